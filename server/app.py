@@ -37,7 +37,7 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.common.run.round import RoundView
-from distrust.common.web.app import OperatorOnly, make_app
+from distrust.common.web.app import OperatorOnly, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
@@ -126,6 +126,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 run_routes = APIRouter(prefix="/v1", tags=["runs"], route_class=MessageRoute)
 round_routes = APIRouter(prefix="/v1", tags=["rounds"], route_class=MessageRoute)
+list_routes = APIRouter(prefix="/v1", route_class=ReadersMessageRoute)
 watch_routes = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRoute)
 
 
@@ -216,13 +217,13 @@ async def cohort_statements(
     return listed.model_copy(update={"statements": listed.statements[after:]})
 
 
-@round_routes.get("/runs/{run}/rounds", responses=problems(WrongCohort))
+@list_routes.get("/runs/{run}/rounds", tags=["rounds"], responses=problems(WrongCohort))
 def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
     """Return rounds with their cohorts, page by page; `after` is a round's number."""
     return service.rounds(run, after, limit)
 
 
-@round_routes.get("/runs/{run}/rounds/{number}", responses=problems(WrongCohort))
+@list_routes.get("/runs/{run}/rounds/{number}", tags=["rounds"], responses=problems(WrongCohort))
 def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
     """Return one round with its cohorts."""
     return service.round_report(run, number)
@@ -238,13 +239,13 @@ def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0
     return service.transcript(run, cohort, after, limit)
 
 
-@watch_routes.get("/runs/{run}/ledger", responses=problems(WrongCohort))
+@list_routes.get("/runs/{run}/ledger", tags=["watching"], responses=problems(WrongCohort))
 def show_ledger(run: str, service: ServiceDep) -> LedgerView:
     """Return the cost of each round to its clients, and the total."""
     return service.ledger(run)
 
 
-@watch_routes.get("/runs/{run}/intervals", responses=problems(WrongCohort))
+@list_routes.get("/runs/{run}/intervals", tags=["watching"], responses=problems(WrongCohort))
 def show_intervals(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> IntervalList:
     """Return the confidence intervals that each closed round formed, page by page; `after` is a round's number."""
     return service.intervals(run, after, limit)
@@ -326,7 +327,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
     """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
-    routers = [run_routes, round_routes, watch_routes, pages, cohort_pages, calculator_pages, static_routes]
+    api = [run_routes, round_routes, list_routes, watch_routes]
+    routers = [*api, pages, cohort_pages, calculator_pages, static_routes]
     app = make_app("distrust server", _lifespan, routers, settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))

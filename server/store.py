@@ -119,7 +119,7 @@ REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True)
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
 _RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
 _RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.run == bindparam("run"))
-_ROUND_COHORTS = _RUN_COHORTS.where(COHORTS.c.round == bindparam("round"))
+_RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.round.between(bindparam("first"), bindparam("last")))
 _MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
 _OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
 _BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
@@ -263,11 +263,14 @@ class Store:
         with self._database.reading() as connection:
             return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]
 
-    def cohorts(self, run: str, number: int | None = None) -> dict[str, CohortRow]:
-        """Return the opened cohorts of a run, or of one of its rounds."""
-        query = _RUN_COHORTS if number is None else _ROUND_COHORTS
+    def cohorts(self, run: str, first: int, last: int | None = None) -> dict[str, CohortRow]:
+        """Return the opened cohorts of a run's rounds `first` to `last`; without `last` of one round.
+
+        Each call looks at all cohorts of the run.
+        """
+        rounds = {"run": run, "first": first, "last": first if last is None else last}
         with self._database.reading() as connection:
-            rows = [CohortRow(*row) for row in connection.execute(query, {"run": run, "round": number})]
+            rows = [CohortRow(*row) for row in connection.execute(_RUN_COHORTS, rounds)]
         return {row.cohort: row for row in rows}
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:

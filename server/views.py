@@ -85,9 +85,12 @@ def unread_line(unread: UnreadRun) -> RunLine:
     return RunLine(run=unread.run, state="failed", arms=arms, horizon=horizon, mechanism=str(name or "unknown"))
 
 
-def round_report(active: ActiveRun, store: Store, record: RoundRecord) -> RoundReport:
-    """Return one round with all its cohorts, replaced ones too."""
-    rows = store.cohorts(active.config.run, record.number)
+def round_report(
+    active: ActiveRun, store: Store, record: RoundRecord, rows: dict[str, CohortRow] | None = None
+) -> RoundReport:
+    """Return one round with all its cohorts, replaced ones too. rows: the opened ones, where they are known."""
+    if rows is None:
+        rows = store.cohorts(active.config.run, record.number)
     return RoundReport(
         run=active.config.run,
         number=record.number,
@@ -107,7 +110,8 @@ def round_list(active: ActiveRun, store: Store, after: int, limit: int) -> Round
     """Return rounds `after` + 1 … `after` + `limit`."""
     with active.lock:
         rounds = active.learner.rounds
-        page = [round_report(active, store, record) for record in rounds[after : after + limit]]
+        rows = store.cohorts(active.config.run, after + 1, after + limit)
+        page = [round_report(active, store, record, rows) for record in rounds[after : after + limit]]
         following = after + limit if after + limit < len(rounds) else None
         return RoundList(run=active.config.run, total=len(rounds), next=following, rounds=page)
 

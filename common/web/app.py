@@ -4,21 +4,26 @@ import asyncio
 import hmac
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from distrust.common.errors import Unauthorized, Unavailable
-from distrust.common.web.bodies import PARSERS, Bodies, Visit, describe
+from distrust.common.web.bodies import PARSERS, Bodies, MessageRoute, Visit, describe
 from distrust.common.web.observability import Metrics
 from distrust.common.web.problems import install
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier
+
+READERS = 2  # requests of readers that are worked on at once; the pool has 40 threads
+WAITING_READERS = 62  # of them that wait for a turn
 
 READY_SECONDS = 0.5
 """Seconds for which an answer of /readyz is reused, so that many callers cost one write."""
@@ -49,6 +54,48 @@ InspectorOnly = Depends(TokenRequired("inspector", "Token that opens an intermed
 require_operator = TokenRequired("operator", "Token that starts and stops runs, and opens and collects cohorts.")
 OperatorOnly = Depends(require_operator)
 """Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
+
+
+class ReadersRoute(APIRoute):
+    """A route for readers of a run's pages and long lists, which cost far more to answer than to ask for.
+
+    READERS of them are worked on at once. A few may wait, and others are refused as Unavailable, so that readers leave
+    threads and time to clients.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return a handler that waits for its turn. Sending the answer takes none."""
+        inner = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            readers: Readers = request.app.state.readers
+            async with readers.turn():
+                return await inner(request)
+
+        return handler
+
+
+class ReadersMessageRoute(ReadersRoute, MessageRoute):
+    """A route of the API for readers."""
+
+
+class Readers:
+    """Turns of readers, in the order of their arrival."""
+
+    def __init__(self, most: int, waiting: int) -> None:
+        self._turns, self._places = asyncio.Semaphore(most), most + waiting
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Hold a turn. Raises Unavailable when too many wait."""
+        if not self._places:
+            raise Unavailable("too many readers at once: try again in a few seconds")
+        self._places -= 1
+        try:
+            async with self._turns:
+                yield
+        finally:
+            self._places += 1
 
 
 class Writable(Protocol):
@@ -97,6 +144,7 @@ def make_app(
     app.state.metrics = Metrics()
     app.state.notifier = ChangeNotifier(settings.max_waits)
     app.state.parsers = asyncio.Semaphore(PARSERS)
+    app.state.readers = Readers(READERS, WAITING_READERS)
     app.state.readiness = Readiness(settings.min_free)
     for router in [*routers, _health]:
         app.include_router(router)

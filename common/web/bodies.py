@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import ipaddress
 import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -16,11 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from distrust.common.errors import BadMessage
+from distrust.common.errors import BadMessage, Unauthorized
 from distrust.common.web.client import Problem
 from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
-from distrust.common.web.problems import bad_fields, document
+from distrust.common.web.problems import bad_fields, document, render
 from distrust.common.web.settings import ServiceSettings
 
 SMALL = 16 * 1024
@@ -51,6 +52,7 @@ class Visit:
         self._max_body, self._bodies = settings.max_body, bodies
         self._headers = dict(scope["headers"])
         self._body_seconds = settings.body_seconds
+        self._open = settings.operator_token_file is None
         self._timeout: asyncio.Timeout | None = None
         self.evicted = False
         self.arriving = True  # until the body is whole
@@ -71,6 +73,10 @@ class Visit:
 
     def refusal(self) -> Response | None:
         """Return an answer from the headers alone, before a byte of the body is read; None: go on."""
+        host = self._headers.get(b"host", b"").decode("latin-1")
+        if self._open and has_domain(host):
+            where = "has no operator's token, and answers to this machine's own names only"
+            return render(Unauthorized(f"this service {where}, not to {host[:80]!r}"))
         length = self._headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body:
             return document("urn:distrust:problem:too-large", "too-large", 413, self._too_large())
@@ -128,6 +134,22 @@ class Visit:
 
     def _too_large(self) -> str:
         return f"the body is larger than {self._max_body} bytes"
+
+
+def has_domain(host: str) -> bool:
+    """Return whether a Host header names a domain: neither an address, nor localhost, nor a name without dots.
+
+    Without a token loopback is all that protects a service. A web page can have its own domain resolved to loopback,
+    and call the service from a reader's browser as if it were its own; the header still names that domain.
+    """
+    name = host.strip().lower().partition(":")[0].rstrip(".")
+    if host.startswith("[") or "." not in name or name.endswith(".localhost"):
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return True
+    return False
 
 
 def _one_too_many() -> HTTPException:

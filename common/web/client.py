@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -106,11 +106,11 @@ class Http:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One service: messages in, messages out. `path` starts with a slash."""
+    """One service: messages in, messages out. `path` starts with a slash. Headers hold a token, and are not shown."""
 
     http: Http
     url: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
 
     async def get(self, path: str, answer: type[A], params: Params | None = None) -> A:
         return self._read(answer, await self.http.request("GET", self.url + path, self.headers, None, params))

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -106,8 +107,14 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
     path = data_dir.path / "server.sqlite3"
     if not path.exists():
         return
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
-        yield from database.execute("SELECT run, state FROM runs ORDER BY rowid")
+    try:
+        # As a URI, because "?" and "#" in a folder's name would begin options, such as to create the file.
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            # All at once: a snapshot that stays open would keep a running server from emptying its log.
+            yield from database.execute("SELECT run, state FROM runs ORDER BY rowid").fetchall()
+    except sqlite3.Error as error:
+        why = f"must hold the database of a server, and its {path.name} cannot be read as one ({error})"
+        raise BadParameter("data", str(data_dir.path), why) from error
 
 
 MODELS = ("distributed", "local", "shuffle", "central", "none")

@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from distrust.common.errors import ProtocolError, WrongCohort
+from distrust.common.web.app import ReadersRoute
 from distrust.common.web.problems import bad_fields
 from distrust.server.dashboard import charts
 from distrust.server.dashboard.views import FILTERS
@@ -96,6 +97,10 @@ class PageRoute(APIRoute):
                 return error_page(bad_fields(error))
 
         return handler
+
+
+class ReadersPageRoute(PageRoute, ReadersRoute):
+    """A route of pages that are made of a run's state, few at a time."""
 
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -18,6 +18,8 @@ T = TypeVar("T")
 WIDTH, HEIGHT = 720, 340
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 12, 44  # room for half a tick's number at the right
 TICKS = 5  # wanted on an axis; a few more or less come out
+SAME = 1e-12  # of a value's size: ends of an axis that are no further apart count as one value
+SMALLEST = 1e-280  # values below count as 0: steps between ticks would be no normal doubles
 
 MOST_ROUNDS = 120
 """Rounds drawn in a chart; of more, evenly spread ones and the last."""
@@ -54,15 +56,20 @@ class Scale:
 
 
 def nice_ticks(low: float, high: float, wanted: int = TICKS) -> list[float]:
-    """Return round numbers (1, 2 or 5 times a power of ten apart) that cover [low, high]; the ends cover it, too."""
-    if not high > low:
-        spread = abs(low) / 2 or 0.5
+    """Return round numbers (1, 2 or 5 times a power of ten apart) that cover [low, high]; the ends cover it, too.
+
+    They always differ. A range that doubles cannot divide, or that is next to nothing, is widened.
+    """
+    if high - low <= max(SMALLEST, SAME * max(abs(low), abs(high))):
+        spread = abs(low) / 2 if abs(low) > SMALLEST else 0.5
         low, high = low - spread, high + spread
     raw = (high - low) / wanted
-    power = 10.0 ** math.floor(math.log10(raw))
+    exponent = math.floor(math.log10(raw))
+    power = 10.0**exponent
     step = next(one * power for one in (1, 2, 5, 10) if one * power >= raw * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, last + 1)]
+    digits = max(12, 2 - exponent)  # a range may be narrower than 1e-12, as the probabilities of large moduli are
+    return [round(number * step, digits) for number in range(first, last + 1)]
 
 
 def tick_label(value: float) -> str:

@@ -16,7 +16,7 @@ from distrust.common.errors import Unavailable, WrongCohort
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.run.progress import CohortView, RoundReport, RunView
-from distrust.server.dashboard import PageRoute, page
+from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.calculator import OneAtATime
 from distrust.server.dashboard.laws import flip_chart, uniform_chart
 
@@ -328,7 +328,7 @@ def _factor(epsilon: float) -> str:
     return f"e^{epsilon:.4g} ≈ {2.718281828459045**epsilon:,.3g}" if epsilon < 20 else f"e^{epsilon:.4g}"
 
 
-cohort_pages = APIRouter(include_in_schema=False, route_class=PageRoute)
+cohort_pages = APIRouter(include_in_schema=False, route_class=ReadersPageRoute)
 
 
 async def _cohorts(request: Request) -> Cohorts:

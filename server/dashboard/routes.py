@@ -13,10 +13,10 @@ from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import DEFAULT, POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
-from distrust.server.dashboard import PageRoute, page
+from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.views import Runs, compare_context, run_context, runs_context
 
-pages = APIRouter(include_in_schema=False, route_class=PageRoute)
+pages = APIRouter(include_in_schema=False, route_class=ReadersPageRoute)
 
 
 async def _runs(request: Request) -> Runs:

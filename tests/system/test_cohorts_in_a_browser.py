@@ -93,8 +93,14 @@ def test_a_masked_cohort_is_put_together_from_each_party_by_the_browser_alone(
         )
         assert f"Client 3 held the reward {rewards[3]:g}." in column(page, "masked", "client")
         assert page.get_attribute("#worlds", "data-world") == ("second" if rewards[3] > 0.5 else "first")
-        page.set_input_files("#held-file", {"name": "x", "mimeType": "application/json", "buffer": b"<b>"})
-        expect(page.locator("form.held .told.bad")).to_contain_text("cannot be used")
+        own = held(runs, "masked")["cohorts"][0]  # type: ignore[index]
+        strange = [{**own, "clients": [{"slot": 0, "reward": reward}]} for reward in ("1", None, ["1"], {})]
+        for content in ("<b>", "null", *(json.dumps({"cohorts": [one]}) for one in strange)):
+            page.set_input_files("#held-file", [])
+            expect(page.locator("form.held .told.bad")).to_have_count(0)
+            buffer = {"name": "x", "mimeType": "application/json", "buffer": content.encode()}
+            page.set_input_files("#held-file", buffer)  # type: ignore[arg-type]
+            expect(page.locator("form.held .told.bad")).to_contain_text("cannot be used")
         assert violations(page) == []
     assert {where for where, bearer in sent if bearer == f"Bearer {urls.token}"} == {urls.server}
     assert {where for where, bearer in sent if bearer == f"Bearer {urls.inspector}"} == {urls.aggregator}
@@ -178,6 +184,11 @@ def test_a_partys_words_are_shown_as_text(browser: Browser, runs: ShownRuns) -> 
         assert (len(asked), asked[0], asked[-1]) == (20, "after=0&limit=1000", "after=49000&limit=1000")
         assert markup in column(page, "keys", "aggregator")
         assert page.locator("main img").count() == 0
+        for messages in ([None], [{**entry, "view": None}], [{**entry, "peer": 1, "view": {}}], None):
+            told["messages"] = messages
+            enter(page, "aggregator", "any")
+            said = page.inner_text("form.token[data-party=aggregator] .told")
+            assert said == "What the aggregator answered cannot be read: it sent no transcript."
 
 
 def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> None:

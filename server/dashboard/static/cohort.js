@@ -29,7 +29,13 @@ async function part(form, token, after) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
   if (!answer.ok) throw new Refused(answer.status, await detail(answer));
-  return answer.json();
+  const read = await answer.json();
+  if (!Array.isArray(read?.messages) || !read.messages.every(legible)) throw new Refused(answer.status, "it sent no transcript");
+  return read;
+}
+
+function legible(one) {
+  return ["peer", "stage", "direction", "hex"].every((key) => typeof one?.[key] === "string") && one.view instanceof Object;
 }
 
 class Refused extends Error {
@@ -73,6 +79,7 @@ function reason(error, party, origin) {
     const other = party === "server" ? "inspector's" : "operator's";
     return `The ${party} refused this token. It wants the ${kind} token, and not the ${other}.`;
   }
+  if (error instanceof Refused && error.status < 300) return `What the ${party} answered cannot be read: ${error.message}.`;
   if (error instanceof Refused) return `The ${party} refused: ${error.message}`;
   return `No answer from ${origin || "the server"} that this page may read. Is the ${party} running, and does its DISTRUST_DASHBOARD_ORIGIN name ${location.origin}?`;
 }
@@ -100,9 +107,10 @@ heldForm?.querySelector("input").addEventListener("change", async (event) => {
   try {
     const file = event.target.files[0];
     if (!file) return;
-    const found = JSON.parse(await file.text()).cohorts?.find((one) => one.cohort === heldForm.dataset.cohort);
+    const found = JSON.parse(await file.text())?.cohorts?.find((one) => one?.cohort === heldForm.dataset.cohort);
     if (!found) throw new Error(`the file has no cohort ${heldForm.dataset.cohort}`);
     if (found.config !== heldForm.dataset.digest) throw new Error("the file is of another run with this name");
+    if (!found.clients?.every?.((one) => numbers(one?.reward) && numbers(one.message ?? []))) throw new Error("its rewards are no lists of numbers");
     held = new Map(found.clients.map((one) => [one.slot, one]));
     told.textContent = `The file tells what ${count(held.size)} simulated clients held.`;
     world();
@@ -112,6 +120,10 @@ heldForm?.querySelector("input").addEventListener("change", async (event) => {
   }
   fill();
 });
+
+function numbers(value) {
+  return Array.isArray(value) && value.every(Number.isFinite);
+}
 
 // The columns
 

@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
@@ -136,3 +138,23 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         pass
     expected = "RuntimeError: the node timed out during startup; --backend loky needs nothing else"
     assert caught.value.detail == f"Ray could not be started: {expected}"
+
+
+def test_list_runs_reads_a_folder_of_any_name_and_writes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "a?mode=rwc#b%20"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "server.sqlite3")) as database:
+        database.execute("CREATE TABLE runs (run, state)")
+        database.execute("INSERT INTO runs VALUES ('first', 'finished')")
+        database.commit()
+    found = json.loads(printed("list", "runs", "--data", str(folder), "--json", "-"))
+    assert found == {"runs": {"first": "finished"}}
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert [path.name for path in folder.iterdir()] == ["server.sqlite3"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"no database " * 999])
+def test_list_runs_refuses_what_is_no_servers_database(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "server.sqlite3").write_bytes(raw)
+    with pytest.raises(BadParameter, match=r"server\.sqlite3 cannot be read as one"):
+        app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)

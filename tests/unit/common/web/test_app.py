@@ -1,5 +1,6 @@
 """What every service promises around its own routes."""
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -13,7 +14,7 @@ from sqlalchemy import MetaData
 
 from distrust.common.database import Database
 from distrust.common.errors import Conflict, TooSmall, Unauthorized, Unavailable
-from distrust.common.web.app import OperatorOnly, make_app
+from distrust.common.web.app import OperatorOnly, Readers, make_app
 from distrust.common.web.bodies import JsonBody, MessageRoute
 from distrust.common.web.client import from_document
 from distrust.common.web.problems import MEDIA_TYPE, problems
@@ -209,3 +210,49 @@ def test_a_plain_endpoints_message_is_written_in_the_thread_that_made_it() -> No
         document = client.get("/openapi.json").json()
     schema = document["paths"]["/written"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/Written"}
+
+
+def test_few_readers_have_a_turn_at_once_few_wait_and_all_others_are_refused() -> None:
+    async def read() -> tuple[list[int], int, int]:
+        readers, inside, most = Readers(2, waiting=3), list[int](), 0
+        order: list[int] = []
+
+        async def one(number: int) -> None:
+            nonlocal most
+            async with readers.turn():
+                inside.append(number)
+                most = max(most, len(inside))
+                order.append(number)
+                await asyncio.sleep(0)
+                inside.remove(number)
+
+        done = await asyncio.gather(*map(one, range(9)), return_exceptions=True)
+        refused = sum(isinstance(answer, Unavailable) for answer in done)
+        await asyncio.gather(*map(one, range(9, 14)))  # places are free again
+        return order, most, refused
+
+    assert asyncio.run(read()) == ([0, 1, 2, 3, 4, 9, 10, 11, 12, 13], 2, 4)
+
+
+def test_a_reader_whose_answer_fails_or_who_hangs_up_leaves_its_turn_to_others() -> None:
+    async def read() -> None:
+        readers = Readers(1, waiting=0)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="no answer"):
+                async with readers.turn():
+                    raise ValueError("no answer")
+        for _ in range(3):
+            holder = asyncio.create_task(_hold(readers))
+            await asyncio.sleep(0)
+            holder.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await holder
+        async with asyncio.timeout(1), readers.turn():
+            pass
+
+    asyncio.run(read())
+
+
+async def _hold(readers: Readers) -> None:
+    async with readers.turn():
+        await asyncio.Event().wait()

@@ -113,3 +113,13 @@ def test_pauses_double_up_to_the_longest_with_jitter() -> None:
         pauses = {patience.pause(attempt) for _ in range(50)}
         assert step / 2 <= min(pauses) <= max(pauses) <= step
         assert len(pauses) > 1
+
+
+def test_a_service_as_a_traceback_shows_it_has_no_token() -> None:
+    async def shown() -> str:
+        async with Http(QUICK) as http:
+            return repr(http.peer("http://s/", "sesame"))
+
+    text = asyncio.run(shown())
+    assert "http://s" in text
+    assert "sesame" not in text

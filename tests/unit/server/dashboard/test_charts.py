@@ -133,3 +133,16 @@ def test_ticks_cover_the_range_evenly(low: float, high: float) -> None:
     assert ticks[0] <= low <= high <= ticks[-1]
     assert 2 <= len(ticks) <= 8
     assert all(step == pytest.approx(steps[0]) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 5e-324), (0, 1e-300), (0, 1e-13), (0, 2.0**-62), (0.3, 0.1 + 0.2), (1.0, 1 + 1e-11), (1e17, 1e17 + 16)],
+)
+def test_ends_of_an_axis_differ_however_close_its_values_are(low: float, high: float) -> None:
+    ticks = nice_ticks(low, high)
+    assert ticks == sorted(set(ticks))
+    assert ticks[0] <= low <= high <= ticks[-1]
+    assert 2 <= len(ticks) <= 12
+    for value in (low, high):
+        assert 0 <= Scale(ticks[0], ticks[-1], 0, 100)(value) <= 100

@@ -8,6 +8,7 @@ import pytest
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import POLICIES
+from distrust.common.web.app import Readers
 from distrust.server.app import ServerSettings, server_app
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
@@ -96,7 +97,57 @@ def test_each_input_of_the_form_has_a_label_a_hint_and_a_place_for_its_error(cli
 
 def test_the_form_asks_for_nothing_that_only_clients_may_know_and_for_no_unsafe_switch(client: AsgiClient) -> None:
     names = set(re.findall(r' name="([\w.]+)"', client.get("/start").text))
-    assert {"run", "arms", "horizon", "token"} <= names
+    assert {"run", "arms", "horizon"} <= names
     assert {name.partition(".")[0] for name in names - {"viewport", "color-scheme"}} == {
-        *("run", "arms", "horizon", "policy", "mechanism", "intermediary", "budget", "returning", "token")
+        *("run", "arms", "horizon", "policy", "mechanism", "intermediary", "budget", "returning")
     }
+
+
+def test_a_form_that_is_sent_without_its_script_leaves_the_token_out_of_the_address(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("operator's secret")
+    settings = ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3", operator_token_file=token)
+    app = server_app(settings, InMemoryIntermediaries())
+    with AsgiClient(app) as client:
+        for path in ("/start", "/privacy"):
+            secret = re.findall(r'<input [^>]*type="password"[^>]*>', client.get(path).text)
+            assert len(secret) == 1
+            assert " name=" not in secret[0]  # browsers send fields with a name only
+    app.state.database.close()
+
+
+def test_too_many_readers_are_refused_and_clients_are_not(tmp_path: Path) -> None:
+    app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
+    app.state.readers = Readers(0, waiting=0)
+    with AsgiClient(app) as client:
+        for path in ("/", "/runs/demo", "/compare", "/runs/demo/cohorts/demo.1.0.0"):
+            refused = client.get(path)
+            assert refused.status_code == 503
+            assert "too many readers at once" in refused.text
+            assert refused.headers["content-type"].startswith("text/html")
+        for path in ("rounds", "rounds/1", "ledger", "intervals"):
+            assert client.get(f"/v1/runs/demo/{path}").json()["title"] == "unavailable"
+        for path in ("", "/config", "/round", "/events", "/cohorts/demo.1.0.0/keys", "/cohorts/demo.1.0.0/messages"):
+            assert client.get(f"/v1/runs/demo{path}").json()["title"] == "wrong cohort"  # no such run: it was looked up
+        assert client.get("/static/app.css").status_code == 200
+        assert client.get("/v1/runs").status_code == 200
+    app.state.database.close()
+
+
+def test_a_server_without_a_token_answers_to_no_domain_that_a_page_may_have_resolved_to_loopback(
+    client: AsgiClient, tmp_path: Path
+) -> None:
+    foreign = ["evil.example", "evil.example:8701", "Evil.Example.", "127.0.0.1.evil.example", "localhost.evil.org"]
+    for host in foreign:
+        for method, path in (("GET", "/"), ("GET", "/v1/runs"), ("POST", "/v1/runs"), ("DELETE", "/v1/runs/demo")):
+            refused = client.request(method, path, headers={"Host": host})
+            assert refused.status_code == 401
+            assert "this machine's own names only" in refused.json()["detail"]
+    for host in ("127.0.0.1:8701", "localhost:8701", "a.localhost", "[::1]:8701", "server:8701"):
+        assert client.get("/", headers={"Host": host}).status_code == 200
+    (tmp_path / "token").write_text("operator's secret")
+    settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", operator_token_file=tmp_path / "token")
+    app = server_app(settings, InMemoryIntermediaries())
+    with AsgiClient(app) as guarded:
+        assert guarded.get("/", headers={"Host": "runs.example"}).status_code == 200
+    app.state.database.close()

@@ -265,3 +265,14 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     assert f"{first.cohort} 0 {stage} 3 of {first.clients} {first.minimum}{shares}" in shown
     assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {second.minimum}{shares}" in shown
     assert "No client has asked for a ticket yet" not in shown
+
+
+@pytest.mark.parametrize("least", [5e-324, 1e-300, 1e-13, 1e308])
+def test_any_regret_that_is_taken_leaves_the_pages_readable(tmp_path: Path, least: float) -> None:
+    with playing(tmp_path, config(horizon=300)) as client:
+        curve = {"version": 1, "curve": [[1, 0.0], [2, least]]}
+        assert client.put("/v1/runs/demo/regret", json=curve, headers=OPERATOR).status_code == 200
+        for path in ("/runs/demo", "/compare?a=demo&b=demo"):
+            page = client.get(path)
+            assert page.status_code == 200
+            assert 'class="curve first"' in page.text
