@@ -15,7 +15,7 @@ from distrust.aggregator.service import Aggregator
 from distrust.common.crypto.graph import bitmap_to_members
 from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
 from distrust.common.database import Database
-from distrust.common.errors import ProtocolError
+from distrust.common.errors import Aborted, ProtocolError
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
@@ -128,8 +128,11 @@ class Operations(RuleBasedStateMachine):
 
     @rule()
     def open_again(self) -> None:
-        """A restarted server opens what it had opened."""
-        self.service.open(self.cohort)
+        """A restarted server opens what it had opened. It is told that a cohort was aborted."""
+        try:
+            self.service.open(self.cohort)
+        except Aborted:
+            assert self.service.settled(self.cohort.cohort).stage == "aborted"
 
     @precondition(lambda self: hasattr(self, "cohort"))
     @invariant()
