@@ -136,3 +136,10 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         pass
     expected = "RuntimeError: the node timed out during startup; --backend loky needs nothing else"
     assert caught.value.detail == f"Ray could not be started: {expected}"
+
+
+def test_runs_of_a_folder_that_is_not_there_are_refused_and_an_empty_folder_has_none(tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match=r"data = '.*/none': is no folder"):
+        app(["list", "runs", "--data", str(tmp_path / "none")], standalone_mode=False)
+    empty = CliRunner().invoke(app, ["list", "runs", "--data", str(tmp_path), "--json", "-"])
+    assert json.loads(empty.stdout) == {"runs": {}}
