@@ -101,9 +101,14 @@ def _first_line(kind: type) -> str:
 
 
 def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
-    """Yield name and state of the runs in the folder's database. It is read as it stands: no service is started."""
+    """Yield name and state of the runs in the folder's database. It is read as it stands: no service is started.
+
+    Raises BadParameter for a folder that is not there, but for the default one.
+    """
     import sqlite3  # noqa: PLC0415 - only this kind needs it
 
+    if data_dir.path != DEFAULT and not data_dir.path.is_dir():
+        raise BadParameter("data", str(data_dir.path), "is no folder; `distrust up --data` makes one")
     path = data_dir.path / "server.sqlite3"
     if not path.exists():
         return

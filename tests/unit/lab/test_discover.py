@@ -158,3 +158,10 @@ def test_list_runs_refuses_what_is_no_servers_database(raw: bytes, tmp_path: Pat
     (tmp_path / "server.sqlite3").write_bytes(raw)
     with pytest.raises(BadParameter, match=r"server\.sqlite3 cannot be read as one"):
         app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)
+
+
+def test_runs_of_a_folder_that_is_not_there_are_refused_and_an_empty_folder_has_none(tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match=r"data = '.*/none': is no folder"):
+        app(["list", "runs", "--data", str(tmp_path / "none")], standalone_mode=False)
+    empty = CliRunner().invoke(app, ["list", "runs", "--data", str(tmp_path), "--json", "-"])
+    assert json.loads(empty.stdout) == {"runs": {}}

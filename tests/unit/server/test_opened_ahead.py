@@ -175,7 +175,7 @@ def test_an_intermediary_that_opens_no_cohort_costs_the_run_one_cohort_a_request
         monkeypatch.setattr(intermediaries, "open", refuse)
         with pytest.raises(Aborted, match=r"demo\.1\.1\.1 was aborted"):
             await harness.ask("demo", 7)
-        rows = harness.service.store.cohorts("demo")
+        rows = harness.service.store.cohorts("demo", 1)
         assert [(row.cohort, row.granted, row.state) for row in rows.values()] == [("demo.1.0.1", 0, "aborted")]
         await harness.stop()
 
