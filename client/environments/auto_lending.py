@@ -52,7 +52,7 @@ CATEGORY, PAYMENT, ANSWER = "CarType", "mp", "apply"
 MOST_CATEGORIES = 50
 
 MADE_UP_SEED = 1
-"""Of the made-up customers: they are one population, as a file is, whatever the environment's seed."""
+"""Seed of the made-up customers. They are one population, as in a file, for every seed of the environment."""
 
 DIGITS = 6
 """Decimals of θ*. The last bits of a fit differ between processors, and answers must not."""

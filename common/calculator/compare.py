@@ -40,7 +40,7 @@ HEAD = ("mechanism", "", "guarantee", "promise", "std", f"p = {TAIL:g}", "bits",
 WORDS = ("mechanism", "", "guarantee", "promise", "trust needed")
 
 Standing = Literal["as asked", "weaker", "stronger", "none"]
-"""How a promise stands to the one that was asked for: a weaker one has a larger ε, a stronger one a smaller."""
+"""Comparison of a promise with the requested one: a weaker promise has a larger ε, a stronger one a smaller ε."""
 
 SHORT = 0.01
 """Share by which a guaranteed ε may fall short of the one asked for and count as the same promise: noise that is found

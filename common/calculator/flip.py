@@ -61,7 +61,7 @@ class HasPmf(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipView:
-    """What one party sees of one client's reward, and how much of it moves when that reward flips.
+    """One party's view of one client's reward, and the change of that view when the reward flips.
 
     sees, why   a sentence each: what the party holds of it, and why it cannot know more.
     change      "nothing": one law for both rewards. "law": the law moves. "everything": the reward itself shows.

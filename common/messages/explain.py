@@ -12,7 +12,7 @@ _LONGEST_VALUE = 60
 _LONGEST_KEY = 80  # a caller's key may be as long as a body
 
 _TYPE = re.compile(r"constrained-\w+$|literal\[")
-"""How pydantic calls one of several types of a field."""
+"""Matches pydantic's name of one of several types of a field."""
 
 _NAMES_A_FIELD = re.compile(r"\w+ = ")
 

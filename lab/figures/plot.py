@@ -22,7 +22,7 @@ from distrust.lab.sweep.cells import checkpoints
 from distrust.lab.sweep.engine import SweepOutcome
 
 Drawn = Result | Sequence[Result] | Mapping[str, Result | Sequence[Result]] | SweepOutcome
-"""What is drawn as one curve or point: a result, or repetitions of one; or several of them by label, or a sweep."""
+"""Input of a plot: a result or repetitions of it, drawn as one curve; several of these by label; or a sweep."""
 
 POINTS = 200
 """Places at which curves of several results are read, to average them."""

@@ -1,6 +1,6 @@
 """Connects to services that are up, for a notebook: runs, results, ledgers, and what each party saw of a cohort.
 
-Calls wait for their answer. In a notebook, whose own event loop is running, they work on a thread of their own.
+A call returns when the service has answered. In a notebook, where an event loop runs already, it uses a new thread.
 """
 
 import asyncio

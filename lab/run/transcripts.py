@@ -154,7 +154,7 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Inspection:
-    """What each party said of the messages of some cohorts, side by side."""
+    """The parties' transcripts of some cohorts, side by side."""
 
     sights: list[Sight]
 

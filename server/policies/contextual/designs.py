@@ -18,7 +18,7 @@ SINGULAR = 1e-9
 
 
 PAIR_SCALE = math.sqrt(0.5)
-"""What undoes the weight √2 off the diagonal."""
+"""Factor that removes the weight √2 of an entry off the diagonal."""
 
 
 class Designs:
