@@ -10,12 +10,12 @@ import pytest
 
 from distrust.common import mechanisms
 from distrust.common.bandit.contextual_choice import Link
-from distrust.common.bandit.statistics import Reward
 from distrust.common.extensions import load_reference
-from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS
 from distrust.common.messages.policy_spec import ArmSpec
 from distrust.server.policies.base import RunFacts
+from tests.support.planned import planned
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def planned_mechanism(name: str) -> Mechanism:
     words = {"epsilon": None if kind.model == "none" else 0.5, "delta": 1e-3 if kind.takes_delta else None}
     words["batches"] = 4 if kind.takes_batches else None
     spec = MechanismSpec.model_validate({"name": name, **words})
-    return plan(spec, clients=400, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=Reward())
+    return planned(spec, 400)
 
 
 def test_every_mechanism_in_the_folder_is_in_the_list() -> None:

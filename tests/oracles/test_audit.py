@@ -8,13 +8,12 @@ rate, and one of the hundred in this file in less than one of 100 000 suites. Wh
 import numpy as np
 import pytest
 
-from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import (
     MECHANISMS,
     Mechanism,
     MechanismSpec,
-    plan,
 )
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.profile import Privacy
@@ -23,6 +22,7 @@ from distrust.lab.audit.in_process import audit_mechanism as audit
 from distrust.lab.audit.in_process import outcomes
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, epsilon_at_least, judge_worlds
+from tests.support.planned import planned
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +40,7 @@ def planned_mechanism(
     words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
     words |= {"batches": 1} if name == "tree" else {}
     spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
-    return plan(
-        spec,
-        clients=clients,
-        min_survivors=min_honest,
-        min_honest=min_honest,
-        overflow_probability=1e-6,
-        statistic=Reward(),
-    )
+    return planned(spec, clients, min_honest)
 
 
 def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
@@ -134,14 +127,7 @@ def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **wor
     stream = {"batches": 4} if name == "tree" else {}
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
-    return plan(
-        spec,
-        clients=CLIENTS,
-        min_survivors=min_honest,
-        min_honest=min_honest,
-        overflow_probability=1e-6,
-        statistic=ball,
-    )
+    return planned(spec, CLIENTS, min_honest, ball)
 
 
 @pytest.mark.parametrize("name", PRIVATE)

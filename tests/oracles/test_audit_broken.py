@@ -5,15 +5,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.distributed.additive import DistributedPolya
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.broken import BROKEN, broken
 from distrust.lab.audit.in_process import audit_mechanism as audit
+from tests.support.planned import planned
 
 ALARM = 1e-9
 
@@ -55,7 +55,7 @@ def test_lap_one_over_epsilon_on_a_range_of_two_costs_twice_epsilon() -> None:
 
 def narrow() -> DistributedPolya:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0, precision=4)
-    honest = plan(spec, clients=10, min_survivors=10, min_honest=10, overflow_probability=1e-6, statistic=Reward())
+    honest = planned(spec, 10)
     return DistributedPolya.model_validate({**honest.model_dump(), "modulus": 41})
 
 

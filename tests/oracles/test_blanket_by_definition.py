@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
+from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta, tabulated
 from tests.support.shuffled_laws import Array, shuffled
 
@@ -100,9 +100,7 @@ def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], fa
 
 def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "precision": 1, **words})
-    return plan(
-        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
-    )
+    return planned(spec, clients)
 
 
 def cut(mechanism: Mechanism, reach: int) -> Array:

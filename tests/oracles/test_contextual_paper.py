@@ -10,13 +10,14 @@ import pytest
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.bandit.statistics import BoundedVector, Statistic
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_epsilon
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.privacy.sensitivity import Grid, Visits
+from tests.support.planned import planned
 
 PAGE = Path(__file__).parents[2] / "docs/contextual.md"
 SUM = ContextualSum(features=5)
@@ -25,20 +26,13 @@ DELTA, ROUNDS = 0.1, 20_000  # of CTX's experiments
 USED = (0.2, 1.0, 10.0)
 
 
-def planned(
+def planned_mechanism(
     name: str, epsilon: float, clients: int, calibration: str, statistic: Statistic = SUM, **words: object
 ) -> Mechanism:
     spec = MechanismSpec.model_validate(
         {"name": name, "epsilon": epsilon, "delta": DELTA, "calibration": calibration, **words}
     )
-    return plan(
-        spec,
-        clients=clients,
-        min_survivors=clients,
-        min_honest=clients,
-        overflow_probability=1e-6,
-        statistic=statistic,
-    )
+    return planned(spec, clients, statistic=statistic)
 
 
 def entry(mechanism: Mechanism) -> float:
@@ -80,7 +74,7 @@ def test_two_releases_without_weights_move_by_no_more_than_one_with_them_and_by_
 @pytest.mark.parametrize("epsilon", [0.2, 0.5, 1.0])
 def test_local_noise_is_proposition_f1_s_and_promises_at_least_its_epsilon(epsilon: float) -> None:
     """The printed σ on every entry, and 1 % more for the rounding."""
-    mechanism = planned("local-gaussian", epsilon, 20, "paper")
+    mechanism = planned_mechanism("local-gaussian", epsilon, 20, "paper")
     assert local_sigma(epsilon) <= entry(mechanism) <= 1.01 * local_sigma(epsilon)
     promise = mechanism.privacy().promise
     assert promise.epsilon is not None
@@ -90,16 +84,18 @@ def test_local_noise_is_proposition_f1_s_and_promises_at_least_its_epsilon(epsil
 
 def test_larger_rewards_are_charged_for_in_both_parts() -> None:
     wide = ContextualSum(features=5, rewards=[-1.0, 3.0])
-    mechanism = planned("local-gaussian", 0.5, 20, "paper", wide)
+    mechanism = planned_mechanism("local-gaussian", 0.5, 20, "paper", wide)
     assert entry(mechanism) == pytest.approx(3 * local_sigma(0.5), rel=0.01)
     assert (mechanism.privacy().promise.epsilon or 0.0) <= 0.5
     small = ContextualSum(features=5, rewards=[0.0, 0.5])
-    assert entry(planned("local-gaussian", 0.5, 20, "paper", small)) == pytest.approx(local_sigma(0.5), rel=0.01)
+    assert entry(planned_mechanism("local-gaussian", 0.5, 20, "paper", small)) == pytest.approx(
+        local_sigma(0.5), rel=0.01
+    )
 
 
 def test_shuffled_noise_is_theorem_b1_s_inside_its_range() -> None:
     """B = 1000, ε = 0.01: the errata's setting. 14 % more for the worst rounding, which the promise counts."""
-    mechanism = planned("shuffled-gaussian", 0.01, 1000, "paper")
+    mechanism = planned_mechanism("shuffled-gaussian", 0.01, 1000, "paper")
     assert shuffled_sigma(0.01, 1000) <= entry(mechanism) <= 1.15 * shuffled_sigma(0.01, 1000)
     assert mechanism.privacy().promise.epsilon == 0.0
 
@@ -109,7 +105,7 @@ def test_shuffled_noise_is_theorem_b1_s_inside_its_range() -> None:
 def test_inside_its_range_theorem_b1_s_noise_has_less_than_half_of_its_epsilon(delta: float, clients: int) -> None:
     most = math.sqrt(math.log(2 / delta) / clients)  # ε₀ = 1
     for share in (0.5, 0.999):
-        mechanism = planned("shuffled-gaussian", share * most, clients, "paper", delta=delta)
+        mechanism = planned_mechanism("shuffled-gaussian", share * most, clients, "paper", delta=delta)
         promise = mechanism.privacy().promise
         assert promise.epsilon is not None
         assert promise.epsilon < 0.5 * share * most
@@ -131,14 +127,14 @@ def test_outside_its_theorem_paper_is_refused_with_the_bound(
     name: str, epsilon: float, clients: int, refusal: str
 ) -> None:
     with pytest.raises(BadParameter, match=refusal):
-        planned(name, epsilon, clients, "paper", **({"batches": 10} if name == "tree" else {}))
+        planned_mechanism(name, epsilon, clients, "paper", **({"batches": 10} if name == "tree" else {}))
 
 
 def test_a_vector_that_no_paper_releases_in_parts_has_the_classical_noise() -> None:
-    mechanism = planned("local-gaussian", 0.5, 20, "paper", BoundedVector(dimension=5, norm="l2"))
+    mechanism = planned_mechanism("local-gaussian", 0.5, 20, "paper", BoundedVector(dimension=5, norm="l2"))
     assert isinstance(mechanism, GaussianLike)
     assert mechanism.variance == mechanism.grid.squared_l2 * textbook(0.5, DELTA)
-    central = planned("central-gaussian", 0.5, 20, "paper")
+    central = planned_mechanism("central-gaussian", 0.5, 20, "paper")
     assert isinstance(central, GaussianLike)
     assert central.variance == pytest.approx(central.grid.squared_l2 * textbook(0.5, DELTA), rel=0.02)
 
@@ -178,7 +174,7 @@ def gaussian_rows() -> list[list[str]]:
     for batch in (20, 381):
         for epsilon in USED:
             sigma = shuffled_sigma(epsilon, batch)
-            least = entry(planned("shuffled-gaussian", epsilon, batch, "exact"))
+            least = entry(planned_mechanism("shuffled-gaussian", epsilon, batch, "exact"))
             row(f"SDP-Amp, B = {batch}", epsilon, sigma, amplified(sigma, batch), least=least)
     for epsilon in USED:
         levels, depth = 1 + math.ceil(math.log2(ROUNDS)), ROUNDS.bit_length()
@@ -199,7 +195,7 @@ def bit_rows() -> list[list[str]]:
         for epsilon in USED:
             steps = math.ceil(max(2 * math.sqrt(batch), 5, 4))
             bits = 24e4 * steps**2 * math.log(4 * 26 / DELTA) ** 2 / (epsilon**2 * batch)
-            ours = planned("shuffled-binomial", epsilon, batch, "exact")
+            ours = planned_mechanism("shuffled-binomial", epsilon, batch, "exact")
             assert isinstance(ours, ShuffledBinomial)
             numbers = (bits, math.sqrt(batch * bits * 3 / 16) / steps, ours.coins, ours.error(batch).std)
             rows.append([str(batch), f"{epsilon:g}", *map(figure, numbers)])
@@ -231,7 +227,7 @@ def test_the_page_has_the_weights_of_returning_clients() -> None:
 
 
 def test_the_page_s_tree_is_the_mechanism_s() -> None:
-    mechanism = planned("tree", 1.0, 1, "exact", batches=ROUNDS, precision=20_000)
+    mechanism = planned_mechanism("tree", 1.0, 1, "exact", batches=ROUNDS, precision=20_000)
     assert isinstance(mechanism, Tree)
     least = float(next(row for row in table("| noise |") if row[:2] == ["JDP, a node", "1"])[4])
     assert entry(mechanism) == pytest.approx(least, rel=0.01)

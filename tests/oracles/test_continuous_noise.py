@@ -13,7 +13,6 @@ from distrust.common.mechanisms import (
     MECHANISMS,
     Mechanism,
     MechanismSpec,
-    plan,
 )
 from distrust.common.mechanisms.central.additive import CentralGaussian
 from distrust.common.mechanisms.local.additive import LocalGaussian
@@ -21,6 +20,7 @@ from distrust.common.noise.continuous import Gaussian, Laplace
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream
+from tests.support.planned import planned
 
 REAL = tuple(name for name, kind in MECHANISMS.items() if kind.takes_noise)
 
@@ -30,7 +30,7 @@ FALSE_ALARM = 1e-7
 def planned_mechanism(name: str, dimension: int | None = None, **words: object) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.8, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=3.0)
-    return plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=statistic)
+    return planned(spec, 500, 400, statistic)
 
 
 @pytest.mark.parametrize("terms", [1, 2, 7])
@@ -131,6 +131,6 @@ def test_rewards_in_minus_one_to_one_have_sensitivity_two() -> None:
     """FREE prints Lap(1/ε) for them, which would give 2ε."""
     spec = MechanismSpec(name="central-laplace", epsilon=0.5)
     signed = BoundedVector(dimension=1, norm="linf", bound=1.0)
-    mechanism = plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=signed)
+    mechanism = planned(spec, 500, 400, signed)
     assert mechanism.error(500).std == pytest.approx(math.sqrt(2) * 2 / 0.5, rel=0.01)
     assert np.isclose(mechanism.privacy().promise.epsilon, 0.5)

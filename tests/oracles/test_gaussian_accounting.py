@@ -5,8 +5,7 @@ import math
 import mpmath
 import pytest
 
-from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio, zcdp_epsilon, zcdp_rho
@@ -14,6 +13,7 @@ from distrust.common.privacy.gaussian_sums import sum_divergences
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
 from distrust.common.privacy.hockey_stick import hockey_stick, rdp
 from distrust.common.privacy.sensitivity import Grid
+from tests.support.planned import planned
 
 SNAPPED = 4.8e-7
 """Most that `snap_up` adds to the least variance, relatively."""
@@ -97,9 +97,7 @@ def planned_mechanism(calibration: str = "exact", clients: int = 1000, **words: 
     spec = MechanismSpec.model_validate(
         {"name": "distributed-discrete-gaussian", "calibration": calibration, "epsilon": 1.0, **words}
     )
-    mechanism = plan(
-        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
-    )
+    mechanism = planned(spec, clients)
     assert isinstance(mechanism, DistributedDiscreteGaussian)
     return mechanism
 

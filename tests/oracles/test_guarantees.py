@@ -6,8 +6,7 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.distributed.skellam import (
     DistributedSkellam,
     SkellamTarget,
@@ -19,19 +18,13 @@ from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
 from distrust.common.privacy.hockey_stick import hockey_stick
+from tests.support.planned import planned
 
 
 def planned_mechanism(name: str, clients: int = 1000, min_honest: int | None = None, **spec: object) -> Mechanism:
     min_honest = clients if min_honest is None else min_honest
     words = MechanismSpec.model_validate({"name": name, **spec})
-    return plan(
-        words,
-        clients=clients,
-        min_survivors=min_honest,
-        min_honest=min_honest,
-        overflow_probability=1e-6,
-        statistic=Reward(),
-    )
+    return planned(words, clients, min_honest)
 
 
 @pytest.mark.parametrize(

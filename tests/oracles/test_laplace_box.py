@@ -10,13 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.laplace import continuous_box_epsilon, laplace_box_epsilon
 from distrust.common.privacy.products import product_epsilon
 from distrust.common.wire import Norm
 from tests.support import exact_laws as laws
+from tests.support.planned import planned
 
 Array = NDArray[np.float64]
 NINE_DIGITS = 1e-9
@@ -27,14 +28,7 @@ def planned_mechanism(
 ) -> LaplaceLike:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0})
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
-    mechanism = plan(
-        spec,
-        clients=clients,
-        min_survivors=min_honest,
-        min_honest=min_honest,
-        overflow_probability=1e-6,
-        statistic=statistic,
-    )
+    mechanism = planned(spec, clients, min_honest, statistic)
     assert isinstance(mechanism, LaplaceLike)
     return mechanism
 

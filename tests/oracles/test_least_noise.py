@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.mechanisms.families.base import MechanismName
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
@@ -31,6 +31,7 @@ from distrust.common.privacy.products import product_epsilon
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.privacy.sensitivity import Grid, laplace_scale
 from distrust.common.wire import Norm
+from tests.support.planned import planned
 
 BALLS: tuple[Norm, ...] = ("l1", "l2")
 
@@ -48,9 +49,7 @@ def planned_mechanism(
     statistic: Statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
     words = {"name": name, "epsilon": epsilon, "delta": delta, **more}
     spec = MechanismSpec.model_validate(words)
-    return plan(
-        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=statistic
-    )
+    return planned(spec, clients, statistic=statistic)
 
 
 def masses(name: str, variance: float, reach: int) -> list[mpmath.mpf]:

@@ -8,9 +8,10 @@ import mpmath
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.privacy.profile import PROFILE_ORDERS, Profile
 from tests.support import exact_laws as laws
+from tests.support.planned import planned
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +31,7 @@ def planned_mechanism(
     spec = MechanismSpec.model_validate({"name": name, **words})
     least = min_honest or clients
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="linf", bound=0.5)
-    return plan(
-        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=1e-6, statistic=statistic
-    )
+    return planned(spec, clients, least, statistic)
 
 
 def agrees(found: float | None, truth: mpmath.mpf) -> None:

@@ -10,14 +10,14 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.privacy.profile import PROFILE_ORDERS, of_pure
+from tests.support.planned import planned
 
 
 def planned_mechanism(name: str, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, **words})
-    return plan(spec, clients=30, min_survivors=30, min_honest=30, overflow_probability=1e-6, statistic=Reward())
+    return planned(spec, 30)
 
 
 LAPLACE = planned_mechanism("central-laplace", epsilon=0.7, noise="continuous")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.shuffled.pure import fewest_bits
 from distrust.common.mechanisms.shuffled.pure_certificate import (
     BitDesign,
@@ -23,6 +23,7 @@ from distrust.common.mechanisms.shuffled.pure_certificate import (
     window_sums,
 )
 from distrust.common.noise.polya import PolyaDifference
+from tests.support.planned import planned
 
 Array = NDArray[np.float64]
 SMALL = [
@@ -271,9 +272,7 @@ def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, m
     """27,340 bits in the box of twenty coordinates at g = 1, which the balls paid too."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0, precision=1)
     statistic = BoundedVector.model_validate({"dimension": 20, "norm": norm})
-    mechanism = plan(
-        spec, clients=1000, min_survivors=1000, min_honest=1000, overflow_probability=1e-6, statistic=statistic
-    )
+    mechanism = planned(spec, 1000, statistic=statistic)
     assert mechanism.bits <= most
     assert 0.99 < (mechanism.privacy().promise.epsilon or 0.0) <= 1.0
 
@@ -281,9 +280,7 @@ def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, m
 def test_the_grid_is_the_theorem_s() -> None:
     """⌈ε√t/2⌉: with rewards inside (0, 1) the error stays near the noise, 1.4, and grew as √n/2 at g = 1."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0)
-    mechanism = plan(
-        spec, clients=400, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=Reward()
-    )
+    mechanism = planned(spec, 400)
     assert mechanism.precision == 10
     assert math.hypot(mechanism.error(400).std, 20 * mechanism.rounding) < 1.8
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import mpmath
 import pytest
 
-from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle, fewest_bits
 from distrust.common.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon, pair_epsilon
 from tests.support.exact_laws import Law, convolution
+from tests.support.planned import planned
 
 NINE_DIGITS = 1e-9
 
@@ -103,10 +103,10 @@ def test_the_paper_s_constants_are_refused_because_none_are_printed() -> None:
     words = {"name": "relaxed-secagg-shuffle", "epsilon": 1.0, "calibration": "paper"}
     spec = MechanismSpec.model_validate(words)
     with pytest.raises(BadParameter, match=r"must be exact: .* no paper here prints its constants") as caught:
-        plan(spec, clients=50, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=Reward())
+        planned(spec, 50)
     assert (caught.value.field, caught.value.value) == ("mechanism.calibration", "paper")
     exact = spec.model_copy(update={"calibration": "exact"})
     assert isinstance(
-        plan(exact, clients=50, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=Reward()),
+        planned(exact, 50),
         RelaxedSecaggShuffle,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_renyi
 from distrust.common.mechanisms.shuffled.laplace import MOST_ALIKE, alike_epsilon
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
@@ -29,6 +29,7 @@ from distrust.common.privacy.gaussian import gaussian_epsilon, zcdp_epsilon
 from distrust.common.privacy.hockey_stick import law_epsilon
 from distrust.common.privacy.profile import PROFILE_ORDERS, response_renyi
 from distrust.common.privacy.sensitivity import Grid
+from tests.support.planned import planned
 from tests.support.randomizers import tabulated
 from tests.support.shuffled_laws import Array, random_table, responses, shuffled, true_delta
 
@@ -215,9 +216,7 @@ def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
 def planned_mechanism(name: str, clients: int, dimension: int = 1) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": 1e-6})
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="l2", bound=0.5)
-    return plan(
-        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=statistic
-    )
+    return planned(spec, clients, statistic=statistic)
 
 
 @pytest.mark.parametrize(

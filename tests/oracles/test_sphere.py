@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.special import hyp0f1
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.local.sphere import (
     LocalSphere,
     SphereSum,
@@ -25,6 +25,7 @@ from distrust.common.messages.policy_spec import EVENTS
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.policies.elimination import exact_radius
 from distrust.server.policies.noise_width import noise_width
+from tests.support.planned import planned
 
 FALSE_ALARM = 1e-7
 
@@ -32,9 +33,7 @@ FALSE_ALARM = 1e-7
 def planned_mechanism(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **words: object) -> LocalSphere:
     spec = MechanismSpec.model_validate({"name": "local-sphere", "epsilon": epsilon, **words})
     statistic = BoundedVector(dimension=dimension, bound=bound)
-    mechanism = plan(
-        spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=statistic
-    )
+    mechanism = planned(spec, 500, 400, statistic)
     assert isinstance(mechanism, LocalSphere)
     return mechanism
 

@@ -17,12 +17,13 @@ from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.laws import chi_square
+from tests.support.planned import planned
 
 
 def planned_mechanism(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
     spec = MechanismSpec.model_validate({"name": "tree", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=1.5)
-    mechanism = plan(spec, clients=60, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=statistic)
+    mechanism = planned(spec, 60, 50, statistic)
     assert isinstance(mechanism, Tree)
     return mechanism
 

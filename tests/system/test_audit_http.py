@@ -12,7 +12,7 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.lab.audit import over_http
 from distrust.lab.audit.broken import broken, counter_example
@@ -22,6 +22,7 @@ from distrust.lab.audit.verdict import Finding
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
+from tests.support.planned import planned
 
 pytestmark = pytest.mark.slow
 
@@ -44,14 +45,7 @@ def planned_mechanism(
     spec = MechanismSpec.model_validate({"name": name, **needs, **words})
     vectors = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = Reward() if dimension == 1 else vectors
-    return plan(
-        spec,
-        clients=clients,
-        min_survivors=min_honest,
-        min_honest=min_honest,
-        overflow_probability=1e-6,
-        statistic=statistic,
-    )
+    return planned(spec, clients, min_honest, statistic)
 
 
 def http(stack: Stack, mechanism: Mechanism, trials: int, survivors: int = 0, alarm: float = ALARM) -> Finding:

@@ -9,7 +9,7 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.observation import (
@@ -21,13 +21,14 @@ from distrust.lab.audit.observation import (
     replicated,
 )
 from distrust.lab.audit.setting import Setting
+from tests.support.planned import planned
 
 
 def planned_mechanism(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = ball if dimension > 1 else Reward()
-    return plan(spec, clients=6, min_survivors=6, min_honest=6, overflow_probability=1e-6, statistic=statistic)
+    return planned(spec, 6, statistic=statistic)
 
 
 BALLS = [("linf", np.inf), ("l1", 1), ("l2", 2)]

@@ -21,6 +21,7 @@ from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts, analyze
 from distrust.server.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
+from tests.support.planned import planned
 
 N, TIMES, KEYS = 20, [9, 6, 5], new_keys()
 
@@ -116,7 +117,7 @@ def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
 
 def stream_of(batches: int) -> Tree:
     spec = MechanismSpec(name="tree", epsilon=20.0, delta=1e-6, batches=batches)
-    tree = plan(spec, clients=100, min_survivors=80, min_honest=80, overflow_probability=1e-6, statistic=Reward())
+    tree = planned(spec, 100, 80)
     assert isinstance(tree, Tree)
     return tree
 

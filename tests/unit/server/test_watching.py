@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import WrongCohort, WrongStage
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.server.learner.rounds import promise_to_survivors
 from tests.support.in_memory_intermediaries import InMemoryClients
+from tests.support.planned import planned
 from tests.support.server_harness import MECHANISMS, REWARDS, ServerHarness, config, serve
 
 
@@ -52,14 +52,7 @@ def test_a_cohorts_page_says_what_is_promised_with_those_who_answered_and_if_som
     harness: ServerHarness,
 ) -> None:
     """MAB Theorem 1, t = n: ε = 1 for all 32, and log p_r(0)/p_r(g) at r = 29/32 when 3 of them tell their noise."""
-    mechanism = plan(
-        MechanismSpec(name="distributed-polya", epsilon=1.0),
-        clients=32,
-        min_survivors=32,
-        min_honest=32,
-        overflow_probability=1e-6,
-        statistic=Reward(),
-    )
+    mechanism = planned(MechanismSpec(name="distributed-polya", epsilon=1.0), 32)
     worse = mechanism.privacy(32, 3).promise.epsilon
     assert worse is not None
     assert worse > 1.1

@@ -10,6 +10,7 @@ from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, MechanismSpec, check_spec, plan
 from distrust.common.randomness import UnsafeSeededStream
+from tests.support.planned import planned
 
 
 class Wide(Reward):
@@ -96,14 +97,7 @@ def test_a_cohort_that_cannot_be_is_refused(cohort: dict[str, Any], field: str) 
 def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
     clients = {"shuffled-binomial": 4, "identity": 10**10}.get(words["name"], 100)
     with pytest.raises(BadParameter):
-        plan(
-            MechanismSpec.model_validate(words),
-            clients=clients,
-            min_survivors=4,
-            min_honest=4,
-            overflow_probability=1e-6,
-            statistic=Reward(),
-        )
+        planned(MechanismSpec.model_validate(words), clients, 4)
 
 
 def wide(name: str, **words: Any) -> Mechanism:
@@ -143,9 +137,7 @@ def test_a_vector_s_renyi_divergence_is_paid_once_for_all_coordinates() -> None:
 @pytest.mark.parametrize("clients", [64, 1000, 32768])
 def test_the_exact_polya_grid_is_the_coarsest_with_little_rounding(clients: int) -> None:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
-    mechanism = plan(
-        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
-    )
+    mechanism = planned(spec, clients)
     g = mechanism.precision
     noise = [1 / (2 * math.sinh(1 / (2 * g)) ** 2) for g in (g - 1, g)]
     assert noise[0] < clients / 4 / 0.1 <= noise[1]
@@ -166,9 +158,7 @@ def test_a_sum_wraps_no_more_often_than_promised(survivors: int) -> None:
 def test_the_assumed_tail_covers_the_exact_quantiles(survivors: int, precision: int) -> None:
     """At floor 100 these are 1/2 to 4 Laplace terms; σ√ln(2/p) + h ln(2/p) at fifty probabilities."""
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0, precision=precision)
-    law = plan(
-        spec, clients=400, min_survivors=100, min_honest=100, overflow_probability=1e-6, statistic=Reward()
-    ).error(survivors)
+    law = planned(spec, 400, 100).error(survivors)
     sigma, h = law.sub_exponential
     for p in np.logspace(-12, math.log10(0.9)):
         assert law.quantile(float(p)) <= sigma * math.sqrt(math.log(2 / p)) + h * math.log(2 / p)

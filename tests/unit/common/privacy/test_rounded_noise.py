@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace
 from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
 from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.randomness import UnsafeSeededStream
+from tests.support.planned import planned
 
 REACH = 60  # steps beyond which one message's mass is below 1e-20 here
 FALSE_ALARM = 1e-8
@@ -33,9 +34,7 @@ def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "
     spec = MechanismSpec.model_validate({"name": name, **delta, **words})
     vector = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
     statistic = Reward() if dimension == 1 else vector
-    return plan(
-        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=statistic
-    )
+    return planned(spec, clients, statistic=statistic)
 
 
 def message(law: Gaussian | Laplace, value: float) -> Floats:

@@ -7,7 +7,7 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
@@ -16,6 +16,7 @@ from distrust.common.privacy.amplification.clones import clones_delta
 from distrust.common.privacy.amplification.randomizers import added_noise
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.randomness import SystemStream
+from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta, paper_epsilon
 
 
@@ -24,15 +25,7 @@ def planned_mechanism(
 ) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.5, "delta": 1e-6, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension)
-    return plan(
-        spec,
-        clients=clients,
-        min_survivors=clients,
-        min_honest=clients,
-        overflow_probability=1e-6,
-        statistic=statistic,
-        assigned=dealt,
-    )
+    return planned(spec, clients, statistic=statistic, assigned=dealt)
 
 
 @pytest.mark.parametrize(("dimension", "dealt"), [(None, True), (4, False)])

@@ -13,7 +13,6 @@ from distrust.common.mechanisms import (
     Mechanism,
     MechanismName,
     MechanismSpec,
-    plan,
 )
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial, binomial_epsilon
 from distrust.common.noise.binomial import Binomial
@@ -25,6 +24,7 @@ from distrust.common.privacy.searches import snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_scale
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Norm
+from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta
 
 NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "shuffled-binomial")
@@ -35,7 +35,7 @@ def planned_mechanism(
 ) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": epsilon, "delta": delta, **words})
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
-    return plan(spec, clients=n, min_survivors=n, min_honest=n, overflow_probability=1e-6, statistic=statistic)
+    return planned(spec, n, statistic=statistic)
 
 
 def test_a_large_epsilon_is_planned_for_crowds_of_every_size() -> None:

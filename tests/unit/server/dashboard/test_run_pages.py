@@ -214,8 +214,6 @@ def test_a_contextual_run_shows_its_parameters_in_place_of_arms(tmp_path: Path) 
     assert "No client has asked for a ticket yet" in shown
 
 
-
-
 def test_a_posted_regret_changes_nothing_that_the_run_does(tmp_path: Path) -> None:
     """Noise has a seed in both runs, so that they are equal to the last digit unless the curve is read."""
     ends = []

@@ -8,7 +8,7 @@ import pytest
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.messages.contextual_policy import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.common.privacy.gaussian_sums import sum_epsilon
@@ -18,6 +18,7 @@ from distrust.server.learner.learner import Learner
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore
 from tests.support.lockstep import facts
+from tests.support.planned import planned
 
 POLICIES = ("linucb", "ldp-ols", "ldp-sgd", "ldp-ucb", "ldp-gloc")
 QUIET, LOUD = 'name = "identity"', 'name = "local-gaussian"\nepsilon = 1.0\ndelta = 0.1'
@@ -139,7 +140,7 @@ def test_batches_of_a_stream_that_are_released_alone_tell_less_than_the_stream()
     """Policies that take no prefix sums release leaves: one coordinate, exactly, for one and for three batches."""
     spec = MechanismSpec(name="tree", epsilon=1.0, delta=1e-3, batches=8)
     statistic = LdpUcbSpec(name="ldp-ucb", features=2).statistic(3, None)
-    tree = plan(spec, clients=20, min_survivors=20, min_honest=20, overflow_probability=1e-6, statistic=statistic)
+    tree = planned(spec, 20, statistic=statistic)
     assert isinstance(tree, Tree)
     stream = tree.privacy().stream
     assert stream is not None

@@ -1,0 +1,29 @@
+"""Plans a mechanism for one cohort, as most tests need it: survivors and honest clients are the same number."""
+
+from distrust.common.bandit.statistics import Reward, Statistic
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+
+
+def planned(
+    spec: MechanismSpec,
+    clients: int,
+    honest: int | None = None,
+    statistic: Statistic | None = None,
+    *,
+    assigned: bool = False,
+) -> Mechanism:
+    """Return the mechanism, whose sums wrap around with probability at most 1e-6.
+
+    honest     survivors at least, all of them honest; all clients when absent.
+    statistic  a reward in [0, 1] when absent.
+    """
+    least = clients if honest is None else honest
+    return plan(
+        spec,
+        clients=clients,
+        min_survivors=least,
+        min_honest=least,
+        overflow_probability=1e-6,
+        statistic=Reward() if statistic is None else statistic,
+        assigned=assigned,
+    )
