@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TABLES = ROOT / "client/environments/data/README.md"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", TABLES, *sorted((ROOT / "docs").rglob("*.md"))]
+OURS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in OURS), TABLES, *sorted((ROOT / "docs").rglob("*.md"))]
 WIDTH = 100
 GENERATED = {
     ROOT / "docs" / name for name in re.findall(r'"(reference/[\w-]+\.md)"', (ROOT / "docs/generate.py").read_text())
