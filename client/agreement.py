@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from distrust.client.environments import AnyWorld, ContextualWorld
 from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, Refused
@@ -252,6 +253,7 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
             round_.statistic.model_dump_json(),
             min_honest=received.floor,
             assigned=assigned,
+            printed=config.policy.PRINTED,
         )
     except BadParameter as error:
         raise Refused(f"the run's mechanism cannot be planned for this cohort: {error.detail}") from error
@@ -272,6 +274,7 @@ def _planned(
     *,
     min_honest: int,
     assigned: bool,
+    printed: NoiseSource | None,
 ) -> AnyMechanism:
     """Return the client's own plan. Public values only, so clients of one process share it."""
     return plan(
@@ -282,6 +285,7 @@ def _planned(
         overflow_probability=overflow_probability,
         statistic=_statistics.validate_json(statistic),
         assigned=assigned,
+        printed=printed,
     )
 
 

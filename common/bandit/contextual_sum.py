@@ -40,6 +40,29 @@ def _weights(size: int) -> Floats:
     return np.where(rows == columns, 1.0, ROOT)
 
 
+NoiseSource = Literal["CTX", "GLB", "LDP-UCB", "LDP-GLOC"]
+"""Sources whose noise `paper` has for a contextual vector: CTX, GLB, and the baselines of GLB's published code."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedNoise:
+    """What the printed noise of a contextual vector depends on.
+
+    source       whose constants `paper` has.
+    features     d. factor: c, the largest |s|, in units of the reward; contexts have length 1 at most.
+    sensitivity  Δ₂ of the whole vector.
+    """
+
+    source: NoiseSource
+    features: int
+    factor: float
+    sensitivity: float
+
+    def share(self, charged: float) -> float:
+        """Return a sensitivity that a source charges for, in units of Δ₂."""
+        return charged / self.sensitivity
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Contexts, arms and rewards of clients, one row a client. They never leave the device.
@@ -132,15 +155,14 @@ class ContextualSum(Message):
         own = (2 + c * c) ** 2 / 2 if c * c <= 2 else 4 * c * c
         return max(own, 2 * (1 + c * c) if self.blocks > 1 else own) / (4 * (1 + c * c))
 
-    @property
-    def apart(self) -> float | None:
-        """Return 2 max(1, c)/Δ₂: what CTX charges for each of sφ and φφᵀ, in units of Δ₂. None without moments.
+    def printed(self, source: NoiseSource) -> PrintedNoise | None:
+        """Return what printed noise depends on; None without moments: a gradient is released alone.
 
-        CTX releases the two apart, with one σ for every entry and without the weights. Together they are one release
-        that moves by no more than ours, and by Δ₂ in the basis in which φφᵀ - φ'φ'ᵀ is diagonal. So one release of
-        ours with the same σ promises exactly what the two promise together.
+        All sources release sφ and φφᵀ apart, with one σ a part and without the weights. Together they are one release
+        that moves by no more than ours, and by Δ₂ in the basis in which φφᵀ - φ'φ'ᵀ is diagonal. So where both parts
+        have the same σ, one release of ours with that σ promises exactly what the two promise together.
         """
-        return 2 * max(1.0, self.factor) / self.sensitivity if self.moments else None
+        return PrintedNoise(source, self.features, self.factor, self.sensitivity) if self.moments else None
 
     @property
     def sensitivity(self) -> float:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field, ValidationError
 
+from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import OnTheWire
 from distrust.common.errors import BadParameter
@@ -96,6 +97,7 @@ def plan(
     overflow_probability: float,
     statistic: Statistic,
     assigned: bool = False,
+    printed: NoiseSource | None = None,
 ) -> Mechanism:
     """Return the mechanism for one cohort.
 
@@ -105,6 +107,7 @@ def plan(
                           privacy may only rest on noise that is sure to arrive.
     overflow_probability  p': bound on the probability that a sum wraps around.
     assigned              whether the shuffler assigns the actions, and opens the batch action by action.
+    printed               `PRINTED` of the policy: whose noise `paper` has for a contextual vector; CTX's when absent.
     Raises                BadParameter, naming the argument or `mechanism.<field>`.
     """
     check_spec(spec, statistic)
@@ -122,7 +125,7 @@ def plan(
         norm=statistic.norm,
         reach=getattr(statistic, "reach", WHOLE),
         blocks=getattr(statistic, "blocks", 1),
-        apart=getattr(statistic, "apart", None),
+        printed=statistic.printed(printed or "CTX") if isinstance(statistic, ContextualSum) else None,
         assigned=assigned,
     )
     try:

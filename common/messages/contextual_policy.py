@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Weights
-from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
@@ -51,6 +51,7 @@ class ContextualPolicySpec(ArmSpec):
     EVERY_ARM: ClassVar[bool] = False
     STATISTIC: ClassVar[str] = "contextual-sum"
     SEQUENTIAL: ClassVar[bool] = True
+    PRINTED: ClassVar[NoiseSource | None] = "CTX"
 
     features: Annotated[int, Field(ge=1, le=200)]
     parameters: Parameters = "single"
@@ -209,6 +210,7 @@ class LdpOlsSpec(GreedySpec):
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.glm_ols:LdpOls"
+    PRINTED: ClassVar[NoiseSource | None] = "GLB"
 
     name: Literal["ldp-ols"]
     link: Literal["identity"] = "identity"
@@ -257,6 +259,7 @@ class LdpUcbSpec(ContextualPolicySpec):
     """LDP-UCB (Zheng et al. 2020): LinUCB whose regularizer grows with the noise so far."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpUcb"
+    PRINTED: ClassVar[NoiseSource | None] = "LDP-UCB"
 
     name: Literal["ldp-ucb"]
     link: Literal["identity"] = "identity"
@@ -275,6 +278,7 @@ class LdpGlocSpec(ContextualPolicySpec):
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpGloc"
+    PRINTED: ClassVar[NoiseSource | None] = "LDP-GLOC"
 
     name: Literal["ldp-gloc"]
     step: Step = 1.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.wire import Message
@@ -68,6 +69,7 @@ class ArmSpec(Message):
     EVERY_ARM   the horizon must serve each arm at least once.
     STATISTIC   kind of the statistic that every round asks for; decisions: kinds of its decision.
     SEQUENTIAL  every round is one cohort of one client, unless the table has a `batch` above 1.
+    PRINTED     whose noise `paper` has for the policy's statistic; None: the mechanism's own constants.
     COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.
     """
 
@@ -76,6 +78,7 @@ class ArmSpec(Message):
     EVERY_ARM: ClassVar[bool] = True
     STATISTIC: ClassVar[str] = "reward"
     SEQUENTIAL: ClassVar[bool] = False
+    PRINTED: ClassVar[NoiseSource | None] = None
     COUNTS: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # each class has it as a Literal of its own

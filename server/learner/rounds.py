@@ -188,6 +188,7 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
         overflow_probability=ask.share,
         statistic=ask.statistic,
         assigned=assigned,
+        printed=config.policy.PRINTED,
     )
 
 

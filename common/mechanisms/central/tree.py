@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
@@ -47,7 +48,8 @@ class Tree(GaussianLike):
     batches    M, the length of the stream. The nodes have levels 0 … L = ⌊log₂ M⌋, and a batch is in at most L + 1 of
                them, `depth`.
     variance   of one node. paper: depth · Δ₂² · 2 ln(1.25/δ)/ε² for ε < 1; Δ₂√depth is the expanded tree's sensitivity.
-               exact: the least that is (ε, δ) for all the nodes together.
+               Of LinUCB's vectors by `printed_node`, for ε ≤ 1. exact: the least that is (ε, δ) for all the nodes
+               together.
     estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
     Guarantee  (ε, δ) for the whole stream, with one client in one batch: `depth` discrete Gaussians, each moved by the
                same vector. In the box their likelihood ratio is that of the sum of all their coordinates, moved by
@@ -83,7 +85,11 @@ class Tree(GaussianLike):
         inflation = PAPER_INFLATION if paper else INFLATION
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, inflation))
         grid = cohort.grid(precision)
-        variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
+        if paper and cohort.printed is not None and cohort.printed.source == "CTX":
+            steps = printed_node(cohort.printed, epsilon, delta, batches) * precision / (cohort.high - cohort.low)
+            variance = steps**2
+        else:
+            variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
         return cls(
             **cohort.shared(precision, cohort.room(precision, None)),
             epsilon=epsilon,
@@ -154,6 +160,22 @@ class Tree(GaussianLike):
         """
         nodes = max(1, batches.bit_count())
         return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
+
+
+def printed_node(printed: PrintedNoise, epsilon: float, delta: float, batches: int) -> float:
+    """Return √2σ, a node's noise of LinUCB-JDP: σ = 4√k (1 + c²) ln(4/δ)/ε with k = 1 + ⌈log₂ M⌉.
+
+    Shariff & Sheffet add (Z + Zᵀ)/√2 to a node's matrix of (φ; y), Z with deviation σ in each entry: σ off the diagonal
+    and √2σ on it. With our weights √2 that is √2σ on all numbers of φφᵀ. yφ has σ there and √2σ here.
+
+    Source  Shariff & Sheffet 2018, Gaussian noise; the range of ε is that of CTX Proposition F.3.
+    Raises  BadParameter for ε above 1.
+    """
+    if epsilon > 1:
+        rule = "must lie in (0, 1] for the constants of Shariff & Sheffet (CTX Proposition F.3)"
+        raise BadParameter("mechanism.epsilon", epsilon, f"{rule}; calibration exact has no such limit")
+    levels = 1 + (batches - 1).bit_length()
+    return 4 * math.sqrt(2 * levels) * (1 + printed.factor**2) * math.log(4 / delta) / epsilon
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
@@ -133,8 +134,8 @@ class CohortParams:
     reach                 (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
     blocks                equal parts of a vector, of which a client fills at most one; the others are zero.
     assigned              whether the shuffler assigns the actions, and opens what was played of each.
-    apart                 for `paper`: sensitivity that the paper charges for each of the two parts that it releases
-                          apart, in units of the whole vector's. None: it releases the vector whole.
+    printed               for `paper`: what the noise that a source prints for a contextual vector depends on. None: the
+                          mechanism's own constants.
     """
 
     clients: int
@@ -149,7 +150,7 @@ class CohortParams:
     assigned: bool = False
     reach: Fraction = WHOLE
     blocks: int = 1
-    apart: float | None = None
+    printed: PrintedNoise | None = None
 
     def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> dict[str, Any]:
         """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.

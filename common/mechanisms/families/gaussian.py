@@ -1,11 +1,13 @@
 """The base classes of mechanisms with Gaussian noise: discrete, in one draw or in shares, or one draw in reals."""
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
@@ -83,8 +85,8 @@ class GaussianLike(GridMechanism):
 class RealGaussian(RealNoise, GaussianLike):
     """A mechanism with one draw of Gaussian noise on every coordinate.
 
-    variance    of the draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only; at clients, of a vector that CTX releases in
-                two parts, as `two_releases`. exact: the least that is (ε, δ).
+    variance    of the draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only; of a contextual vector at clients, that of
+                `printed_noise`. exact: the least that is (ε, δ).
     grid        N_Z(0, variance): (ε, δ) exactly for one coordinate and for the box; for a ball by `lattice_epsilon`.
     continuous  N(0, variance): the analytic Gaussian mechanism, exact for vectors too.
     """
@@ -110,8 +112,8 @@ class RealGaussian(RealNoise, GaussianLike):
         sharp = math.inf if paper else sharpness(target)
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
         grid = cohort.grid(precision, rounded=cls.rounds_first or spec.noise == "grid")
-        if paper and cohort.apart is not None and cls.model == "local":
-            variance = grid.squared_l2 * cohort.apart**2 * two_releases(epsilon, delta)
+        if paper and cohort.printed is not None and cls.model == "local":
+            variance = grid.squared_l2 * printed_noise(cohort.printed, cohort.blocks, epsilon, delta)
         elif paper:
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":
@@ -151,12 +153,51 @@ def textbook(epsilon: float, delta: float) -> float:
     return 2 * math.log(1.25 / delta) / epsilon**2
 
 
-def two_releases(epsilon: float, delta: float) -> float:
-    """Return σ²/Δ² of two releases that are (ε/2, δ/2) each, Δ being the sensitivity of either.
+@dataclass(frozen=True, slots=True)
+class Releases:
+    """A printed σ as that of `count` releases, each of the sensitivity `charged` and (ε/count, δ/count)-private.
 
-    At Δ = 2 it is the σ = 4√(2 ln(2.5/δ))/ε of CTX Proposition F.1. Raises BadParameter for ε above 1, its range.
+    most    largest ε that is accepted; itself only where it is `closed`.
+    source  words for the theorem.
     """
-    if epsilon > 1:
-        rule = "must lie in (0, 1] for the constants of CTX Proposition F.1; calibration exact has no such limit"
+
+    count: int
+    charged: float
+    most: float
+    closed: bool
+    source: str
+
+
+def printed_releases(printed: PrintedNoise, blocks: int) -> Releases:
+    """Return the noise that a source prints for contextual vectors of so many blocks, |s| ≤ c and ‖φ‖ ≤ 1.
+
+    CTX       σ = 4√(2 ln(2.5/δ))/ε on every entry, ε ≤ 1 (Proposition F.1).
+    GLB       σ = 4√(2 ln(1.25/δ))/ε on the matrix and half of it, times c, on the vector, ε < 1 (section 3.1); of more
+              blocks than one at ε/2 and δ/2 (section 4.1). One release has one σ: the larger one.
+    LDP-UCB   σ = 6√(2 ln(2.5/δ))/ε (Zheng et al. 2020, by GLB's published code).
+    LDP-GLOC  σ = 6√(2 ln(3.75/δ))/ε of three releases. The code draws with 2.5, which is less.
+    """
+    # The baselines' own ranges are not at hand. Theirs end where Dwork & Roth's theorem does for each of the releases.
+    c = printed.factor
+    several = blocks > 1
+    many = 2 if several else 1
+    return {
+        "CTX": Releases(2, 2 * max(1.0, c), 1.0, True, "CTX Proposition F.1"),
+        "GLB": Releases(many, 2 * max(2.0, c), float(many), False, f"GLB Proposition {'4' if several else '3'}.1"),
+        "LDP-UCB": Releases(2, 3.0, 2.0, False, "LDP-UCB"),
+        "LDP-GLOC": Releases(3, 2.0, 3.0, False, "LDP-GLOC"),
+    }[printed.source]
+
+
+def printed_noise(printed: PrintedNoise, blocks: int, epsilon: float, delta: float) -> float:
+    """Return σ²/Δ₂² of the noise that a source prints. Raises BadParameter outside of its range."""
+    what = printed_releases(printed, blocks)
+    if epsilon > what.most or (epsilon == what.most and not what.closed):
+        allowed = f"must lie in (0, {what.most:g}{']' if what.closed else ')'}"
+        rule = f"{allowed} for the constants of {what.source}; calibration exact has no such limit"
         raise BadParameter("mechanism.epsilon", epsilon, rule)
-    return textbook(epsilon / 2, delta / 2)
+    if printed.sensitivity > what.count * what.charged:
+        rule = f"{what.source}'s constants are for vectors that move by {what.count * what.charged:g} at most"
+        moved = f"and these rewards move them by {printed.sensitivity:.4g}"
+        raise BadParameter("mechanism.calibration", "paper", f"{rule}, {moved}; calibration exact has no such limit")
+    return printed.share(what.charged) ** 2 * textbook(epsilon / what.count, delta / what.count)

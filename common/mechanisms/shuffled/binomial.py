@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter
@@ -59,7 +60,7 @@ LARGEST = 1e30
 """The largest ratio that a search tells apart."""
 
 PAPER_EPSILON = 15.0
-"""The ε at which DLB Theorem 4.6, which is for vectors, ends."""
+"""The ε at which DLB Theorem 4.6 and CTX Theorem C.1, which are for vectors, end."""
 
 Bits = tuple[int, int, float]
 """The parameters g, b and p."""
@@ -109,7 +110,9 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, time
 
 
 def paper_bits(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> Bits:
-    """Return the bits of DLB (60) for one coordinate, and of DLB (22) for vectors."""
+    """Return the bits of DLB (60) for one coordinate, of DLB (22) for vectors, and of CTX Theorem C.1 for LinUCB's."""
+    if cohort.printed is not None and cohort.printed.source == "CTX":
+        return _contextual(target, precision, cohort, cohort.printed)
     grid, ones = _scalar(target, precision, cohort) if target.dimension == 1 else _vector(target, precision)
     coins = math.ceil(2 * ones)
     return grid, coins, ones / coins
@@ -199,6 +202,19 @@ def _vector(target: BinomialTarget, precision: int | None) -> tuple[int, float]:
     return g, 90 * (g * across) ** 2 * log / (hat**2 * target.honest)
 
 
+def _contextual(target: BinomialTarget, precision: int | None, cohort: CohortParams, printed: PrintedNoise) -> Bits:
+    """Return the bits of CTX Theorem C.1, p = 1/4: g steps a unit, as its Algorithms 5 and 7 take [-1, 1] for 2g steps.
+
+    Our grid spans the ball's diameter: its steps are the least whole number that makes none longer than 1/g, and b
+    follows from the g of these steps. So the noise of a sum is the printed one, and b is a little larger.
+    """
+    unit = max(1.0, printed.factor)  # the theorem's is 1
+    across = (cohort.high - cohort.low) / unit
+    steps = _at_least(math.ceil(math.ceil(max(2 * math.sqrt(target.honest), printed.features, 4)) * across), precision)
+    log = math.log(4 * (printed.features**2 + 1) / target.delta)
+    return steps, math.ceil(24e4 * (steps / across) ** 2 * log**2 / (target.epsilon**2 * target.honest)), 0.25
+
+
 def _at_least(fewest: int, precision: int | None) -> int:
     """Return the precision, by default the fewest steps. Raises BadParameter below these."""
     if precision is not None and precision < fewest:
@@ -223,16 +239,16 @@ class ShuffledBinomial(GridMechanism):
     """Each client sends g + b bits under each of D labels, x̂ + Bin(b, p) of them ones; permuted, they tell sums only.
 
     coins, chance  b and p. paper: for one coordinate DLB (60) with ln(2/δ), t for n, g = max(2, ⌈(high - low)√t⌉); for
-                   vectors DLB (22), which takes a box for the ℓ₂ ball around it. exact: b is the least for which the
-                   (ε, δ) of Bin(tb, 1/2) holds. Then p is the least, a fraction of 22 bits, for which that of
-                   Bin(tb, p) holds, if it saves a hundredth of the deviation. g is the least that needs b ≥ 10, so that
-                   the rounding variance n/4 is about a tenth of the noise's, and for which rounding adds at most a
-                   tenth to an ℓ₂ ball.
+                   vectors DLB (22), which takes a box for the ℓ₂ ball around it; for LinUCB's CTX Theorem C.1. exact:
+                   b is the least for which the (ε, δ) of Bin(tb, 1/2) holds. Then p is the least, a fraction of 22
+                   bits, for which that of Bin(tb, p) holds, if it saves a hundredth of the deviation. g is the least
+                   that needs b ≥ 10, so that the rounding variance n/4 is about a tenth of the noise's, and for which
+                   rounding adds at most a tenth to an ℓ₂ ball.
     Guarantee      (ε, δ) over at least t honest clients, for the whole vector. One coordinate: hockey-stick divergence
                    of the binomial and its shift by g, both ways. The box: that of D coordinates, all shifted by g,
                    composed. ℓ₁ and ℓ₂ balls: Rényi moments of the worst spread of the shift (`vector_rdp`). The support
                    is bounded, so that δ is at least P(Bin < g).
-    Source         DLB (Li, Zhou & Ji) Algorithm 4, Lemma C.5, and Algorithm 2, after Cheu et al. 2021.
+    Source         DLB (Li, Zhou & Ji) Algorithm 4, Lemma C.5, and Algorithm 2, after Cheu et al. 2021; CTX P_Vec.
     """
 
     model: ClassVar[Model] = "shuffle"
@@ -259,7 +275,7 @@ class ShuffledBinomial(GridMechanism):
     def check(cls, spec: MechanismSpec, statistic: Statistic) -> None:
         vectors = spec.calibration == "paper" and statistic.dimension > 1
         if vectors and (spec.epsilon or 0.0) >= PAPER_EPSILON:
-            allowed = f"must be below {PAPER_EPSILON:g} for vectors (DLB Theorem 4.6)"
+            allowed = f"must be below {PAPER_EPSILON:g} for vectors (DLB Theorem 4.6, CTX Theorem C.1)"
             raise BadParameter("mechanism.epsilon", spec.epsilon, allowed)
 
     @classmethod

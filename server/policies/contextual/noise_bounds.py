@@ -100,7 +100,8 @@ class Regularizer:
             drift = largest * vector_bound(size, each, exact=True)
         elif noise.prefix:
             logarithm = 2 * math.log(2 * batches / failure)
-            q = largest * math.sqrt(2) * (4 * math.sqrt(size) + logarithm)
+            # Their bound has √2σ: the deviation on the diagonal of a matrix that has σ off it. Ours is that, too.
+            q = largest * (4 * math.sqrt(size) + logarithm)
             drift = largest * (math.sqrt(size) + math.sqrt(logarithm))
         else:
             q = largest * matrix_bound(size, failure / (2 * batches), exact=False)

@@ -97,10 +97,11 @@ def test_without_noise_the_regularizer_is_one_and_the_width_abbasi_yadkoris() ->
 
 
 def test_the_papers_regularizer_of_prefix_sums_is_that_of_shariff_and_sheffets_code() -> None:
+    """Their σ is that of entries off the diagonal, where ours have 1/√2 of the deviation of a weighted entry."""
     nodes, deviation, size, horizon, failure = 11, 3.0, 5, 1000, 0.01
     got = Regularizer.against(RoundNoise(1, deviation, True, nodes), size, horizon, failure, exact=False)
     logarithm = 2 * math.log(2 * horizon / failure)
-    upsilon = deviation * math.sqrt(2 * nodes) * (4 * math.sqrt(size) + logarithm)
+    upsilon = deviation / math.sqrt(2) * math.sqrt(2 * nodes) * (4 * math.sqrt(size) + logarithm)
     assert (got.value, got.largest, got.least) == pytest.approx((2 * upsilon, 3 * upsilon, upsilon))
     assert got.drift == pytest.approx(
         deviation * math.sqrt(nodes) * (math.sqrt(size) + math.sqrt(logarithm)) / math.sqrt(upsilon)
