@@ -168,7 +168,7 @@ def printed_node(printed: PrintedNoise, epsilon: float, delta: float, batches: i
     Shariff & Sheffet add (Z + Zᵀ)/√2 to a node's matrix of (φ; y), Z with deviation σ in each entry: σ off the diagonal
     and √2σ on it. With our weights √2 that is √2σ on all numbers of φφᵀ. yφ has σ there and √2σ here.
 
-    Source  Shariff & Sheffet 2018, Gaussian noise; the range of ε is that of CTX Proposition F.3.
+    Source  Shariff & Sheffet 2018, by two public implementations; the range of ε is that of CTX Proposition F.3.
     Raises  BadParameter for ε above 1.
     """
     if epsilon > 1:
