@@ -244,3 +244,10 @@ def test_the_page_has_the_printed_noise_of_glbs_policies() -> None:
         figures = " | ".join(f"{one:.4g}" for one in (2 * factor, spent, least, 2 * factor / least))
         assert f"| {name} | " in page
         assert f" | {figures} |" in next(line for line in page.split("\n") if line.startswith(f"| {name} |"))
+
+
+def test_the_page_says_how_many_bits_linucb_sends() -> None:
+    mechanism = planned_mechanism("shuffled-binomial", 10.0, 20, "paper")
+    assert isinstance(mechanism, ShuffledBinomial)
+    page = " ".join((Path(__file__).parents[2] / "docs/contextual.md").read_text("utf-8").split())
+    assert f"that is {mechanism.coins:,} bits a label and {mechanism.bits:,} a client" in page
