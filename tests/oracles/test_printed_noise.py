@@ -20,7 +20,7 @@ from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse
-from tests.support.planned import DELTA, SUM, entry, planned, planned_mechanism
+from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
 WIDEST = SUM.sensitivity  # √4.5
 
@@ -221,7 +221,11 @@ minimum = 1
     round_ = SimpleNamespace(decision=record.ask.decision, statistic=record.ask.statistic, number=record.number)
     _check_mechanism(learner.config, round_, clients, mechanism)  # type: ignore[arg-type]  # only what is read
     other: NoiseSource = "GLB" if learner.config.policy.PRINTED == "CTX" else "CTX"
-    lie = planned(learner.config.mechanism, clients, statistic=record.ask.statistic, printed=other)
+    spec = learner.config.mechanism
+    rest = spec.model_dump(include={"batches"}, exclude_none=True)
+    lie = planned_mechanism(
+        spec.name, spec.epsilon or 0.0, clients, "paper", record.ask.statistic, printed=other, **rest
+    )
     lie = lie.model_copy(update={"wrap": mechanism.wrap})
     with pytest.raises(Refused):
         _check_mechanism(learner.config, round_, clients, lie)  # type: ignore[arg-type]

@@ -152,6 +152,11 @@ class CohortParams:
     blocks: int = 1
     printed: PrintedNoise | None = None
 
+    @property
+    def apart(self) -> float | None:
+        """Return what CTX charges for each of the two parts of a contextual vector, in units of Δ₂; None for others."""
+        return None if self.printed is None else self.printed.share(2 * max(1.0, self.printed.factor))
+
     def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> dict[str, Any]:
         """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.
 

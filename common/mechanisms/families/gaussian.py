@@ -86,7 +86,7 @@ class RealGaussian(RealNoise, GaussianLike):
     """A mechanism with one draw of Gaussian noise on every coordinate.
 
     variance    of the draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only; of a contextual vector at clients, that of
-                `printed_noise`. exact: the least that is (ε, δ).
+                `printed_variance`. exact: the least that is (ε, δ).
     grid        N_Z(0, variance): (ε, δ) exactly for one coordinate and for the box; for a ball by `lattice_epsilon`.
     continuous  N(0, variance): the analytic Gaussian mechanism, exact for vectors too.
     """
@@ -113,7 +113,7 @@ class RealGaussian(RealNoise, GaussianLike):
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
         grid = cohort.grid(precision, rounded=cls.rounds_first or spec.noise == "grid")
         if paper and cohort.printed is not None and cls.model == "local":
-            variance = grid.squared_l2 * printed_noise(cohort.printed, cohort.blocks, epsilon, delta)
+            variance = grid.squared_l2 * printed_variance(cohort.printed, cohort.blocks, epsilon, delta)
         elif paper:
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":
@@ -189,7 +189,7 @@ def printed_releases(printed: PrintedNoise, blocks: int) -> Releases:
     }[printed.source]
 
 
-def printed_noise(printed: PrintedNoise, blocks: int, epsilon: float, delta: float) -> float:
+def printed_variance(printed: PrintedNoise, blocks: int, epsilon: float, delta: float) -> float:
     """Return σ²/Δ₂² of the noise that a source prints. Raises BadParameter outside of its range."""
     what = printed_releases(printed, blocks)
     if epsilon > what.most or (epsilon == what.most and not what.closed):

@@ -189,9 +189,7 @@ class ShuffledGaussian(GaussianLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         paper = spec.calibration == "paper"
-        # CTX prints one noise for each of two vectors, of sensitivity 2 max(1, c). No other source has a shuffler.
-        printed = cohort.printed
-        share = 4 if printed is None else 2 / printed.share(2 * max(1.0, printed.factor))
+        share = 4 if cohort.apart is None else 2 / cohort.apart
         size = gaussian_noise(epsilon, delta, cohort.min_honest) / share if paper else 0.0
         precision = spec.precision or _precision(epsilon, delta, cohort, size)
         if cohort.dimension == 1 and precision > FINEST:

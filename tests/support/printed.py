@@ -1,0 +1,45 @@
+"""Plans mechanisms for contextual vectors at the δ and the d of CTX's experiments."""
+
+import math
+
+from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.families.gaussian import GaussianLike
+
+SUM = ContextualSum(features=5)
+DELTA = 0.1
+
+
+def planned_mechanism(
+    name: str,
+    epsilon: float,
+    clients: int,
+    calibration: str,
+    statistic: Statistic = SUM,
+    *,
+    printed: NoiseSource | None = None,
+    **words: object,
+) -> Mechanism:
+    """Return the mechanism for `clients` honest clients; `words` are more of its table, `delta` in place of DELTA.
+
+    printed  whose noise `paper` has; CTX's when absent.
+    """
+    spec = MechanismSpec.model_validate(
+        {"name": name, "epsilon": epsilon, "delta": DELTA, "calibration": calibration, **words}
+    )
+    return plan(
+        spec,
+        clients=clients,
+        min_survivors=clients,
+        min_honest=clients,
+        overflow_probability=1e-6,
+        statistic=statistic,
+        printed=printed,
+    )
+
+
+def entry(mechanism: Mechanism) -> float:
+    """Return the standard deviation of one draw on one entry."""
+    assert isinstance(mechanism, GaussianLike)
+    return math.sqrt(mechanism.variance) * mechanism.step
