@@ -1,4 +1,4 @@
-"""A package of a user's own, as it lies in site-packages: one module, and metadata with entry points."""
+"""Writes a package of a user's own as pip installs it: one module, and metadata with entry points."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The stack's services and fleets as forks of one process that has imported them, which saves a second of CPU each.
+"""Starts services and fleets as forks of one process that has imported them, which saves a second of CPU each.
 
-They are real processes with sockets, logs and signals of their own. What they skip is to start Python and to import:
+They are real processes with sockets, logs and signals of their own. They do not start Python and do not import again.
 `tests/system/test_services_start.py`, `test_runs_that_fail.py` and `test_command_line.py` start them as users do.
 """
 
@@ -20,11 +20,11 @@ from distrust.lab.stack.data_dir import private, writing
 from distrust.lab.stack.process import ServiceProcess
 
 IMPORTED = ("distrust.server.app", "distrust.shuffler.app", "distrust.aggregator.app", "distrust.client.settings")
-"""What the parties' `__main__` import; these import what is heavy."""
+"""The modules that the parties' `__main__` import. They import the heavy libraries."""
 
 
 class Forked(ServiceProcess):
-    """A `ServiceProcess` that is forked: the same output, session and signals."""
+    """A `ServiceProcess` that is forked. Output, session and signals are as in its base class."""
 
     def __init__(self, name: str, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.name, self.log = name, log
@@ -34,7 +34,7 @@ class Forked(ServiceProcess):
 
 
 class Process(subprocess.Popen[bytes]):
-    """What `ServiceProcess` uses of `Popen`, for a process that the fork server started."""
+    """A process of the fork server, with the members of `Popen` that `ServiceProcess` uses."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:  # no command to start
         context = multiprocessing.get_context("forkserver")
@@ -64,7 +64,7 @@ class Process(subprocess.Popen[bytes]):
 
 
 def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
-    """Become `python -m MODULE ARGUMENTS…` as far as the module can tell."""
+    """Run a module as `python -m MODULE ARGUMENTS…` does, in a session of its own, with its output in `log`."""
     os.setsid()
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(target, 1)
@@ -75,13 +75,13 @@ def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
     added = environment.get("PYTHONPATH", "").split(os.pathsep)
     ends = ("site-packages", "dist-packages")  # a .pth file may name another environment's
     installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) or path.endswith(ends)]
-    sys.path[:] = [*filter(None, added), *installed]  # what is on the tests' own path is not on a party's
+    sys.path[:] = [*filter(None, added), *installed]  # a party does not see the path of the tests
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Let stacks and fleets fork for as long as the block lasts."""
+    """Make stacks and fleets start forked processes inside the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("distrust.lab.stack.stack.ServiceProcess", Forked)
         patch.setattr("distrust.lab.run.fleet_processes.ServiceProcess", Forked)

@@ -1,4 +1,4 @@
-"""What docs/figures.md shows, as it is in the repository: every experiment's rows, and the pictures drawn from them."""
+"""Reads the files that docs/figures.md shows: every experiment's rows, and the pictures drawn from them."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first
 
 
 def rows(name: str) -> list[Row]:
-    """An experiment's, in their order."""
+    """Return an experiment's published rows, in the order of the file."""
     return read_rows(FIGURES / "rows" / f"{name}.parquet")
 
 
 def drawn_from(path: Path) -> str:
-    """The stamp inside a PNG or a PDF; empty where there is none."""
+    """Return the stamp inside a PNG or a PDF; empty where there is none."""
     if path.suffix == ".pdf":
         found = re.search(rf"/Keywords \({KEY} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
         return found[1] if found else ""

@@ -1,4 +1,4 @@
-"""Services with finished runs and an aborted cohort, for tests of pages that look at cohorts."""
+"""Services with finished runs and an aborted cohort, for tests of the pages of cohorts."""
 
 import base64
 import hashlib
