@@ -1,4 +1,4 @@
-"""What every file of the repository keeps to."""
+"""Tests of the rules for every file of the repository: length, paths, docstrings, licence."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What a server publishes of a run is enough to play it again, number for number, and to see its failures."""
+"""Tests that a run can be played again from the rounds that a server publishes, and that its failures are found."""
 
 from collections.abc import Callable
 from typing import Any

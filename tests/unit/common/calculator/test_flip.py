@@ -1,4 +1,4 @@
-"""What changes for each party when one reward flips: the laws are those of the messages and sums that travel."""
+"""Tests of each party's view of one flipped reward: its laws are those of the messages and sums that travel."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What every service promises around its own routes."""
+"""Tests of the promises that every service keeps around its own routes: problems, tokens, limits, health."""
 
 import asyncio
 import json
