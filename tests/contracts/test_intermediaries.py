@@ -1,4 +1,4 @@
-"""What both intermediaries promise over HTTP, whatever they do to the messages: same app, same file, real tickets."""
+"""Tests the promises that both intermediaries keep over HTTP, with real apps, database files and tickets."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Coh
 
 
 def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohort: Cohort) -> None:
-    """A transcript says who sent which record: the server opens records, so it must not learn that."""
+    """A transcript names the sender of each record. The server opens records, so it must not learn the senders."""
     party.send(cohort, party.bodies(cohort))
     path = "/v1/cohorts/c1/messages"
     assert problem(party.client.get(path, headers=OPERATOR)) == (401, "unauthorized")
@@ -93,7 +93,7 @@ def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohor
 
 
 def test_an_inspector_with_the_operators_token_is_refused_at_the_start(party: Party) -> None:
-    """The server holds that token: it would read who sent which record."""
+    """The server holds that token, and could read the sender of each record in the transcripts."""
     with pytest.raises(BadParameter, match="must not hold the operator's token") as caught:
         party.start(inspector_token_file=party.folder / "token")
     assert caught.value.field == "inspector_token_file"
@@ -138,7 +138,7 @@ def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Par
 
 
 def test_a_ticket_is_used_up_for_good_by_its_first_message(party: Party, cohort: Cohort) -> None:
-    """Another message with it is refused by a service that was killed and started again, and after the release too."""
+    """Another message with the ticket is refused also after a restart of the service, and after the release."""
     bodies = party.bodies(cohort)
     party.send(cohort, {0: bodies[0]})
     party.restart()
@@ -252,7 +252,7 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
 def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
     party: Party, cohort: Cohort, *, restarted: bool
 ) -> None:
-    """A fleet that was killed with its tickets in hand: from the last opening on the cohort waits for two stages."""
+    """As of a fleet that was killed after it took its tickets. The cohort waits two stages from its last opening."""
     party.clock.advance(2 * SECONDS - 1)
     assert party.batch_now().state == "waiting"
     if restarted:

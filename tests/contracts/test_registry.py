@@ -1,4 +1,4 @@
-"""The lists of mechanisms and policies: each class states its facts, and no other module knows its name."""
+"""Tests of the lists of mechanisms and policies: each class states its facts, and no other module knows its name."""
 
 import ast
 import importlib
@@ -86,13 +86,13 @@ def test_the_list_of_policies_has_every_spec_once() -> None:
 
 
 def strings(path: Path) -> set[str]:
-    """Every string of a file's code that is not a docstring."""
+    """Return every string constant of a file's code."""
     tree = ast.parse(path.read_text("utf-8"))
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 EXPERTS = ("lab/papers/", "lab/audit/broken.py", "lab/audit/over_http.py")
-"""Files about one mechanism or policy: a paper's table, an audit's broken copies, a run without noise to carry them."""
+"""Files that may name a mechanism or policy: tables of the papers, an audit's broken copies, its run without noise."""
 
 
 def test_no_mechanism_or_policy_is_known_by_name_in_a_service_or_a_driver() -> None:

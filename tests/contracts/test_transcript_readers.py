@@ -1,4 +1,4 @@
-"""Pages of another origin that read an intermediary's transcripts: the named one may, and no other."""
+"""Tests that only pages of the origins in `dashboard_origin` may read an intermediary's transcripts."""
 
 import pytest
 from pydantic import ValidationError
