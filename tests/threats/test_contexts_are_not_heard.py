@@ -1,7 +1,7 @@
-"""No party but the client ever hears a context, a reward of a contextual run, or the arm that the client chose.
+"""Tests that no service ever gets a context, a reward of a contextual run, or the arm that a client chose.
 
-Three runs over real services, without sockets: masked sums, sealed records, labelled bits. Everything that was said and
-stored is searched for what only the clients know.
+Three runs are played over real services, without sockets: masked sums, sealed records, labelled bits. The tests search
+all requests, answers and databases for the values that only clients know.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ CLIENTS, ROUNDS = 12, 2
 
 
 def run_file(run: str) -> RunFile:
-    """Contexts of each client's own, in three numbers, and rewards that are not whole."""
+    """Return a run in which each client has contexts of its own, in three numbers, and rewards that are not whole."""
     return parse_table(
         {
             "run": run,
@@ -65,7 +65,7 @@ def run_file(run: str) -> RunFile:
 
 @dataclass
 class Known:
-    """What only the clients know: offered contexts, true vectors by cohort, and messages by cohort and slot."""
+    """The values that only clients know: contexts, rewards, true vectors by cohort, messages by cohort and slot."""
 
     contexts: list[NDArray[np.float64]] = field(default_factory=list)
     rewards: list[NDArray[np.float64]] = field(default_factory=list)
@@ -74,14 +74,14 @@ class Known:
     mechanisms: dict[str, GridMechanism] = field(default_factory=dict)
 
     def numbers(self) -> set[float]:
-        """Every coordinate of every context and vector, and every reward."""
+        """Return every coordinate of every context and vector, and every reward."""
         arrays = [*self.contexts, *self.rewards, *self.vectors.values()]
         return {float(value) for array in arrays for value in array.ravel() if value not in (-1, 0, 1)}
 
 
 @dataclass(frozen=True)
 class Heard:
-    """The finished runs: what only clients know, and what was sent and stored."""
+    """The finished runs: the values that only clients know, and all that was sent and stored."""
 
     known: Known
     recorded: RecordedRun
@@ -98,7 +98,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
 
 
 def listen(known: Known, tap: pytest.MonkeyPatch) -> None:
-    """Write down what happens inside the clients; nothing of it leaves them this way."""
+    """Copy contexts, rewards, vectors and messages from inside the clients. No request carries the copies."""
     contexts, pay, rows = GeneralizedLinear.contexts, GeneralizedLinear.pay, CohortRandomizer.rows
 
     def noted_contexts(self: GeneralizedLinear, count: int, stream: Stream) -> Contexts:
@@ -126,7 +126,7 @@ def listen(known: Known, tap: pytest.MonkeyPatch) -> None:
 
 
 async def play(folder: Path, files: Sequence[RunFile]) -> RecordedRun:
-    """Play all runs at once, each with two fleets, some of whose clients leave at every stage."""
+    """Play all runs at once, each with two fleets. Some of their clients leave at every stage."""
     databases, exchanges = {name: folder / f"{name}.sqlite3" for name in PARTIES}, []
     options = FleetOptions(block=8, dropout=0.1)
     async with services(databases, exchanges) as (apps, operator):
@@ -149,7 +149,7 @@ def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
 
 
 def rounds(recorded: RecordedRun, run: str) -> list[Round]:
-    """The rounds that the server told the clients of a run, in order."""
+    """Return the rounds that the server told the clients of a run, in order."""
     answers = [one.answer for one in recorded.between("fleet", "server") if one.url.path == f"/v1/runs/{run}/round"]
     found_rounds = [Round.model_validate(found) for text in answers if (found := json.loads(text)["round"]) is not None]
     return list({one.number: one for one in found_rounds}.values())
@@ -157,7 +157,7 @@ def rounds(recorded: RecordedRun, run: str) -> list[Round]:
 
 @pytest.mark.parametrize("run", MECHANISMS)
 def test_the_runs_were_real_and_a_number_that_was_said_is_found(heard: Heard, run: str) -> None:
-    """The second round's parameters, which come from the first one's sums, are in what the server holds."""
+    """The server's recording has the second round's parameters, which come from the first round's sums."""
     first, second = rounds(heard.recorded, run)
     assert isinstance(first.decision, ContextualChoice)
     assert isinstance(second.decision, ContextualChoice)
@@ -204,7 +204,7 @@ def test_all_reports_of_a_cohort_have_one_length(heard: Heard, run: str, party: 
 def test_every_number_of_a_record_that_the_server_opens_is_noised(heard: Heard) -> None:
     """A coordinate is within a step of its true value with probability 3/(σ√(2π)), σ the noise's deviation in steps.
 
-    As many coordinates as are here agree in more than four times that share with probability below 1e-6.
+    More than four times that share of all coordinates agree with probability below 1e-6.
     """
     near = total = 0
     share = 0.0
