@@ -1,4 +1,4 @@
-"""`paper` of contextual runs: the noise as CTX prints it, where its theorems hold, beside what that noise promises."""
+"""Tests `paper` noise of contextual runs: as CTX prints it, where its theorems hold, and the promise of that noise."""
 
 import math
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_two_releases_without_weights_move_by_no_more_than_one_with_them_and_by_
 
 @pytest.mark.parametrize("epsilon", [0.2, 0.5, 1.0])
 def test_local_noise_is_proposition_f1_s_and_promises_at_least_its_epsilon(epsilon: float) -> None:
-    """The printed σ on every entry, and 1 % more for the rounding."""
+    """Every entry has the printed σ, and at most 1 % more for the rounding."""
     mechanism = planned_mechanism("local-gaussian", epsilon, 20, "paper")
     assert local_sigma(epsilon) <= entry(mechanism) <= 1.01 * local_sigma(epsilon)
     promise = mechanism.privacy().promise
@@ -94,7 +94,7 @@ def test_larger_rewards_are_charged_for_in_both_parts() -> None:
 
 
 def test_shuffled_noise_is_theorem_b1_s_inside_its_range() -> None:
-    """B = 1000, ε = 0.01: the errata's setting. 14 % more for the worst rounding, which the promise counts."""
+    """B = 1000, ε = 0.01, the errata's setting. The worst rounding adds 14 %, which the promise counts."""
     mechanism = planned_mechanism("shuffled-gaussian", 0.01, 1000, "paper")
     assert shuffled_sigma(0.01, 1000) <= entry(mechanism) <= 1.15 * shuffled_sigma(0.01, 1000)
     assert mechanism.privacy().promise.epsilon == 0.0
@@ -141,7 +141,7 @@ def test_a_vector_that_no_paper_releases_in_parts_has_the_classical_noise() -> N
 
 @pytest.mark.parametrize("share", [1.0, 0.0])
 def test_noise_that_needs_no_epsilon_has_epsilon_zero(share: float) -> None:
-    """At σ = 10 Δ₂ and δ = 0.1 one message is (0, δ)-private; at 3 Δ₂ it is not, but 381 shuffled ones are."""
+    """At σ = 10 Δ₂ and δ = 0.1 one message is (0, δ)-private. At 3 Δ₂ it is not, but 381 shuffled messages are."""
     grid = Grid(1500, 20, "l2", rounded=False)
     variance = (1500.0 * (10 if share else 3)) ** 2
     epsilon = shuffled_gaussian_epsilon(variance, grid, DELTA, 381, 0.0)
@@ -149,7 +149,7 @@ def test_noise_that_needs_no_epsilon_has_epsilon_zero(share: float) -> None:
 
 
 def amplified(sigma: float, clients: int) -> float:
-    """Return ε at δ of so many shuffled vectors with this noise, by the best bound here, without rounding."""
+    """Return ε at δ of this many shuffled vectors with this noise, by the best bound here, without rounding."""
     grid = Grid(1500, SUM.dimension, "l2", rounded=False)
     return shuffled_gaussian_epsilon((1500 * sigma / WIDEST) ** 2, grid, DELTA, clients, 0.0)
 

@@ -1,4 +1,4 @@
-"""Several releases of labelled bits about one client, against the worst client that adapts to earlier releases."""
+"""Tests the ε of several releases of labelled bits against the worst client that adapts to earlier releases."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def pairs(trials: int, chance: float, grid: Grid) -> Laws:
 
 
 def adaptive_delta(laws: Laws, epsilon: float, times: int) -> float:
-    """Return the largest Σ (P - e^ε Q)₊ over clients that choose each move after they saw the earlier releases."""
+    """Return the largest Σ (P - e^ε Q)₊ over clients that choose each move by the earlier releases."""
     return float(_worst(laws, np.array([math.exp(epsilon)]), times)[0])
 
 
