@@ -1,4 +1,4 @@
-"""A cohort's page and the privacy page in a real Chromium, over real services."""
+"""Tests a cohort's page and the privacy page in a real Chromium, over real services."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ def test_a_cohort_of_bits_shows_the_shuffler_each_message_and_the_server_the_cou
         enter(page, "shuffler", urls.inspector)
         assert "Client 0, " in column(page, "report", "shuffler")
         assert "ones" in column(page, "report", "shuffler")
-        assert f"ones {ones}" in column(page, "batch", "server")  # what the lab says that clients held adds up to it
+        assert f"ones {ones}" in column(page, "batch", "server")  # the sum of what the lab says clients held
         assert "draws its noise from a seed" in page.inner_text("main")
         assert page.locator(".flip[data-party=shuffler] .chart svg").count() == 1
         assert overflow(page) <= 0
@@ -137,7 +137,7 @@ def test_the_replay_goes_step_by_step_with_the_keyboard_and_is_announced(browser
         page.keyboard.press("Enter")
         assert page.inner_text("#position").startswith("Step 3 of 10")
         page.focus("#client")
-        page.keyboard.press("ArrowRight")  # the caret's own key
+        page.keyboard.press("ArrowRight")  # moves the caret of the field
         assert page.inner_text("#position").startswith("Step 3 of 10")
         page.focus("#everything")
         page.keyboard.press("Space")

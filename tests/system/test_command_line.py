@@ -1,4 +1,4 @@
-"""The `distrust` command as a person meets it: exit codes, one clear line, nothing left behind."""
+"""Tests the `distrust` command as a user runs it: exit codes, errors in one clear line, no processes left."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_bad_run_file_is_one_line_on_stderr_and_exit_2(tmp_path: Path) -> None
 def test_every_fault_of_a_run_file_is_one_line_that_names_it(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command in this process: one of its own takes seconds to start."""
+    """The command runs in this process, because a process of its own takes seconds to start."""
     monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
     (old, new, names), bad = BAD[fault], tmp_path / "bad.toml"
     bad.write_text(SMALL.replace(old, new), "utf-8")
@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def ours(folder: Path) -> list[int]:
-    """Processes that work in this folder."""
+    """Return the ids of processes whose working folder this is."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # ended meanwhile, or a zombie
@@ -165,7 +165,7 @@ def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code
 def test_run_then_inspect_shows_every_party_and_never_a_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first command is a process, with services of its own; the next ones run here, over services that fork."""
+    """The first command is a process, with services of its own. The next ones run here, over forked services."""
     (tmp_path / "small.toml").write_text(SMALL_FIRST, "utf-8")
     data = ["--data", str(tmp_path / "data")]
     done = distrust("run", "small.toml", *data, "--port-base", "0", "--json", "-", folder=tmp_path)

@@ -1,4 +1,4 @@
-"""A notebook's connection to real services: runs, results, ledgers, transcripts, and calls without a token."""
+"""Tests a notebook's connection to real services: runs, results, ledgers, transcripts, calls without a token."""
 
 import asyncio
 from collections.abc import Iterator

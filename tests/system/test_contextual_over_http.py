@@ -1,4 +1,4 @@
-"""Contextual bandits over real services: the same sums and regret as in process, number for number."""
+"""Tests that contextual bandits over real services have exactly the sums and regret of the in-process driver."""
 
 from collections.abc import Iterator
 from pathlib import Path

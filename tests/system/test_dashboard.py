@@ -1,4 +1,4 @@
-"""The dashboard in a real Chromium, over real services: runs are started, watched, compared and explained."""
+"""Tests the dashboard in a real Chromium, over real services: runs are started, watched, compared and explained."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.support.http_runs import over_http
 pytestmark = pytest.mark.slow
 
 SHOTS = os.environ.get("DISTRUST_SCREENSHOTS")
-"""Folder for pictures of each page at each width, to be looked at; unset: none are written."""
+"""Folder for pictures of each page at each width, for people. If unset, no pictures are written."""
 
 
 def run_file(name: str, mechanism: str, intermediary: str, leaving: float = 0.0) -> RunFile:
@@ -67,7 +67,7 @@ def played(stack: Stack) -> Result:
 
 @pytest.fixture(scope="module")
 def browser(played: Result) -> Iterator[Browser]:
-    """A browser, started after the runs: Playwright keeps an event loop in this thread, and they need their own."""
+    """Yield a browser, started after the runs: Playwright keeps an event loop in this thread; runs need their own."""
     del played
     with Browser() as chromium:
         yield chromium

@@ -1,4 +1,4 @@
-"""The notebooks of examples/ print what they show, and what they hold is small."""
+"""Tests that the notebooks of examples/ print the outputs that they show, and that their pictures are small."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Server code that raises, in real services: the run ends, and the API, the command line and its exit code say why."""
+"""Tests that a run whose server code raises ends as failed, with the reason in API, command line and exit code."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Services whose Python runs PATCH first, as does every process that a test starts."""
+    """Yield services whose Python runs PATCH first, like every process that a test starts."""
     folder = tmp_path_factory.mktemp("stack")
     (folder / "sitecustomize.py").write_text(PATCH)
     with pytest.MonkeyPatch.context() as environment:
@@ -70,7 +70,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def played(file: Path, stack: Stack) -> subprocess.CompletedProcess[str]:
-    """`distrust run` beside services that run already."""
+    """Run `distrust run` on services that run already."""
     command = [sys.executable, "-m", "distrust.lab", "run", str(file), "--data", str(stack.data_dir.path)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=file.parent)
 

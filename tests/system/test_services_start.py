@@ -1,4 +1,4 @@
-"""How services start: alone on their database, with files for their owner only, or with one line that says why not."""
+"""Tests the start of services: one process a database, files for their owner only, refusals in one line."""
 
 import json
 import os
@@ -28,7 +28,7 @@ SHADOWS = ("server", "common", "lab", "distrust", "numpy", "fastapi", "secrets")
 
 @contextmanager
 def generous() -> Iterator[None]:
-    """The umask of a user who shares everything."""
+    """Set the umask of a user who shares all files."""
     before = os.umask(0)
     try:
         yield
@@ -37,7 +37,7 @@ def generous() -> Iterator[None]:
 
 
 def shared(folder: Path) -> list[str]:
-    """Files below a folder that others than their owner may read or write."""
+    """Return the files below a folder that others than their owner may read, write or execute."""
     others = stat.S_IRWXG | stat.S_IRWXO
     return [str(path) for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & others]
 
@@ -90,7 +90,7 @@ def test_a_second_process_on_one_database_is_refused_and_a_killed_one_leaves_no_
 
 
 def damage(database: Path) -> None:
-    """Overwrite the pages of every table behind the first one."""
+    """Overwrite all pages of a database after the first one."""
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -140,7 +140,7 @@ def test_a_run_that_this_program_did_not_write_is_listed_and_stops_no_other(tmp_
 
 
 def answers(port: int) -> bool:
-    """Return whether the service is ready."""
+    """Return True if the service is ready."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/readyz").is_success
     except httpx.TransportError:
