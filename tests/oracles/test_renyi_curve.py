@@ -249,7 +249,7 @@ def test_returning_clients_are_charged_by_it() -> None:
 
 @pytest.mark.parametrize(("variance", "users"), [(1.5, 1), (0.6, 1), (4.0, 1), (1.5, 50), (0.6, 1000)])
 def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
-    """If all others send one value, the loss is that of one message less ln n, of which α/(α - 1) is subtracted."""
+    """If all others send one value, the divergence is at least one message's less α/(α - 1) · ln n."""
     rho = 1 / (2 * variance)
     found = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
     for order, bound in zip(PROFILE_ORDERS, found, strict=True):

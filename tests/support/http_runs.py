@@ -114,7 +114,7 @@ def over_http(
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
-    """Start `work`, a run, in another thread, so that the test can disturb it meanwhile."""
+    """Start a run in another thread and return its future, so that the test can disturb the services meanwhile."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(work)
     pool.shutdown(wait=False)

@@ -36,7 +36,7 @@ def tabulated(masses: Array) -> LocalRandomizer:
 
 
 def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:
-    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}. γ = 2Φ(-1/(2σ)), whatever the grid."""
+    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}. γ = 2Φ(-1/(2σ)) for every grid."""
     step = min(sigma, sigma**2) / FINE
     half = math.ceil((0.5 + FARTHEST * sigma) / step)
     edges = 0.5 + step * np.arange(-half, half + 1)

@@ -116,7 +116,7 @@ def test_a_cohort_of_bits_shows_the_shuffler_each_message_and_the_server_the_cou
         enter(page, "shuffler", urls.inspector)
         assert "Client 0, " in column(page, "report", "shuffler")
         assert "ones" in column(page, "report", "shuffler")
-        assert f"ones {ones}" in column(page, "batch", "server")  # the sum of what the lab says clients held
+        assert f"ones {ones}" in column(page, "batch", "server")  # the sum of the clients' values, by the lab
         assert "draws its noise from a seed" in page.inner_text("main")
         assert page.locator(".flip[data-party=shuffler] .chart svg").count() == 1
         assert overflow(page) <= 0
