@@ -208,7 +208,7 @@ def test_the_guarantee_is_the_coin_s() -> None:
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
 @pytest.mark.parametrize("p", [0.1, 1e-3, 1e-9, 1e-12])
 def test_the_quantile_of_one_coordinate_is_that_of_the_worst_data(survivors: int, epsilon: float, p: float) -> None:
-    """Equal values are the worst (Hoeffding 1956, Theorem 5), and their sum is binomial. A lower one fails."""
+    """Equal values are the worst (Hoeffding 1956, Theorem 5). For their binomial sum a lower quantile fails."""
     mechanism = planned_mechanism(1, epsilon)
     law, width = mechanism.error(survivors), 2 * mechanism.radius
     most = 1 / (1 + math.exp(-epsilon))

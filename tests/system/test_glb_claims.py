@@ -40,7 +40,7 @@ def test_least_squares_and_gradient_steps_are_below_both_baselines_in_every_pane
 
 
 def test_gloc_is_above_by_less_than_two_standard_errors_where_the_docs_call_the_order_uncertain() -> None:
-    """With one parameter this holds for both policies at ε = 5 and for LDP-SGD at ε = 1. Elsewhere it is above 2.
+    """With one parameter this holds for both policies at ε = 5 and for LDP-SGD at ε = 1. Elsewhere it is more than two.
 
     The differences are paired.
     """
