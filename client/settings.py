@@ -28,7 +28,7 @@ class FleetSettings(BaseSettings):
         env_prefix="DISTRUST_",
         extra="ignore",
         frozen=True,
-        cli_prog_name="python -m distrust.client",
+        cli_prog_name="distrust fleet",
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,

@@ -95,9 +95,9 @@ def _fields(model: type[BaseModel], *left_out: str) -> str:
         if key in left_out:
             continue
         default = field.get("default")
-        shown = (
-            "required" if key in required else "" if default is None or isinstance(default, dict) else f"`{default}`"
-        )
+        shown = "" if default is None or isinstance(default, dict) else f"`{default}`"
+        if key in required:
+            shown = "required"
         rows.append((f"`{key}`", _allowed(field), shown, _meaning(model, key, field)))
     return table(("key", "value", "default", "meaning"), rows)
 

@@ -96,7 +96,7 @@ class Intermediary(StageMachine):
         return self.settled(name).cohort
 
     def known_terms(self, name: str) -> Cohort | None:
-        """Return the cohort if this process committed it lately: that takes no look at the database."""
+        """Return the cohort if this process committed it lately. It does not read the database."""
         return self._committed.get(name)
 
     def cohorts(self, *, only_open: bool = False) -> CohortList:
