@@ -79,11 +79,11 @@ class Unfinished(EnvironmentSpec):
 POLICY = '''
 from typing import ClassVar
 
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.server.policies.base import Ask, Interval, Query
 
 
-class HalvingSpec(ArmSpec):
+class HalvingSpec(PolicySpec):
     """Batches of `clients` an arm; the worse half drops out after each."""
 
     POLICY: ClassVar[str] = "MODULE:Halving"
@@ -134,19 +134,19 @@ class Halving:
         return {self.active[0]: left} if left else {}
 
 
-class Homeless(ArmSpec):
+class Homeless(PolicySpec):
     name: str
 
     def event_probability(self, size):
         return 1e-3
 
 
-class Silent(ArmSpec):
+class Silent(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:Halving"
     name: str
 
 
-class Lost(ArmSpec):
+class Lost(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:Nowhere"
     name: str
 
@@ -154,7 +154,7 @@ class Lost(ArmSpec):
         return 1e-3
 
 
-class Half(ArmSpec):
+class Half(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:World"
     name: str
 
@@ -166,7 +166,7 @@ class World:
     active = ()
 
 
-class Made(ArmSpec):
+class Made(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:Made_"
     name: str
 
