@@ -59,7 +59,9 @@ def _flushed(command: Callable[[], object]) -> int:
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
         err.print(as_typed(error, sys.argv[1:]), markup=False)
-        return FAILED if isinstance(error, RunFailed) else TRY_LATER if error.status in BUSY else BAD_INPUT
+        if isinstance(error, RunFailed):
+            return FAILED
+        return TRY_LATER if error.status in BUSY else BAD_INPUT
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:

@@ -146,14 +146,17 @@ def _field(name: str, prefix: str, words: Mapping[str, Any], *, required: bool, 
     inner = next((one for one in words.get("anyOf", ()) if one.get("type") != "null"), words)
     kind, options = _kind(inner)
     default = words.get("default") if shown else None
+    if default is None:
+        options = ("", *options) if options else ()
+        default = ""
     return FormField(
         name=name,
         id=f"f-{prefix}{name}".replace(".", "-"),
         kind=kind,
-        default="" if default is None else default if isinstance(default, str) else json.dumps(default),
+        default=default if isinstance(default, str) else json.dumps(default),
         hint=_HINTS.get(name) or inner.get("description") or words.get("description", ""),
         required=required,
-        options=options if default is not None else ("", *options) if options else (),
+        options=options,
     )
 
 

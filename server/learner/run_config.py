@@ -115,5 +115,5 @@ def run_facts(config: RunConfig) -> RunFacts:
         horizon=config.horizon,
         smallest=config.intermediary.minimum,
         calibration=config.mechanism.calibration,
-        noise=1 / epsilon if epsilon is not None and epsilon_allowed(epsilon) else 0.0,
+        laplace_scale=1 / epsilon if epsilon is not None and epsilon_allowed(epsilon) else 0.0,
     )

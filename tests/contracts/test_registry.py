@@ -60,7 +60,7 @@ def test_the_class_that_a_spec_names_starts_from_it_and_says_what_it_plays(name:
     }
     words = spec.model_validate({"name": name, **facts[spec.REWARDS]})
     policy = load_reference(spec.POLICY).of(
-        words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", noise=1.0)
+        words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", laplace_scale=1.0)
     )
     ask = policy.ask(4000)
     assert policy.active == (0, 1)
