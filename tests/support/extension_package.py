@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.client.environments.contextual import Contexts, ContextualSpec, GeneralizedLinear
 
 
 class Coins(EnvironmentSpec):
@@ -38,6 +39,23 @@ class World:
     def rewards(self, arm, count, stream):
         words = stream.words(count)
         return ((words >> np.uint64(11)) * 2.0**-53 < self.means[arm]).astype(float)
+
+
+class Shops(ContextualSpec):
+    """Three shops of one `theta`; every fourth client has contexts of length 2."""
+
+    name: str
+    seed: Seed = None
+
+    def build(self):
+        return Streets(self.name, 3, np.array([[0.6, 0.0]]), "identity", "single", (0.0, 1.0))
+
+
+class Streets(GeneralizedLinear):
+    def contexts(self, count, stream):
+        features = np.tile(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), (count, 1, 1))
+        features[::4] *= 2
+        return Contexts(features, (stream.words(count) >> np.uint64(11)) * 2.0**-53)
 
 
 class Seedless(EnvironmentSpec):
