@@ -160,6 +160,7 @@ class Together:
 
 CTX = ('name = "contextual-synthetic"', (100, 5), 20_000, 50, 20.0)
 GLB = ('name = "glm-sphere"', (10, 2), 10_000, 10, 1.0)
+MULTI = ('name = "glm-sphere", parameters = "multi"', (10, 2), 10_000, 10, 1.0)
 HALF = ", epsilon = 1.0, delta = 0.1"
 ONE, TWENTY = 'name = "linucb", batch = 1', 'name = "linucb", batch = 20'
 
@@ -174,6 +175,10 @@ TOGETHER = (
     Together("LDP-SGD", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *GLB),
     Together("LDP-UCB", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *GLB),
     Together("LDP-GLOC", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-OLS, multi", 'name = "ldp-ols"', f'"local-gaussian"{HALF}', *MULTI),
+    Together("LDP-SGD, multi", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *MULTI),
+    Together("LDP-UCB, multi", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *MULTI),
+    Together("LDP-GLOC, multi", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *MULTI),
 )
 
 
