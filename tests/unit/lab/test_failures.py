@@ -1,6 +1,9 @@
+import numpy as np
 import pytest
 
+from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.lab.run import in_process
+from distrust.lab.run.contextual_failures import missed_widths
 from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.run_file import RunFile, parse
 
@@ -101,3 +104,18 @@ def test_a_linear_policy_states_beta_for_every_event_of_its_phases() -> None:
     sums = sum(len(one.cohorts) for one in closed)
     assert result.events.failure == pytest.approx(0.001 * (2 * result.events.widths + sums))
     assert result.events.width_failures == 0
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_width_is_missed_where_the_norm_of_the_error_in_v_is_above_beta(size: int) -> None:
+    rng = np.random.default_rng(7)
+    factors = rng.normal(size=(40, 3, size, size))
+    matrices = factors @ factors.mT + 0.1 * np.eye(size)
+    theta, true = rng.normal(size=(40, 3, size)), rng.normal(size=(3, size))
+    away = theta - true
+    norms = np.sqrt(np.einsum("rki,rkij,rkj->rk", away, matrices, away)).max(axis=-1)
+    beta = np.median(norms)
+    missed = missed_widths(ChoiceRule(theta, np.linalg.inv(matrices), beta), true)
+    assert missed is not None
+    assert missed.sum() == 20
+    assert (missed == (norms > beta)).all()
