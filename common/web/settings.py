@@ -2,13 +2,15 @@
 
 import ipaddress
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.common.errors import BadParameter
+from distrust.common.messages.explain import hide_passwords
 from distrust.common.web.waiting import MOST_WAITS
 
 
@@ -37,6 +39,10 @@ class ServiceSettings(BaseSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")
     ] = "info"
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield names and values for `repr`, without the passwords of addresses."""
+        return hide_passwords(super().__repr_args__())
 
     @property
     def database_url(self) -> str:
