@@ -79,7 +79,8 @@ def compare_page(service: RunsDep, a: Name = None, b: Name = None) -> Response:
 def start_page(request: Request) -> Response:
     """Return the form that starts a run. Its script posts to the API, which checks it as it checks a run file's."""
     guarded = request.app.state.operator_token is not None
-    return page("start.html", title="Start a run", here="/start", guarded=guarded, **start_context())
+    own = {"title": "Start a run", "here": "/start", "origin": origin_of(request), "guarded": guarded}
+    return page("start.html", **own, **start_context())
 
 
 @dataclass(frozen=True, slots=True)

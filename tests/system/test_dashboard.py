@@ -1,14 +1,19 @@
 """The dashboard in a real Chromium, over real services: runs are started, watched, compared and explained."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
+from typer.testing import CliRunner
 
 from distrust.common.errors import RunFailed
+from distrust.common.run.config import RunConfig
+from distrust.lab.__main__ import app
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
@@ -116,6 +121,65 @@ def test_a_run_is_started_from_the_form_played_by_a_fleet_and_watched_to_its_end
         expect(page.get_by_role("img", name="Confidence intervals, round by round")).to_be_visible()
         expect(page.get_by_role("row", name="1 chosen")).to_be_visible()
         assert page.evaluate("window.loadedOnce")
+
+
+def server_part(tmp_path: Path, policy: str) -> Path:
+    """Write a policy's first run file, and return the file that `distrust config` makes of it."""
+    file = tmp_path / f"{policy}.toml"
+    for words in (["init", str(file), "--policy", policy], ["config", str(file)]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    file.with_suffix(".json").write_text(done.stdout)
+    return file.with_suffix(".json")
+
+
+def test_a_run_files_server_part_fills_the_form_to_the_byte_and_goes_nowhere_before_the_start(
+    browser: Browser, stack: Stack, tmp_path: Path
+) -> None:
+    sent: list[str] = []
+
+    def keep(route: Route) -> None:
+        sent.append(route.request.post_data or "")
+        route.fulfill(status=409, json={"title": "conflict", "status": 409, "detail": "kept here"})
+
+    with browser.page(f"{stack.urls.server}/start", refused=[409]) as page:
+        page.route("**/v1/runs", keep)
+        # A seed of dp-dpe's actions has more digits than a browser's numbers.
+        for policy in ("dp-dpe", "linucb", "successive-elimination", "almost-free"):
+            file = server_part(tmp_path, policy)
+            page.set_input_files("#load-file", file)
+            expect(page.locator("#load-next")).to_contain_text(f"distrust fleet --run {policy} --server-url")
+            expect(page.locator("#load-next")).to_contain_text("The environment stays on your device")
+            assert len(sent) == 0
+            page.get_by_role("button", name="Start the run").click()
+            expect(page.locator("#f-run-error")).to_have_text("kept here")
+            assert RunConfig.model_validate_json(sent.pop()) == RunConfig.model_validate_json(file.read_text())
+        assert violations(page) == []
+
+
+def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, stack: Stack, tmp_path: Path) -> None:
+    whole = json.loads(server_part(tmp_path, "successive-elimination").read_text())
+    policy = whole["policy"]
+    refused = {
+        "run.toml": ('run = "first"', "it is not JSON. Of a run file, `distrust config` writes the server's part"),
+        "a.json": ("[1]", "it holds no table of keys"),
+        "b.json": (json.dumps({**whole, "unsafe": {"noise_seed": 1}}), "a run without privacy"),
+        "c.json": (json.dumps({**whole, "policy": {**policy, "name": "my:Own"}}), 'policy.name = "my:Own" is not in'),
+        "d.json": (json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}), "has no field policy.x, y"),
+    }
+    with browser.page(f"{stack.urls.server}/start") as page:
+        page.locator("#f-horizon").fill("77")
+        for name, (text, why) in refused.items():
+            file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
+            page.set_input_files("#load-file", file)
+            expect(page.locator("#load-told")).to_contain_text(why)
+            expect(page.locator("#load-next")).to_be_hidden()
+            assert page.locator("#f-horizon").input_value() == "77"
+        world = {**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}
+        file = {"name": "e.json", "mimeType": "application/json", "buffer": json.dumps(world).encode()}
+        page.set_input_files("#load-file", file)
+        expect(page.locator("#load-next")).to_be_visible()  # both tables are left on this device
+        assert page.locator("#f-horizon").input_value() == str(whole["horizon"])
 
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
