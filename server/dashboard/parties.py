@@ -297,26 +297,25 @@ def _flips(
 
 
 def _card(view: FlipView, mechanism: Mechanism) -> dict[str, Any]:
-    title = f"What {WORDS[view.party]} sees of one client"
-    chart = flip_chart(view, title)
-    if view.change == "nothing" and view.party == "aggregator":
-        chart = uniform_chart(title, mechanism.modulus)
-    return {"view": view, "chart": chart, "moves": moves(view, mechanism), "distance": distance(view)}
+    charts = [flip_chart(view, f"What {WORDS[view.party]} sees of one client")]
+    if view.party == "aggregator":
+        charts.insert(0, uniform_chart("One masked number, as the aggregator gets it", mechanism.modulus))
+    return {"view": view, "charts": charts, "moves": moves(view, mechanism), "distance": distance(view)}
 
 
 def moves(view: FlipView, mechanism: Mechanism) -> str:
     """Return in a sentence what changes for the party when the reward flips."""
     match view.change:
         case "nothing":
-            return "Nothing changes: both rewards give one and the same law."
+            return "nothing. Both rewards give one and the same law."
         case "everything":
-            return "The reward itself shows: the two rewards give different numbers."
+            return "the reward itself shows. The two rewards give different numbers."
         case "unknown":
-            return "The law moves. The page does not compute by how much; the promise bounds it."
+            return "the law moves. The page does not compute by how much; the promise bounds it."
     if view.step is None:
         steps_ = mechanism.precision
-        return f"The law of the number moves, by {steps_:,} grid {'step' if steps_ == 1 else 'steps'} at most."
-    return "The law of the sum moves by one reward. Its noise makes both laws overlap."
+        return f"the law of the number moves, by {steps_:,} grid {'step' if steps_ == 1 else 'steps'} at most."
+    return "the law of the sum moves by one reward. Its noise makes both laws overlap."
 
 
 def distance(view: FlipView) -> str:

@@ -298,7 +298,7 @@ function choose(kind) {
   const moved = cards.filter((card) => card.dataset.change !== "nothing").map((card) => card.dataset.name);
   const high = kind === "second" ? "highest" : "lowest";
   const still = same.length ? ` Nothing changes for ${list(same)}.` : "";
-  document.getElementById("flip-told").textContent = `The reward is the ${high}. The law moves for ${list(moved)}.${still}`;
+  document.getElementById("flip-told").textContent = `The reward is the ${high}. What changes is on the cards of ${list(moved)}.${still}`;
 }
 
 function list(names) {

@@ -111,7 +111,9 @@ def test_the_pictures_of_a_flipped_reward_are_the_mechanisms_laws(tmp_path: Path
         assert chart is None or str(chart) in page
     shown = words(page)
     epsilon = report["guarantee"]["epsilon"]
-    assert "Nothing changes: both rewards give one and the same law." in shown
+    for view in views:
+        assert f"{view.sees} Stays the same: {view.stays} Changes: " in shown
+    assert "Changes: the law of the sum moves by one reward." in shown
     assert f"ε ≤ {epsilon:.4g}: what it sees is at most e^{epsilon:.4g}" in shown
     assert f"each of the {mechanism.modulus:,} numbers has the probability 1/{mechanism.modulus:,}" in shown
 
