@@ -33,7 +33,7 @@ from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
 
@@ -175,6 +175,7 @@ class PageReaders:
         asked = headers.get("access-control-request-method")
         if known and scope["method"] == "OPTIONS" and asked == "GET":
             allowed = {
+                **NO_SNIFFING,
                 "Access-Control-Allow-Methods": "GET",
                 "Access-Control-Allow-Headers": "Authorization",
                 "Access-Control-Max-Age": self._PREFLIGHT_SECONDS,

@@ -82,13 +82,13 @@ class IntermediarySettings(ServiceSettings):
         str,
         Field(
             pattern=r"^(https?://[^/?#@*,\s]+(,https?://[^/?#@*,\s]+)*)?$",
-            description="http(s)://host:port of the server's pages, commas between; unset: no page reads transcripts",
+            description="http(s)://host:port of the server's pages, commas between; unset: no page reads anything",
         ),
     ] = ""
 
     @property
     def dashboard_origins(self) -> tuple[str, ...]:
-        """Return the origins whose pages may read transcripts with a reader's token, as browsers send them."""
+        """Return the origins whose pages may read transcripts and the list of cohorts, as browsers send them."""
         return tuple(filter(None, self.dashboard_origin.lower().split(",")))
 
     def inspector_token(self) -> str | None:

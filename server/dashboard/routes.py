@@ -63,7 +63,7 @@ def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None
     if context["view"].state == "running" and context["newest"] is not None:
         asked = standing_at(request, context["newest"].mechanism.via)
     connect = [] if asked is None else [asked["address"]]
-    own = {"title": run, "origin": origin_of(request), "standing_at": asked}
+    own: dict[str, Any] = {"title": run, "origin": origin_of(request), "standing_at": asked}
     return page("run.html", part=part, connect=connect, **own, **context)
 
 
@@ -79,7 +79,7 @@ def compare_page(service: RunsDep, a: Name = None, b: Name = None) -> Response:
 def start_page(request: Request) -> Response:
     """Return the form that starts a run. Its script posts to the API, which checks it as it checks a run file's."""
     guarded = request.app.state.operator_token is not None
-    own = {"title": "Start a run", "here": "/start", "origin": origin_of(request), "guarded": guarded}
+    own: dict[str, Any] = {"title": "Start a run", "here": "/start", "origin": origin_of(request), "guarded": guarded}
     return page("start.html", **own, **start_context())
 
 

@@ -28,6 +28,7 @@ def test_the_named_pages_read_a_transcript_with_the_inspectors_token(opened: Par
         assert asked.headers["access-control-allow-origin"] == origin
         assert asked.headers["access-control-allow-methods"] == "GET"
         assert asked.headers["access-control-allow-headers"] == "Authorization"
+        assert asked.headers["x-content-type-options"] == "nosniff"
         answer = opened.client.get(PATH, headers={"Origin": origin, **INSPECTOR})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
         assert answer.headers["vary"] == asked.headers["vary"] == "Origin"
