@@ -172,7 +172,7 @@ def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, 
         for name, (text, why) in refused.items():
             file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
             page.set_input_files("#load-file", file)
-            expect(page.locator("#load-told")).to_contain_text(why)
+            expect(page.locator("#load-file-error")).to_contain_text(why)
             expect(page.locator("#load-next")).to_be_hidden()
             assert page.locator("#f-horizon").input_value() == "77"
         world = {**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}

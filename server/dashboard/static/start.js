@@ -178,7 +178,7 @@ function written(value, kind) {
 }
 
 async function load() {
-  const told = document.getElementById("load-told");
+  const told = document.getElementById("load-file-error");
   const next = document.getElementById("load-next");
   told.textContent = "";
   next.hidden = true;
