@@ -165,9 +165,7 @@ def _newest_rounds(service: Runs, view: RunView, count: int) -> list[RoundReport
         return []
 
 
-def _bars(
-    closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int | None
-) -> list[tuple[int, list[Bar]]]:
+def _bars(closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int | None) -> list[tuple[int, list[Bar]]]:
     """Return each round's intervals as bars, coloured by what became of the arm. Rounds without any are left out."""
     return [
         (
