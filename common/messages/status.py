@@ -67,7 +67,13 @@ class StatementList(Message):
 
 
 class CohortEntry(Message):
-    """One cohort in one line. `answered`: the clients whose message of the open stage is here; absent in every end."""
+    """One cohort in one line. The facts of the open stage are null or absent in every end.
+
+    answered      clients whose message of the open stage is here.
+    alive         slots that the open stage counts on: its members that have not left. In a first stage slots whose
+                  ticket was not handed out are among them, as an intermediary knows no slot before its first message.
+    seconds_left  until the open stage is closed at the latest, by this intermediary's clock; 0 when the time is over.
+    """
 
     cohort: Identifier
     run: Identifier
@@ -75,6 +81,8 @@ class CohortEntry(Message):
     clients: int
     stage: CohortStage
     answered: int | None = None
+    alive: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None)] = None
+    seconds_left: Annotated[float | None, Field(ge=0, exclude_if=lambda value: value is None)] = None
 
 
 class CohortList(Message):

@@ -1,4 +1,4 @@
-"""Implements `distrust list`, `init` and `doctor`: what there is, a first run file, and what this machine lacks."""
+"""Implements `distrust list`, `init`, `config` and `doctor`: what there is, run files, and what this machine lacks."""
 
 import json as json_text
 import os
@@ -177,6 +177,21 @@ def init_command(
         out.print(f"{path}: play it with `distrust run {path}`, or add --in-process", markup=False)
         return
     raise BadParameter("policy", policy, f"nothing that was asked for fits it: {refusals[-1]}")
+
+
+@app.command("config", epilog=examples("distrust config first.toml > first.json"))
+def config_command(path: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file")]) -> None:
+    """Print the server's part of a run file as JSON.
+
+    It is all that the server gets: nothing of the environment but what the policy must know of it, and nothing of the
+    fleet. The form on the server's page loads it.
+    """
+    from distrust.common.privacy.searches import one_thread  # noqa: PLC0415
+    from distrust.lab.run.run_file import read  # noqa: PLC0415 - takes a second to import
+
+    with one_thread():
+        config = read(path).config
+    sys.stdout.write(config.model_dump_json(indent=2) + "\n")
 
 
 def _run_files(path: Path, policy: str | None, mechanism: str | None, environment: str | None) -> Iterator[str]:

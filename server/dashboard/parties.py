@@ -19,11 +19,13 @@ from distrust.common.run.progress import CohortView, RoundReport, RunView
 from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.calculator import OneAtATime
 from distrust.server.dashboard.laws import flip_chart, uniform_chart
+from distrust.server.dashboard.routes import Fragment, standing_at
+from distrust.server.dashboard.views import Stated, known_stage
 
 KEPT = 32  # cohorts' pictures in memory: rounds repeat their mechanism
 
 
-class Cohorts(Protocol):
+class Cohorts(Stated, Protocol):
     """The public side of the server's service, as this page reads it. Raises WrongCohort for what is not here."""
 
     def view(self, run: str) -> RunView: ...
@@ -217,15 +219,21 @@ def steps(channel: str, state: str) -> list[Step]:
     return [*whole[:-2], ABORTED] if state == "aborted" else whole
 
 
-def cohort_context(service: Cohorts, run: str, name: str, drawings: OneAtATime[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the context of a cohort's page. Raises WrongCohort, and WrongStage for a cohort that is not open yet."""
+def cohort_context(
+    service: Cohorts, run: str, name: str, drawings: OneAtATime[list[dict[str, Any]]] | None
+) -> dict[str, Any]:
+    """Return the context of a cohort's page. Raises WrongCohort, and WrongStage for a cohort that is not open yet.
+
+    drawings  None: without the laws of a flipped reward, which the part that changes does not show.
+    """
     message, mechanism = service.cohort_terms(run, name)
     report = service.round_report(run, message.round)
     cohort = next((one for one in report.cohorts if one.cohort == name), None)
     if cohort is None:
         raise WrongCohort(f"round {message.round} of {run} has no cohort {name}")
-    config = service.view(run).config
-    flips, busy = _flips(mechanism, report, drawings)
+    view = service.view(run)
+    flips, busy = ([], "") if drawings is None else _flips(mechanism, report, drawings)
+    is_open = cohort.state == "open" and view.state == "running"
     return {
         "run": run,
         "report": report,
@@ -236,7 +244,9 @@ def cohort_context(service: Cohorts, run: str, name: str, drawings: OneAtATime[l
         "steps": steps(message.channel.kind, cohort.state),
         "facts": _channel_facts(message),
         "loss": _loss(cohort, message),
-        "seeded": config.unsafe is not None,
+        "seeded": view.config.unsafe is not None,
+        "is_open": is_open,
+        "stage": known_stage(service, cohort, message) if is_open else "",
         "flips": flips,
         "busy": busy,
         "words": WORDS,
@@ -287,26 +297,25 @@ def _flips(
 
 
 def _card(view: FlipView, mechanism: Mechanism) -> dict[str, Any]:
-    title = f"What {WORDS[view.party]} sees of one client"
-    chart = flip_chart(view, title)
-    if view.change == "nothing" and view.party == "aggregator":
-        chart = uniform_chart(title, mechanism.modulus)
-    return {"view": view, "chart": chart, "moves": moves(view, mechanism), "distance": distance(view)}
+    charts = [flip_chart(view, f"What {WORDS[view.party]} sees of one client")]
+    if view.party == "aggregator":
+        charts.insert(0, uniform_chart("One masked number, as the aggregator gets it", mechanism.modulus))
+    return {"view": view, "charts": charts, "moves": moves(view, mechanism), "distance": distance(view)}
 
 
 def moves(view: FlipView, mechanism: Mechanism) -> str:
     """Return in a sentence what changes for the party when the reward flips."""
     match view.change:
         case "nothing":
-            return "Nothing changes: both rewards give one and the same law."
+            return "nothing. Both rewards give one and the same law."
         case "everything":
-            return "The reward itself shows: the two rewards give different numbers."
+            return "the reward itself shows. The two rewards give different numbers."
         case "unknown":
-            return "The law moves. The page does not compute by how much; the promise bounds it."
+            return "the law moves. The page does not compute by how much; the promise bounds it."
     if view.step is None:
         steps_ = mechanism.precision
-        return f"The law of the number moves, by {steps_:,} grid {'step' if steps_ == 1 else 'steps'} at most."
-    return "The law of the sum moves by one reward. Its noise makes both laws overlap."
+        return f"the law of the number moves, by {steps_:,} grid {'step' if steps_ == 1 else 'steps'} at most."
+    return "the law of the sum moves by one reward. Its noise makes both laws overlap."
 
 
 def distance(view: FlipView) -> str:
@@ -342,8 +351,9 @@ _drawings: OneAtATime[list[dict[str, Any]]] = OneAtATime(KEPT)
 
 
 @cohort_pages.get("/runs/{run}/cohorts/{cohort}")
-def show_cohort(run: str, cohort: str, request: Request, service: CohortsDep) -> Response:
+def show_cohort(run: str, cohort: str, request: Request, service: CohortsDep, part: Fragment = None) -> Response:
     """Return the page of one cohort. Its script may fetch from the cohort's intermediary, and from no other party."""
-    context = cohort_context(service, run, cohort, _drawings)
-    address: str = request.app.state.settings.readers_url(context["via"])
-    return page("cohort.html", connect=[address], title=f"Cohort {cohort}", here="", address=address, **context)
+    context = cohort_context(service, run, cohort, _drawings if part is None else None)
+    asked = standing_at(request, context["via"])
+    own = {"title": f"Cohort {cohort}", "here": "", "address": asked["address"], "standing_at": asked}
+    return page("cohort.html", part=part, connect=[asked["address"]], **own, **context)

@@ -50,6 +50,41 @@ def test_a_listing_counts_who_has_answered_and_can_leave_out_what_is_over(party:
     assert (listed("?open=true"), listed("")) == ([], [("done", None)])
 
 
+def test_a_listing_tells_who_is_alive_and_the_seconds_until_the_deadline(party: Party, cohort: Cohort) -> None:
+    def standing() -> tuple[str, int | None, float | None]:
+        (entry,) = CohortList.model_validate_json(party.get("?open=true").content).cohorts
+        return entry.stage, entry.alive, entry.seconds_left
+
+    bodies, whole = party.bodies(cohort), cohort.stage_seconds
+    assert standing() == (party.first, 5, 2 * whole)  # it begins with its first message, or after a whole stage
+    party.send(cohort, {slot: bodies[slot] for slot in (0, 1, 2)})
+    party.clock.advance(whole / 4)
+    assert standing() == (party.first, 5, 3 * whole / 4)
+    leaving = server.departure(cohort, [4]).model_dump(mode="json")
+    party.client.post("/v1/cohorts/c1/departures", json=leaving)
+    assert standing() == (party.first, 4, 3 * whole / 4)
+    party.send(cohort, {3: bodies[3]})  # all answered but the one that left: the stage is over
+    if isinstance(party, ShufflerParty):
+        party.batch()
+        ended = party.get("").json()["cohorts"][0]
+        assert (ended["stage"], "alive" in ended, "seconds_left" in ended) == ("done", False, False)
+    else:
+        assert standing() == ("shares", 4, whole)
+        party.clock.advance(2 * whole)
+        assert standing() == ("shares", 4, 0)  # until a request closes it
+
+
+def test_a_listing_is_of_one_run_and_of_the_oldest_where_a_reader_wants_no_more(party: Party, cohort: Cohort) -> None:
+    for name, run in (("c2", "r2"), ("c3", "r1")):
+        party.open(party.cohort(name=name).model_copy(update={"run": run}))
+    asked = {"?run=r1": ["c1", "c3"], "?run=r1&limit=1": ["c1"], "?run=r2": ["c2"], "?run=r3": [], "?limit=2": 2}
+    for query, names in asked.items():
+        found = [one["cohort"] for one in party.get(query).json()["cohorts"]]
+        assert (found if isinstance(names, list) else len(found)) == names
+    assert problem(party.get("?limit=0")) == (422, "bad-message")
+    assert cohort.run == "r1"
+
+
 def test_a_silent_cohort_that_is_opened_again_gets_its_whole_time_again(party: Party, cohort: Cohort) -> None:
     for _ in range(3):
         party.clock.advance(1.9 * cohort.stage_seconds)

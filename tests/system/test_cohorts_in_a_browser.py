@@ -145,7 +145,10 @@ def test_the_replay_goes_step_by_step_with_the_keyboard_and_is_announced(browser
         assert page.locator("[aria-current=step]").count() == 0
         page.click("#flip-button")
         assert "The reward is the highest" in page.inner_text("#flip-told")
-        assert "Nothing changes for the aggregator" in page.inner_text("#flip-told")
+        assert "the cards of the client, the aggregator, the server and every reader" in page.inner_text("#flip-told")
+        aggregator = page.inner_text(".flip[data-party=aggregator]")
+        assert "the masked number, uniform modulo m with either reward" in aggregator
+        assert "Changes: the law of the sum moves by one reward" in aggregator
         assert page.get_attribute("#worlds", "data-world") == "second"
         assert overflow(page) <= 0
         assert violations(page) == []
@@ -205,7 +208,7 @@ def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> No
 def test_without_script_the_page_still_says_what_each_party_can_know(browser: Browser, runs: ShownRuns) -> None:
     with browser.page(runs.cohort("masked"), script=False) as page:
         assert page.locator(".step .parties:visible").count() == 10
-        assert page.locator(".flip .chart svg").count() == 4
+        assert page.locator(".flip .chart svg").count() == 5  # the aggregator's masked number, and its sum
         assert not page.is_visible("#access")
     with browser.page(f"{runs.stack.urls.server}/privacy?n=70", script=False) as page:
         page.fill("#epsilon", "0.5")

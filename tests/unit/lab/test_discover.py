@@ -16,6 +16,7 @@ from distrust.client.environments import ENVIRONMENTS
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.policy import POLICIES
+from distrust.common.run.config import RunConfig
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.cli.console import as_typed, exit_code_of
 from distrust.lab.run import in_process
@@ -47,6 +48,18 @@ def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: P
     result = in_process.run(read(path))
     assert (result.policy, result.fault) == (policy, None)
     assert result.rounds
+
+
+def test_config_prints_the_servers_part_and_nothing_of_the_world(tmp_path: Path) -> None:
+    path = tmp_path / "first.toml"
+    path.write_text(
+        'run = "first"\nhorizon = 900\nmechanism = {name = "identity"}\nfleet = {processes = 3, dropout = 0.125}\n'
+        'environment = {name = "bernoulli", seed = 987654321, means = [0.0625, 0.9375]}\n'
+    )
+    text = printed("config", str(path))
+    assert RunConfig.model_validate_json(text) == read(path).config
+    assert json.loads(text)["arms"] == 2
+    assert [word for word in ("environment", "fleet", "0.0625", "0.9375", "987654321", "0.125") if word in text] == []
 
 
 def test_init_overwrites_nothing_and_names_what_it_does_not_know(tmp_path: Path) -> None:

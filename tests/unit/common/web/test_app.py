@@ -91,6 +91,14 @@ def test_a_problem_document_becomes_the_error_that_it_was(client: AsgiClient) ->
     assert (error.got, error.need, error.detail) == (3, 5, answer.json()["detail"])
 
 
+def test_every_answer_forbids_a_browser_to_guess_its_type(client: AsgiClient) -> None:
+    paths = ["/", "/healthz", "/metrics", "/openapi.json", "/none", "/number/1", "/fails/down", "/fails/bug"]
+    for path in paths:
+        assert client.get(path).headers["x-content-type-options"] == "nosniff", path
+    refused = client.post("/outer", content=b"x", headers={"content-type": "text/plain"})
+    assert (refused.status_code, refused.headers["x-content-type-options"]) == (415, "nosniff")
+
+
 def test_unavailable_says_when_to_come_back(client: AsgiClient) -> None:
     answer = client.get("/fails/down")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
