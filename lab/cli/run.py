@@ -17,7 +17,7 @@ from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, examples, out
 from distrust.lab.cli.stack import DataOption, PortOption, named_services
 from distrust.lab.run import in_process
-from distrust.lab.run.connection import elsewhere
+from distrust.lab.run.connection import check_clients, elsewhere
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress, print_result
@@ -92,9 +92,12 @@ def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, p
     """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere. post_regret: as in `HttpRun`.
-    Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
+    Raises  BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot know,
+            because its seed was drawn here.
     """
-    if not fleet:
+    if fleet:
+        check_clients(file)
+    else:
         elsewhere(file)
     data_dir.make()
     fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
@@ -109,11 +112,13 @@ def on_own_stack(
     It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
 
     post_regret  as in `HttpRun`. link: whether to print the address of the run's page.
+    Raises       BadParameter, before any service starts, for a round that the clients would refuse.
     """
     urls = running_stack(data_dir)
     if urls is not None:
         _print_link(urls, file, wanted=link)
         return there(file, urls, data_dir, post_regret=post_regret)
+    check_clients(file)
     with Stack(data_dir, port_base, file.extensions) as stack:
         _print_link(stack.urls, file, wanted=link)
         fleets = Fleets(file, stack.urls, data_dir.path / "logs")

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
 from rich.console import Console
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
+from distrust.common.messages.explain import first
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import CohortView, LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
-from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import CohortResult, Result
@@ -28,6 +30,7 @@ from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.lab.run.transcripts import Inspection, Wanted, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, check_address, running_stack
+from distrust.server.learner.learner import Learner
 
 Answer = TypeVar("Answer")
 
@@ -105,6 +108,7 @@ class Connection:
         Raises          RunFailed, Unavailable when a service or every fleet is gone, Conflict for a name in use.
         """
         file = self._loaded(source, unsafe)
+        check_clients(file)
         for name in ("shuffler", "aggregator"):
             if not getattr(self.urls, name):
                 raise BadParameter(name, None, f"give the {name}'s address: fleets of this machine call it")
@@ -255,6 +259,32 @@ def elsewhere(file: RunFile) -> RunFile:
         why = "fleets elsewhere cannot know a seed that was drawn here: give the seed of their world"
         raise BadParameter("environment.seed", None, why)
     return file
+
+
+def check_clients(file: RunFile) -> None:
+    """Raise BadParameter where the clients of fleets that are started here would refuse the run's first round.
+
+    Their limits come from the run file's budget and from this process's variables, as the fleets read them.
+    Raises also what planning the first round raises.
+    """
+    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
+
+    variables = fleet_environment(file, Urls("", "", ""))
+    given = {name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name}
+    try:
+        limits = FleetSettings.model_validate(given).requirements()
+    except ValidationError as error:
+        raise BadMessage(f"the variables DISTRUST_… of the fleets: {first(error, FleetSettings)}") from error
+    with one_thread():
+        mechanisms = Learner(file.config).rounds[0].mechanisms.values()
+        for mechanism in mechanisms:
+            try:
+                limits.cost(mechanism)
+            except (Refused, BudgetExceeded) as error:
+                field = str(error.extra.get("limit", "name"))
+                value = getattr(file.config.mechanism, field)
+                why = f"the clients of this run would refuse it: {error.detail}"
+                raise BadParameter(f"mechanism.{field}", value, why) from error
 
 
 def done(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -86,7 +86,8 @@ class SweepOutcome:
 
         rows        a line a run; `curve` is a list of regrets at the checkpoints.
         summary     a line a panel and series: final regret, bits and seconds, over the runs.
-        confidence  a line a series: runs in which the best arm was dropped or a width failed, of how many.
+        confidence  a line a series: runs in which the best arm was dropped or a width failed, of how many. `dropped` is
+                    None for contextual runs, whose clients have best arms of their own.
         Raises      BadParameter for another name.
         """
         if table == "rows":
@@ -98,7 +99,7 @@ class SweepOutcome:
                 {
                     "series": one.series,
                     "runs": one.failed.runs,
-                    "dropped": one.dropped.hits,
+                    "dropped": None if one.dropped is None else one.dropped.hits,
                     "failed": one.failed.hits,
                     "stated": one.stated,
                     "holds": one.holds,

@@ -131,6 +131,45 @@ def test_all_batches_of_a_stream_are_charged_as_one_release_by_server_and_client
     assert spent.epsilon == pytest.approx(1.529, rel=1e-3)
 
 
+def aggregated(epsilon: float) -> RunFile:
+    """Three cohorts through secure aggregation, ε = 0.5 for one of them, of clients that come to all of them."""
+    return parse(
+        f"""
+run = "run"
+horizon = 36
+policy = {{name = "linucb", batch = 12}}
+mechanism = {{name = "distributed-discrete-gaussian", epsilon = 0.5, delta = 1e-3}}
+returning = {{contributions = 3}}
+budget = {{epsilon = {epsilon}, delta = 1e-3}}
+environment = {{name = "contextual-synthetic", arms = 4, dimension = 2, seed = 1}}
+"""
+    )
+
+
+def test_contextual_clients_that_come_back_are_charged_by_one_ledger_over_secure_aggregation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rényi curves add up: ε = 1.114 for three times, below 3 · 0.5. With less in the budget the clients refuse."""
+    covered, overdrawn = aggregated(1.2), aggregated(1.1)
+    held = requirements(covered, monkeypatch)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
+    view = recorded.views["run"]
+    assert (view.state, view.cohorts_released, view.snapshot.pulls) == ("finished", 3, 36)
+    assert view.snapshot.guarantee == in_process.run(covered).guarantee
+    assert view.snapshot.guarantee.epsilon == pytest.approx(1.114, rel=1e-3)
+    monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(BudgetExceeded, match="3 contributions would cost"):
+        record_run(
+            tmp_path / "again",
+            [overdrawn.config],
+            0.0,
+            monkeypatch,
+            requirements=requirements(overdrawn, monkeypatch),
+            world=overdrawn.world(),
+        )
+
+
 def test_clients_that_come_more_often_than_a_stream_has_batches_refuse_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,17 @@
+import io
+from typing import Any
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.lab.run import in_process
 from distrust.lab.run.contextual_failures import missed_widths
 from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.progress import print_result
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile, parse, parse_table
 
 
 def run_file(means: list[float], policy: str = "", mechanism: str = 'name = "identity"', more: str = "") -> RunFile:
@@ -119,3 +125,46 @@ def test_a_width_is_missed_where_the_norm_of_the_error_in_v_is_above_beta(size: 
     assert missed is not None
     assert missed.sum() == 20
     assert (missed == (norms > beta)).all()
+
+
+def shown(result: Result) -> list[str]:
+    """Return the lines of the closing table."""
+    print_result(result, Console(file=(text := io.StringIO()), width=200))
+    return text.getvalue().splitlines()
+
+
+SPHERE = {"name": "glm-sphere", "seed": 3, "arms": 4, "dimension": 2}
+ROWS = {"name": "contextual-mslr", "seed": 3, "arms": 4, "dimension": 3}
+SILENT = "no theorem states this policy's widths, or the clients' world has no θ*: none is judged"
+
+
+@pytest.mark.parametrize(
+    ("policy", "world", "says"),
+    [
+        pytest.param({"name": "linucb"}, SPHERE, "0 of 9 decisions' ellipsoids miss θ* (p = 0.0025 that any does)"),
+        pytest.param({"name": "ldp-sgd"}, SPHERE, "this policy states no widths"),
+        pytest.param({"name": "ldp-gloc"}, SPHERE, SILENT),
+        pytest.param({"name": "linucb"}, ROWS, SILENT),
+    ],
+)
+def test_a_contextual_run_says_what_was_judged_and_speaks_of_no_best_arm_and_lists_no_arms(
+    policy: dict[str, Any], world: dict[str, Any], says: str
+) -> None:
+    mechanism = {"name": "local-gaussian", "epsilon": 1.0, "delta": 1e-2}
+    table = {"run": "trial", "horizon": 400, "mechanism": mechanism, "environment": world}
+    result = in_process.run(parse_table(table | {"policy": policy | {"batch": 40}}))
+    lines, html = shown(result), result._repr_html_()
+    hidden = "each client chooses by its own context, and the server does not learn which"
+    assert lines[:2] == ["run trial", f"arms        {hidden}"]
+    assert f"failures    {says}" in lines
+    assert "best arm" not in "\n".join(lines) + html
+    assert "confidence interval" not in html
+
+
+def test_a_missed_ellipsoid_and_a_public_warm_up_are_shown() -> None:
+    table = {"run": "trial", "horizon": 400, "mechanism": {"name": "identity"}, "environment": SPHERE}
+    result = in_process.run(parse_table(table | {"policy": {"name": "linucb", "batch": 40, "failure": 0.5}}))
+    events = result.events.model_copy(update={"width_failures": 2})
+    missed = result.model_copy(update={"events": events, "pulls": [3, 0, 0, 0]})
+    assert "failures    2 of 9 decisions' ellipsoids miss θ* (p = 0.5 that any does)" in shown(missed)
+    assert "confidence interval" in shown(missed)[2]

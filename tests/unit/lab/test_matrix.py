@@ -53,7 +53,7 @@ class Row:
         if self.calibration == "exact" or self.name == "successive-elimination":
             return None
         if mechanism == "shuffled-gaussian":
-            return r"at least 16 exp\(ε₀\)|ε₀ ≤ 1"
+            return r"mechanism\.(epsilon|calibration) = .*: .* for the constants of CTX Theorem B\.1"
         vectors = self.name in {"dp-dpe", "linucb", "ldp-ols", "ldp-sgd", "ldp-ucb", "ldp-gloc"}
         return "bits a client and coordinate" if vectors and mechanism == "shuffled-binomial" else None
 
