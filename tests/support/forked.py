@@ -1,9 +1,10 @@
 """The stack's services and fleets as forks of one process that has imported them, which saves a second of CPU each.
 
 They are real processes with sockets, logs and signals of their own. What they skip is to start Python and to import:
-`tests/system/test_services_start.py`, `test_runs_that_fail.py` and `test_command_line.py` start them as users do.
+`tests/system/test_services_start.py` and `test_command_line.py` start them as users do.
 """
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -76,6 +77,9 @@ def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
     ends = ("site-packages", "dist-packages")  # a .pth file may name another environment's
     installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) or path.endswith(ends)]
     sys.path[:] = [*filter(None, added), *installed]  # what is on the tests' own path is not on a party's
+    if any((Path(path) / "sitecustomize.py").exists() for path in filter(None, added)):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")  # as Python's start does
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
