@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 
 from distrust.lab.stack.data_dir import private, writing
 from distrust.lab.stack.process import ServiceProcess
+from tests.support.attacks import begin, environment
 
 IMPORTED = ("distrust.server.app", "distrust.shuffler.app", "distrust.aggregator.app", "distrust.client.settings")
 """What the parties' `__main__` import; these import what is heavy."""
@@ -35,12 +36,20 @@ class Forked(ServiceProcess):
 
 
 class Process(subprocess.Popen[bytes]):
-    """What `ServiceProcess` uses of `Popen`, for a process that the fork server started."""
+    """What `ServiceProcess` and tests use of `Popen`, for a process that the fork server started.
 
-    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:  # no command to start
+    It has this process's working folder, or `folder`, and umask.
+    """
+
+    def __init__(  # no command to start
+        self, arguments: list[str], environment: dict[str, str], log: Path, folder: Path | None = None
+    ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(IMPORTED))
-        self._forked = context.Process(target=_run, args=(arguments, environment, str(log)))
+        umask = os.umask(0)
+        os.umask(umask)
+        given = (arguments, environment, str(log.absolute()), str(folder or Path.cwd()), umask)
+        self._forked = context.Process(target=_run, args=given)
         self._forked.start()
         assert self._forked.pid is not None
         self.pid = self._forked.pid
@@ -64,9 +73,11 @@ class Process(subprocess.Popen[bytes]):
         """Leave the process to multiprocessing."""
 
 
-def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
+def _run(arguments: list[str], environment: dict[str, str], log: str, folder: str, umask: int) -> None:
     """Become `python -m MODULE ARGUMENTS…` as far as the module can tell."""
     os.setsid()
+    os.umask(umask)
+    os.chdir(folder)
     target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(target, 1)
     os.dup2(target, 2)
@@ -85,8 +96,18 @@ def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Let stacks and fleets fork for as long as the block lasts."""
+    """Let stacks, fleets and the services of `tests.support.attacks` fork for as long as the block lasts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("distrust.lab.stack.stack.ServiceProcess", Forked)
         patch.setattr("distrust.lab.run.fleet_processes.ServiceProcess", Forked)
+        patch.setattr("tests.support.attacks.begin", _begin)
         yield
+
+
+def _begin(party: str, folder: Path, command: Sequence[str] = (), **variables: str) -> subprocess.Popen[bytes]:
+    """Do as `begin`, but fork the party unless another command is named."""
+    if command:
+        return begin(party, folder, command, **variables)
+    log = folder / f"{party}.log"
+    log.write_bytes(b"")
+    return Process([f"distrust.{party}"], environment(folder, **variables), log, folder)
