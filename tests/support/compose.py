@@ -2,15 +2,16 @@
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.support.forked import Process
+
 ROOT = Path(__file__).parents[2]
-ENTRYPOINT = [sys.executable, "-m", "distrust.lab"]  # the image's is `distrust`: the console script of the same module
+ENTRYPOINT = "distrust.lab"  # the image's is `distrust`: the console script of the same module
 
 Service = dict[str, Any]
 
@@ -53,11 +54,9 @@ class Loopback:
         """Start the service's command with the service's environment."""
         for volume in mounts(service).values():
             (self.folder / volume).mkdir(exist_ok=True)
-        command = [*ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                command, cwd=ROOT, env=self.environment(service), stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        words = [ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
+        log.touch()
+        return Process(words, self.environment(service), log, ROOT)
 
     def environment(self, service: Service) -> dict[str, str]:
         """Return the service's variables, and of this process's only PATH, HOME and LANG."""
@@ -69,8 +68,8 @@ class Loopback:
         """Run the service's health check once, and return True if it succeeds."""
         kind, program, *words = service["healthcheck"]["test"]
         assert (kind, program) == ("CMD", "distrust")
-        command = [*ENTRYPOINT, *(self.translate(word, service) for word in words)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+        command = [ENTRYPOINT, *(self.translate(word, service) for word in words)]
+        return Process(command, self.environment(service), self.folder / "health.log", ROOT).wait(60) == 0
 
 
 def text_names(text: str, inside: str) -> bool:

@@ -14,7 +14,7 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.mechanisms.local.additive import LocalGaussian
-from distrust.lab.audit import over_http
+from distrust.lab.audit import observation, over_http
 from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.over_http import audit_over_http
 from distrust.lab.audit.setting import Setting
@@ -53,7 +53,17 @@ def http(stack: Stack, mechanism: Mechanism, trials: int, survivors: int = 0, al
     return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
 
 
-def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack) -> None:
+@pytest.fixture
+def few_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five cohorts of each world at least, where users of the command get 32: as many trials, in longer messages.
+
+    Coordinates have noise of their own, and so the bound has the same law; a cohort's calls are what takes time.
+    """
+    monkeypatch.setattr(over_http, "COHORTS", 5)
+    monkeypatch.setattr(observation, "MOST_REPLICAS", 512)
+
+
+def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack, few_cohorts: None) -> None:
     found = http(stack, planned_mechanism("local-laplace-discrete", 100, 100), 12_000)
     assert (found.transport, found.view, found.trials) == ("http", "message", 12_000)
     assert found.claim is not None
@@ -72,22 +82,19 @@ def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack) -> None:
     assert 0.2 < found.lower <= found.claim
 
 
-def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack) -> None:
+def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack, few_cohorts: None) -> None:
     """The bound is ε/5 above the claim. P(not) is below 1e-6: it is five deviations below the bound's mean."""
     found = http(stack, broken("laplace-for-half-the-range", 100), 8000)
     assert found.claim is not None
     assert found.lower > 1.2 * found.claim
 
 
-@pytest.fixture
-def few_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the least cohorts of each world to ten, where the command has 32: the trials are in longer messages."""
-    monkeypatch.setattr(over_http, "COHORTS", 10)
-
+POLYA = "distributed-polya"
+"""Mechanism that a test above audits with twice as many trials."""
 
 EVERYWHERE = [
     *((name, "shuffler") for name, kind in MECHANISMS.items() if "shuffler" in kind.vias),
-    *((name, "aggregator") for name, kind in MECHANISMS.items() if "shuffler" not in kind.vias),
+    *((name, "aggregator") for name, kind in MECHANISMS.items() if "shuffler" not in kind.vias and name != POLYA),
     ("central-laplace-discrete", "aggregator"),
     ("local-laplace-discrete", "aggregator"),
 ]
@@ -109,7 +116,7 @@ def test_what_the_services_release_keeps_the_claim(
     clients = 100 if name == "local-sphere" else 4
     found = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)
     assert (found.trials, found.survivors) == (1000, clients - 1)
-    assert (found.cohorts or 0) >= 10
+    assert (found.cohorts or 0) >= 5
     assert not found.violated
     assert (found.claim is None) == (name == "identity")
     assert (found.lower > 3) == (name == "identity")
@@ -154,22 +161,23 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "clients", "survivors", "trials"),
+    ("name", "clients", "survivors", "epsilon", "trials"),
     [
-        pytest.param("noise-for-everybody", 8, 5, 6500, id="noise-for-eight-and-five-survive"),
-        pytest.param("noise-that-saturates", 5, 5, 2000, id="a-modulus-with-walls"),
-        pytest.param("misshifted-bits", 5, 5, 9500, id="misshifted-bits"),
+        pytest.param("noise-for-everybody", 12, 7, 0.5, 5500, id="noise-for-twelve-and-seven-survive"),
+        pytest.param("noise-that-saturates", 10, 10, 0.5, 1500, id="a-modulus-with-walls"),
+        pytest.param("misshifted-bits", 5, 5, 1.0, 9500, id="misshifted-bits"),
     ],
 )
 def test_what_is_broken_is_found_out_through_its_service(
-    stack: Stack, name: str, clients: int, survivors: int, trials: int
+    stack: Stack, few_cohorts: None, name: str, clients: int, *, survivors: int, epsilon: float, trials: int
 ) -> None:
-    """At the usual confidence of 99.9 %.
+    """At the usual confidence of 99.9 %. At ε = 0.5 a message holds a hundred replicas, at 1 fifty.
 
-    In 400 audits of each in process the bound's mean was 5.3, 5.1 and 5.8 of its deviations above the claim, and its
-    least 1.10, 1.32 and 1.33. If the bound is normal, one of them is missed in less than one of 10⁶ runs.
+    In 200, 300 and 400 audits in process the bound's mean was 4.8, 5.4 and 5.8 of its deviations above the claim, and
+    its least 1.15, 1.55 and 1.33 times the claim. If the bound is normal, one of them is missed in less than one of
+    10⁶ runs.
     """
-    found = http(stack, broken(name, clients), trials, survivors, alarm=1e-3)
+    found = http(stack, broken(name, clients, epsilon), trials, survivors, alarm=1e-3)
     assert found.claim is not None
     assert found.lower > found.claim
     assert found.violated

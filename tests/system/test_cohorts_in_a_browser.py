@@ -15,6 +15,7 @@ from distrust.lab.run.transcripts import Wanted, gather_held
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.browser import Browser, origin, overflow, violations
+from tests.support.forked import forking
 from tests.support.http_runs import in_background
 from tests.support.shown_runs import ShownRuns, play
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownRuns]:
-    with Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
+    with forking(), Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
         yield play(stack)
 
 

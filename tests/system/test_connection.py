@@ -10,6 +10,7 @@ import distrust
 from distrust.common.errors import BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
 from distrust.lab.run.connection import Connection
 from distrust.lab.run.result import Result
+from tests.support.forked import forking
 from tests.support.http_runs import learned
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Connection]:
-    with distrust.services() as started:
+    with forking(), distrust.services() as started:
         yield started
 
 

@@ -20,6 +20,7 @@ from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.browser import SIZES, Browser, overflow, screenshot, violations
+from tests.support.forked import forking
 from tests.support.http_runs import over_http
 from tests.support.shown_runs import MASKED, join, small_run
 
@@ -61,7 +62,7 @@ DESERTED = run_file("deserted", LARGE, "dropout = 0.1\ncorrupt = 0.05\nminimum =
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(DataDir(tmp_path_factory.mktemp("dashboard")), 0) as running:
+    with forking(), Stack(DataDir(tmp_path_factory.mktemp("dashboard")), 0) as running:
         yield running
 
 

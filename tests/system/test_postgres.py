@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.attacks import OPERATOR, attacked, refusal
+from tests.support.forked import forking
 from tests.support.postgres import create_database, postgres
 
 pytestmark = pytest.mark.slow
@@ -17,6 +18,12 @@ pytestmark = pytest.mark.slow
 def server() -> Iterator[str]:
     with postgres() as url:
         yield url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="module")
