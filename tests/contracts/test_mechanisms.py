@@ -87,7 +87,7 @@ def rewards(count: int = CLIENTS) -> NDArray[np.float64]:
 
 
 def opened(mechanism: Mechanism, messages: NDArray[np.uint64], seed: int) -> float:
-    total = np.array([sum(map(int, messages[:, 0])) % mechanism.modulus], dtype=np.uint64)
+    total = np.array([sum(messages[:, 0].tolist()) % mechanism.modulus], dtype=np.uint64)
     return float(mechanism.estimate(total, len(messages), UnsafeSeededStream(seed, "analyzer"))[0])
 
 

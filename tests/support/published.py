@@ -1,6 +1,7 @@
 """What docs/figures.md shows, as it is in the repository: every experiment's rows, and the pictures drawn from them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 from PIL import Image
@@ -14,8 +15,9 @@ FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
 
 
+@cache
 def rows(name: str) -> list[Row]:
-    """An experiment's, in their order."""
+    """An experiment's, in their order. Every caller gets one list."""
     return read_rows(FIGURES / "rows" / f"{name}.parquet")
 
 
