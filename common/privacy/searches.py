@@ -5,13 +5,14 @@ They find the least noise for a target, and the coarsest grid that needs enough 
 """
 
 import math
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from scipy.optimize import brentq
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from distrust.common.errors import BadParameter
 
@@ -37,8 +38,17 @@ def one_thread() -> AbstractContextManager[Any]:
     Every program that plays a run takes one, in process or over services, so that its numbers do not depend on the
     number of cores. Matrices are small here: more threads would only wait for each other.
     """
-    limits: AbstractContextManager[Any] = threadpool_limits(1)  # untyped
+    limits: AbstractContextManager[Any] = _libraries(len(sys.modules)).limit(limits=1)  # untyped
     return limits
+
+
+@lru_cache(maxsize=1)
+def _libraries(_modules: int) -> Any:
+    """Return the libraries of linear algebra in this process. Looking for them takes a millisecond.
+
+    _modules  how many modules are imported: a library is loaded by the import of one, and looked for again then.
+    """
+    return ThreadpoolController()
 
 
 def snap_up(value: float) -> float:

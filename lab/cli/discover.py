@@ -77,9 +77,9 @@ def list_command(
 def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
     """Yield name and meaning of each thing of a kind. The code behind a kind takes up to a second to import."""
     if kind is Kind.FIGURES:
-        from distrust.lab.sweep.cells import known_experiments, load_experiment  # noqa: PLC0415
+        from distrust.lab.sweep.cells import known_experiments, read_experiment  # noqa: PLC0415
 
-        yield from ((name, load_experiment(name).title) for name in known_experiments())
+        yield from ((name, read_experiment(name).title) for name in known_experiments())
     elif kind is Kind.RUNS:
         yield from _runs(data_dir)
     else:

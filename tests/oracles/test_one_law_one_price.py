@@ -1,5 +1,6 @@
 """Tests that mechanisms with noise of one law cost the same ε when they are repeated."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ def planned(name: str, **words: Any) -> Mechanism:
     return question(name, **words).planned(name, "exact")
 
 
+@cache
 def price(name: str, **words: int) -> float:
     found = guaranteed(planned(name, **words), question(name, contributions=20, target_delta=1e-6, **words)).epsilon
     assert found is not None

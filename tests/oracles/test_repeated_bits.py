@@ -48,7 +48,12 @@ def _worst(laws: Laws, ratios: NDArray[np.float64], times: int) -> NDArray[np.fl
     best = np.zeros(ratios.size)
     for p, q in laws:
         if times == 1:
-            best = np.maximum(best, np.maximum(p - ratios[:, np.newaxis] * q, 0.0).sum(axis=1))
+            # The outcomes with P > r Q are the first ones in the order of P/Q: their sums are looked up.
+            likelier = np.divide(p, q, out=np.full(p.size, np.inf), where=q > 0)
+            order = np.argsort(-likelier)
+            counts = np.searchsorted(-likelier[order], -ratios)
+            of_p, of_q = (np.concatenate(([0.0], np.cumsum(law[order]))) for law in (p, q))
+            best = np.maximum(best, of_p[counts] - ratios * of_q[counts])
             continue
         met = p > 0
         after = ratios[:, np.newaxis] * (q[met] / p[met])

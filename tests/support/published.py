@@ -1,6 +1,7 @@
 """Reads the files that docs/figures.md shows: every experiment's rows, and the pictures drawn from them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 from PIL import Image
@@ -14,8 +15,9 @@ FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
 
 
+@cache
 def rows(name: str) -> list[Row]:
-    """Return an experiment's published rows, in the order of the file."""
+    """Return an experiment's published rows, in the order of the file. Every caller gets the same list."""
     return read_rows(FIGURES / "rows" / f"{name}.parquet")
 
 

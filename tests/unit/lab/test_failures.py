@@ -14,11 +14,13 @@ from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse, parse_table
 
 
-def run_file(means: list[float], policy: str = "", mechanism: str = 'name = "identity"', more: str = "") -> RunFile:
+def run_file(
+    means: list[float], policy: str = "", mechanism: str = 'name = "identity"', more: str = "", horizon: int = 6000
+) -> RunFile:
     return parse(
         f"""
 run = "trial"
-horizon = 6000
+horizon = {horizon}
 [policy]
 {policy or "first_batch = 5"}
 [mechanism]
@@ -81,7 +83,7 @@ PAPER = 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"'
     ],
 )
 def test_the_stated_level_is_the_policys_own(policy: str, mechanism: str, expected: float | None) -> None:
-    result = in_process.run(run_file([0.2, 0.8], policy, mechanism))
+    result = in_process.run(run_file([0.2, 0.8], policy, mechanism, horizon=1500))
     assert result.events is not None
     assert result.events.failure == pytest.approx(expected)
 
