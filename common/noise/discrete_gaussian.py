@@ -10,8 +10,8 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from distrust.common.bandit.error_law import How
 from distrust.common.errors import BadParameter
@@ -251,7 +251,7 @@ def _tilt(variance: float, mean: float) -> float:
         weights = np.exp(logs + s * x - (logs + s * x).max())
         return float((weights @ x) / weights.sum()) - mean
 
-    return float(brentq(excess, 0.0, top, xtol=1e-14 * top, rtol=1e-14))
+    return float(scipy.optimize.brentq(excess, 0.0, top, xtol=1e-14 * top, rtol=1e-14))
 
 
 def _one_term(variance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
