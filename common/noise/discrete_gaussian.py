@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import mpmath
 import numpy as np
 import scipy
 from numpy.typing import NDArray
@@ -125,6 +124,8 @@ def gaussian_table(variance: float) -> Table:
         allowed = f"at most {LARGEST_VARIANCE:.4g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("variance of the noise", variance, allowed)
     bits = PRECISION + 64
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(bits + 64):
         a = mpmath.exp(-1 / (2 * mpmath.mpf(variance)))
         first, square = (int(mpmath.floor(power * mpmath.mpf(2) ** bits)) for power in (a, a * a))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 
-import mpmath
 import numpy as np
 import scipy
 from numpy.typing import NDArray
@@ -90,6 +89,8 @@ def polya_table(shape: Fraction, scale: float) -> Table:
     if scale > LONGEST_SCALE:
         allowed = f"at most {LONGEST_SCALE:g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("scale of the noise", scale, allowed)
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(PRECISION + 64):
         beta = int(mpmath.floor(mpmath.exp(-1 / mpmath.mpf(scale)) * mpmath.mpf(2) ** PRECISION))
     r, unit = shape.numerator, shape.denominator

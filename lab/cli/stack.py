@@ -1,9 +1,9 @@
 """Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
+import asyncio
 import json as json_text
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -104,20 +104,25 @@ def inspect_command(
 ) -> None:
     """Print a run's messages side by side, as each party saw them.
 
-    It reads the services at the addresses given, or those of the data folder, which it starts if they do not run.
+    A table below says what each party holds in each stage, and why it cannot know more.
+
+    It asks the services at the addresses given, one of them or more; a party that does not show its transcript has no
+    column, and the reason stands below. Without an address it asks the services of the data folder. If they do not run,
+    it reads their databases as they stand: it starts no service, and writes and locks nothing.
     """
-    # The analyzer's code takes a second to import, and `up` and `token` need none of it.
-    from distrust.lab.run.connection import done, running_or_started, transcripts_wanted  # noqa: PLC0415
-    from distrust.lab.run.run_file import read  # noqa: PLC0415
+    from distrust.lab.run.parties import wanted_of  # noqa: PLC0415 - `up` and `token` need none of it
     from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
-    wanted = transcripts_wanted(run, round_number, cohort, limit)
-    named = named_services(server, shuffler, aggregator, token_file, inspector_file)
-    with nullcontext(named) if named is not None else running_or_started(DataDir(data)) as urls:
-        if held is not None:
-            sys.stdout.write(json_text.dumps(done(gather_held(urls, wanted, read(held)))) + "\n")
-            return
-        sights = done(gather(urls, wanted))
+    wanted = wanted_of(run, round_number, cohort, limit)
+    addresses = (server, shuffler, aggregator)
+    named = any(addresses)
+    where = _urls(*addresses, token_file, inspector_file) if named else DataDir(data)
+    if held is not None:
+        from distrust.lab.run.run_file import read  # noqa: PLC0415
+
+        sys.stdout.write(json_text.dumps(asyncio.run(gather_held(where, wanted, read(held)))) + "\n")
+        return
+    sights = asyncio.run(gather(where, wanted))
     if json != "-":
         print_sights(sights, out)
     if json is not None:
@@ -139,10 +144,22 @@ def named_services(
         return None
     if server is None or shuffler is None or aggregator is None:
         raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
+    return _urls(server, shuffler, aggregator, token_file, inspector_file)
+
+
+def _urls(
+    server: str | None,
+    shuffler: str | None,
+    aggregator: str | None,
+    token_file: Path | None,
+    inspector_file: Path | None,
+) -> Urls:
+    """Return the services that are named. Raises BadParameter for a text that is no address."""
     for name, url in (("server", server), ("shuffler", shuffler), ("aggregator", aggregator)):
-        check_address(name, url)
+        if url:
+            check_address(name, url)
     token, inspector = _token("token-file", token_file), _token("inspector-token-file", inspector_file)
-    return Urls(server, shuffler, aggregator, token, inspector)
+    return Urls(server or "", shuffler or "", aggregator or "", token, inspector)
 
 
 def _token(option: str, path: Path | None) -> str | None:

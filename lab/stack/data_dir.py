@@ -68,9 +68,13 @@ class DataDir:
     def log(self, name: str) -> Path:
         return self.path / "logs" / f"{name}.log"
 
+    def file(self, name: str) -> Path:
+        """Return the path of a service's database."""
+        return self.path.resolve() / f"{name}.sqlite3"
+
     def database(self, name: str) -> str:
         """Return the service's database as an SQLAlchemy URL."""
-        return f"sqlite:///{self.path.resolve() / name}.sqlite3"
+        return f"sqlite:///{self.file(name)}"
 
     def make(self) -> None:
         """Make the folder, for its owner only: databases hold what each party saw."""

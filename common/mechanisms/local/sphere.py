@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-import mpmath
 import numpy as np
 import scipy
 from numpy.typing import NDArray
@@ -291,6 +290,8 @@ def coin(epsilon: float) -> int:
 
     They are never all of the cases.
     """
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(192):
         chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
         return min(WORD - 1, int(mpmath.floor(chance * WORD)))
@@ -299,5 +300,7 @@ def coin(epsilon: float) -> int:
 @lru_cache(maxsize=256)
 def coin_epsilon(cases: int) -> float:
     """Return ε of a coin that shows heads in so many of 2⁶⁴ cases: the logarithm of its odds."""
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))
