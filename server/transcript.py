@@ -39,7 +39,7 @@ from distrust.server.store import CohortRow, GrantRow, RunRow, Store, UnreadRun
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
-Key = X25519PrivateKey | None
+SealKey = X25519PrivateKey | None
 """The server's key, which opens sealed records; None where its key file is not at hand."""
 
 MOST_VALUES = 1000  # decoded values in one view
@@ -109,7 +109,7 @@ def stored_cohort(store: Store, run: str, cohort: str) -> Cohort:
 
 
 def stored_transcript(
-    store: Store, key: Key, config: RunConfig, cohort: str, *, after: int, limit: int
+    store: Store, key: SealKey, config: RunConfig, cohort: str, *, after: int, limit: int
 ) -> Transcript:
     """Return a page of the server's transcript, as `cohort_transcript` does, by the cohort's own terms."""
     message, seeded = stored_cohort(store, config.run, cohort), config.unsafe is not None
@@ -156,7 +156,7 @@ def _reason(cohort: str, store: Store) -> str | None:
 
 
 def cohort_transcript(
-    store: Store, key: Key, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
+    store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
 ) -> Transcript:
     """Return the server's transcript of one cohort, in order: messages `after` … `after` + `limit` - 1.
 
@@ -171,7 +171,7 @@ def cohort_transcript(
 
 
 def _makers(
-    store: Store, key: Key, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
+    store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
 ) -> list[Callable[[int], TranscriptEntry]]:
     """Return a function for each message, so that only the requested page is decoded."""
     makers: list[Callable[[int], TranscriptEntry]] = [lambda number: _opening(number, cohort)]
@@ -221,7 +221,7 @@ def _estimate(number: int, outcome: ReleasedCohort, mechanism: Mechanism, *, see
     return _entry(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
 
 
-def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: Key) -> TranscriptEntry:
+def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> TranscriptEntry:
     view: View = {"survivors": batch.survivors, "kind": batch.content.kind}
     try:
         view |= _content(cohort, batch, mechanism, key)
@@ -230,7 +230,7 @@ def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key:
     return _entry(number, "in", cohort.via, "batch", batch.content.body, view)
 
 
-def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: Key) -> View:
+def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> View:
     """Return the readable part of a batch: a sum, unlinked records in random order, or counts of ones."""
     content, channel = batch.content, cohort.channel
     if isinstance(content, ModularSum):
@@ -252,7 +252,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
     channel: SealedRecords,
     body: bytes,
     mechanism: Mechanism,
-    key: Key,
+    key: SealKey,
     groups: Sequence[int] = (),
 ) -> list[int]:
     """Return the first records' values, in the shuffler's random order; of assigned actions group after group."""

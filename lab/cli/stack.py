@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import examples, out
+from distrust.lab.cli.console import JsonOption, examples, out, say
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, check_address
+from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls, check_address
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -48,34 +48,45 @@ HeldOption = Annotated[
     Path | None,
     typer.Option("--held", metavar="FILE", help="Run file of a simulated run: print as JSON what its clients held"),
 ]
-JsonOption = Annotated[str | None, typer.Option("--json", help="Write the messages as one JSON object; - for stdout")]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
 
 
 @app.command("up", epilog=examples("distrust up", "distrust up --data /srv/distrust --port-base 9000"))
-def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
-    """Start the three services on loopback, until Ctrl-C."""
+def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
+    """Start the three services on loopback, until Ctrl-C.
+
+    Their addresses are printed when all three are ready.
+    """
     with Stack(DataDir(data), port_base) as stack:
-        urls = stack.urls
-        out.print(f"dashboard   {urls.server}/")
-        out.print(f"server      {urls.server}/  (its API: /openapi.json)")
-        out.print(f"shuffler    {urls.shuffler}/")
-        out.print(f"aggregator  {urls.aggregator}/")
-        data_dir = stack.data_dir
-        out.print(f"operator's token in {data_dir.token_file}, the inspector's in {data_dir.inspector_file}")
-        out.print(f"logs in {data_dir.path / 'logs'}; Ctrl-C stops")
+        urls, data_dir = stack.urls, stack.data_dir
+        lines = (
+            f"dashboard   {urls.server}/",
+            f"server      {urls.server}/  (its API: /openapi.json)",
+            f"shuffler    {urls.shuffler}/",
+            f"aggregator  {urls.aggregator}/",
+            f"operator's token in {data_dir.token_file}, the inspector's in {data_dir.inspector_file}",
+            f"logs in {data_dir.path / 'logs'}; Ctrl-C stops",
+        )
+        addresses = {name: getattr(urls, name) for name in NAMES}
+        say({**addresses, **_token_files(data_dir), "logs": str(data_dir.path / "logs")}, "\n".join(lines), json)
+        sys.stdout.flush()
         while True:
             stack.check()
             time.sleep(LOOK_SECONDS)
 
 
 @app.command("token", epilog=examples("distrust token --data secret"))
-def token_command(data: DataOption = DEFAULT) -> None:
+def token_command(data: DataOption = DEFAULT, json: JsonOption = None) -> None:
     """Make the operator's and the inspector's token, once."""
     data_dir = DataDir(data)
     data_dir.make()
     data_dir.make_tokens()
-    out.print(f"{data_dir.token_file}\n{data_dir.inspector_file}", markup=False)
+    say(_token_files(data_dir), f"{data_dir.token_file}\n{data_dir.inspector_file}", json)
+
+
+def _token_files(data_dir: DataDir) -> dict[str, str]:
+    """Return where the tokens are; the tokens themselves are not printed."""
+    return {"operator_token_file": str(data_dir.token_file), "inspector_token_file": str(data_dir.inspector_file)}
 
 
 @app.command(

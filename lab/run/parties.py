@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distrust.common.intermediary.service import Intermediary
     from distrust.common.run.config import RunConfig
     from distrust.common.web.client import Peer
-    from distrust.server.transcript import Key
+    from distrust.server.transcript import SealKey
 
 Party = Literal["server", "shuffler", "aggregator"]
 INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
@@ -256,7 +256,7 @@ class StoredParties:
         return self._configs[run]
 
     @cached_property
-    def _key(self) -> "Key":
+    def _key(self) -> "SealKey":
         from distrust.server.keys import load  # noqa: PLC0415
 
         path = self._data_dir.file("server").with_suffix(".keys")

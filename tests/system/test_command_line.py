@@ -123,8 +123,8 @@ def test_a_missing_data_set_is_named_with_the_way_to_make_it(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = distrust("up", "--data", "file/data", "--port-base", "0", folder=tmp_path)
-    assert done.returncode == 75
-    assert "cannot write file/data" in done.stderr
+    assert done.returncode == 2
+    assert "--data = 'file/data': file is no folder" in done.stderr
 
 
 def ours(folder: Path) -> list[int]:
