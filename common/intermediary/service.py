@@ -172,6 +172,17 @@ class Intermediary(StageMachine):
         following = end if end < total else None
         return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
 
+    def stored_sample(self, name: str, most: int) -> tuple[int, list[TranscriptEntry]]:
+        """Return the number of a cohort's messages, and of each stage and direction the first `most`.
+
+        It reads what is stored as it stands: no deadline is looked at, and nothing is written. Raises WrongCohort.
+        """
+        with self._database.reading() as tx:
+            state, total = store.need(tx, name), store.count(tx, name)
+            rows = store.message_sample(tx, name, most)
+        entries = ((place, self._transcript_entry(state, stage, slot, body)) for place, stage, slot, body in rows)
+        return total, [entry.model_copy(update={"number": place}) for place, entry in entries]
+
     def _screened(self, name: str, stage: str, upload: Upload) -> Intake:
         """Return the upload without the items that are refused independently of earlier uploads.
 

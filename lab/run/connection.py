@@ -19,15 +19,17 @@ from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
 from distrust.common.messages.explain import first
+from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import CohortView, LedgerView, RoundReport, RunLine, RunList, RunView
+from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
+from distrust.lab.run.parties import Wanted, wanted_of
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
-from distrust.lab.run.transcripts import Inspection, Wanted, gather
+from distrust.lab.run.transcripts import Inspection, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, check_address, running_stack
 from distrust.server.learner.learner import Learner
@@ -212,14 +214,13 @@ def inspect(
     subject       a run's name or its result, or one cohort of it.
     round_number  which round; else the cohort's, or the first. cohort: only this one.
     limit         messages of each stage.
-    data          the folder that the services of the run stored their data in; they are started if they do not run.
-                  `connect(…).inspect` asks services elsewhere.
+    data          the folder that the services of the run stored their data in. If they do not run, their databases
+                  are read as they stand. `connect(…).inspect` asks services elsewhere.
     Raises        WrongCohort for an unknown run, round or cohort; BadParameter for a run in process, and for a folder
                   in which no service has run.
     """
     want = transcripts_wanted(subject, round_number, cohort, limit)
-    with running_or_started(DataDir(Path(data))) as urls:
-        return Inspection(done(gather(urls, want)))
+    return Inspection(done(gather(DataDir(Path(data)), want)))
 
 
 def transcripts_wanted(subject: Subject, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
@@ -232,25 +233,7 @@ def transcripts_wanted(subject: Subject, round_number: int | None, cohort: str |
         run, cohort = subject.cohort.rsplit(".", 3)[0], subject.cohort
     else:
         run = subject.run if isinstance(subject, Result) else subject
-    return Wanted(run, round_number or _round_of(cohort), cohort, limit)
-
-
-def _round_of(cohort: str | None) -> int:
-    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
-    parts = (cohort or "").rsplit(".", 3)[1:]
-    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
-
-
-@contextmanager
-def running_or_started(data_dir: DataDir) -> Iterator[Urls]:
-    """Yield the services on a folder. If none run, start them on their stored data."""
-    urls = running_stack(data_dir)
-    if urls is not None:
-        yield urls
-        return
-    data_dir.token()  # refuses a folder in which no stack has run
-    with Stack(data_dir, 0) as stack:
-        yield stack.urls
+    return wanted_of(run, round_number, cohort, limit)
 
 
 def elsewhere(file: RunFile) -> RunFile:

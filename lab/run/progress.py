@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.messages.status import CohortEntry
-from distrust.common.run.progress import CohortView, RoundReport, RunView
+from distrust.common.messages.status import CohortEntry, CohortView
+from distrust.common.run.progress import RoundReport, RunView
 from distrust.lab.run.result import Result, arm_lines, arms_known, facts
 
 MOST_COHORTS = 16  # lines of the moving table

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import StatementList
+from distrust.common.messages.status import CohortView, StatementList
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.progress import (
     ArmView,
-    CohortView,
     IntervalList,
     LedgerView,
     RegretCurve,

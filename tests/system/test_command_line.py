@@ -123,8 +123,8 @@ def test_a_missing_data_set_is_named_with_the_way_to_make_it(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = distrust("up", "--data", "file/data", "--port-base", "0", folder=tmp_path)
-    assert done.returncode == 75
-    assert "cannot write file/data" in done.stderr
+    assert done.returncode == 2
+    assert "--data = 'file/data': file is no folder" in done.stderr
 
 
 def ours(folder: Path) -> list[int]:
@@ -183,9 +183,13 @@ def test_run_then_inspect_shows_every_party_and_never_a_reward(
 
     code, _, err = here("run", str(tmp_path / "small.toml"), "--port-base", "0")
     assert (code, "finished already" in err) == (2, True), err
+    monkeypatch.setattr("distrust.lab.stack.stack.ServiceProcess", None)  # a stopped stack is read, and not started
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")}
     code, out, err = here("inspect", "small", "--round", "1", "--limit", "2")
     assert code == 0, err
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*")} == before
     columns = ("a client sent", "the aggregator saw", "the server saw")
     assert all(word in out for word in (*columns, "keys", "shares", "masked", "unmask", "estimate"))
+    assert "A number that is uniform modulo m, whatever the reward." in out
     code, _, err = here("inspect", "unheard-of")
     assert (code, "unheard-of" in err) == (2, True), err

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from distrust.common.run.progress import CohortView, RoundReport, Snapshot
+from distrust.common.messages.status import CohortView
+from distrust.common.run.progress import RoundReport, Snapshot
 from distrust.lab.run import in_process
 from distrust.lab.run.over_http import ReplayDiffers, replay_failures
 from distrust.lab.run.run_file import RunFile, parse

@@ -17,10 +17,10 @@ from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StatementList
+from distrust.common.messages.steps import STEPS
 from distrust.common.web.problems import bad_fields
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
-from distrust.server.dashboard.parties import STEPS
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config, serve
