@@ -260,7 +260,7 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
         if name is not None and name not in known:
             raise BadParameter(option, name, f"must be one of {', '.join(known)}")
     rewards = ENVIRONMENTS[environment].REWARDS if environment else POLICIES[policy or USUAL].REWARDS
-    likely = [policy] if policy else [USUAL] if environment is None else [USUAL, *POLICIES]
+    likely = [policy] if policy else [USUAL, *(POLICIES if environment else ())]
     policies = [one for one in likely if rewards == POLICIES[one].REWARDS]
     if policy is not None and not policies:
         needed = POLICIES[policy].REWARDS
