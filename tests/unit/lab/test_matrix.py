@@ -104,15 +104,7 @@ POLICIES |= {
 # In these the exact calibration says enough: their statistics are those of other rows, which are played in both, and a
 # policy knows no calibration.
 EXACT_IS_ENOUGH = {
-    f"{policy}-paper"
-    for policy in (
-        "dpe-fixed",
-        "almost-free-local",
-        "almost-free-no-core-set",
-        "ldp-sgd-multi",
-        "ldp-ucb",
-        "ldp-gloc",
-    )
+    f"{policy}-paper" for policy in ("dpe-fixed", "almost-free-local", "almost-free-no-core-set", "ldp-sgd-multi")
 }
 PAIRS = [(policy, mechanism) for policy in POLICIES for mechanism in MECHANISMS]
 ALLOWED = [
