@@ -1,9 +1,10 @@
-"""`distrust privacy` at the corners of its options: CPU of each call, its start included, against 5 s.
+"""`distrust privacy` at the corners of its options: CPU of each call, its start included, against a limit of 5 s.
 
     python -m benchmarks.calculator [--quick] [--json FILE] [--patience SECONDS]
 
-Every call is a fork of this process, and nothing is kept from one to the next. CPU of all threads, and of a process
-that only starts. A call that takes more than the patience is stopped and told with that. The worst call stands first.
+Every call is a fork of this process, so that no call finds the caches of another. Its CPU is that of all threads, plus
+that of a process that only starts. A call that takes more CPU than the patience is stopped, and reported as stopped.
+The table has the slowest call first.
 """
 
 import argparse
@@ -52,7 +53,7 @@ class Call:
 
 
 def corners() -> list[str]:
-    """The words after `distrust privacy` of every call."""
+    """Return the words after `distrust privacy` of every call."""
     exact = product(WITH_DELTA, CLIENTS, EPSILONS, DELTAS, VECTORS)
     pure = product(WITHOUT, CLIENTS, EPSILONS, VECTORS)
     return [
@@ -62,7 +63,7 @@ def corners() -> list[str]:
 
 
 def started() -> float:
-    """CPU of a process that only starts: it is part of every call."""
+    """Return the CPU seconds of a process that only starts, which are part of every call."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-m", "distrust.lab", "privacy", "--help"], stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -70,7 +71,7 @@ def started() -> float:
 
 
 def measured(words: str, start: float, patience: int) -> Call:
-    """One call in a fork of this process, which the kernel stops when its CPU time is over."""
+    """Measure one call in a fork of this process, which the kernel stops at `patience` seconds of CPU."""
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_CPU, (patience, patience))
@@ -89,7 +90,7 @@ def measured(words: str, start: float, patience: int) -> Call:
 
 
 def judged(call: Call) -> Call:
-    """Return the call; one above the limit is told at once."""
+    """Return the call. Print it at once if it is above the limit."""
     if call.cpu > LIMIT:
         print(f"{call.cpu:7.2f} s  {call.words}  ({call.ended})", file=sys.stderr, flush=True)
     return call

@@ -1,13 +1,13 @@
-"""Contextual runs over HTTP: one client a round, and cohorts of 200 with secure aggregation, each against a limit.
+"""Time and CPU of contextual runs over HTTP, against limits: one client a round, and masked cohorts of 200.
 
     python -m benchmarks.contextual [--quick] [--json FILE] [--rounds 400] [--turns 3]
 
 `rounds`   a run of `linucb` with one client a round, over the real services and one fleet process. The time from a
            report to the next round is read off the services' logs: from the shuffler's first look at the report to the
-           server's answer with the next round. The limit is a multiple of one bare request to the aggregator, which
-           has nothing to do, and one bare commit. Both are measured all through the run.
-`cohorts`  clients a second of cohorts of 200 with secure aggregation, at the D = 20 of d = 5 features and at D = 1, in
-           turns. The limit is D = 1.
+           server's answer with the next round. The limit is a multiple of the time of one bare request, to the
+           aggregator, which is idle, and one bare commit. Both are measured all through the run.
+`cohorts`  CPU a client, and clients a second, of cohorts of 200 with secure aggregation, at D = 1 and at the D = 20 of
+           d = 5 features, in turns. The limit is a multiple of the CPU at D = 1.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class Rounds:
 
 
 class _Gauge(Progress):
-    """Looks at the CPU of all processes whenever the run is looked at."""
+    """Reads the CPU of all processes whenever the run reports its progress."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         super().__init__(Console(file=StringIO()))
@@ -91,13 +91,13 @@ class _Gauge(Progress):
 
     @property
     def cpu(self) -> dict[str, float]:
-        """CPU seconds a round, between the first look and the last."""
+        """Return the CPU seconds a round of each process, between the first reading and the last."""
         (first, before), (last, after) = self.looks[0], self.looks[-1]
         return {name: (after[name] - before[name]) / max(1, last - first) for name in self.pids}
 
 
 def one_client_a_round(rounds: int) -> Rounds:
-    """Play a run of so many rounds on a stack of its own."""
+    """Play a run of this many rounds on a stack of its own, and return its times."""
     file = parse(
         f"""
         run = "benchmark"
@@ -131,7 +131,7 @@ def one_client_a_round(rounds: int) -> Rounds:
 
 
 class _Watched(Fleets):
-    """Fleets whose first process is gauged with the services."""
+    """Fleets whose first process is measured with the services."""
 
     def __init__(self, file: RunFile, urls: Urls, logs: Path, gauge: _Gauge) -> None:
         super().__init__(file, urls, logs)
@@ -144,7 +144,7 @@ class _Watched(Fleets):
 
 
 def _answers(log: Path, route: str) -> list[tuple[float, float]]:
-    """Begin and end of each answered request of a route, in seconds since the epoch, in order."""
+    """Return begin and end of each answered request of a route, in seconds since the epoch, in the log's order."""
     lines = (json.loads(line) for line in log.read_text("utf-8").splitlines() if f'"{route}"' in line)
     ends = [(datetime.fromisoformat(line["timestamp"]).timestamp(), line["ms"] / 1000) for line in lines]
     return [(end - seconds, end) for end, seconds in ends]
@@ -186,14 +186,15 @@ class _Bare(threading.Thread):
 
     @property
     def seconds(self) -> float:
-        """The median request and the median commit."""
+        """Return the seconds of the median request and of the median commit, added."""
         return statistics.median(self.requests) + statistics.median(self.commits)
 
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """Cohorts with secure aggregation, of one dimension. CPU seconds of a client: fleets and aggregator together.
+    """Cohorts with secure aggregation, of one dimension.
 
+    cpu   CPU seconds of a client, fleets and aggregator together, in the turn with the least.
     rate  clients a second, in the fastest turn.
     """
 
@@ -204,7 +205,7 @@ class Masked:
 
 
 def masked_cohorts(clients: int, turns: int, cohorts: int) -> list[Masked]:
-    """D = 1 and D = DIMENSION in turns, over one aggregator and the same fleets; the least CPU of all turns."""
+    """Measure D = 1 and D = DIMENSION in turns, over one aggregator and the same fleets, and return both."""
     p = measure_primitives()
     best = {dimension: Masked(clients, dimension, math.inf, 0.0) for dimension in (1, DIMENSION)}
     with party("aggregator") as s, ProcessPoolExecutor(FLEETS, multiprocessing.get_context("forkserver")) as fleets:

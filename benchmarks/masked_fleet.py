@@ -1,4 +1,4 @@
-"""One fleet process without a server: the fleet's sessions, uploader and protocols on cohorts that others opened."""
+"""One fleet process without a server: the fleet's sessions, uploader and protocols on cohorts that are open already."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ class Part:
 
 
 class _BenchmarkAsServer(HttpTransport):
-    """The fleet's transport; key hashes and statements are the aggregator's own, as no server is measured here."""
+    """The fleet's transport. It has key hashes and statements from the aggregator, because no server is measured."""
 
     def __init__(self, http: Http, url: str, token: str) -> None:
         super().__init__(http, Addresses(url, url, url), "benchmark")
@@ -75,11 +75,11 @@ class Played:
 
 
 def warm_up() -> None:
-    """Import everything before the clock starts."""
+    """Do nothing. The first call imports this module in a fresh process, before the clock starts."""
 
 
 def play(url: str, token: str, parts: Sequence[Part], dropout: float, corrupt: float) -> Played:
-    """All parts, two cohorts at a time, as a fleet would have them in flight. Signing tickets is not counted."""
+    """Play all parts, two cohorts at a time as a fleet does, and return their cost without that of signing tickets."""
     rows = [_rows(part) for part in parts]
     start = time.process_time()
     keys = [[Secrets() for _ in range(part.count)] for part in parts]
@@ -125,7 +125,7 @@ async def _one(session: CohortSession, users: Sequence[User]) -> None:
 
 
 def _protocol(part: Part, rows: Vector, rates: dict[str, float]) -> SecAggProtocol:
-    """The fleet's protocol on given vectors: any dimension, no mechanism, no noise to pay for."""
+    """Return the fleet's protocol on given vectors of any dimension, without a mechanism and the cost of its noise."""
     first = part.first
     randomizer = SimpleNamespace(
         assignment=SimpleNamespace(cohort=part.cohort),

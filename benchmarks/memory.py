@@ -1,9 +1,9 @@
-"""Peak memory of every process while many clients pass through: sealed reports, and masked inputs.
+"""Peak memory of every process while it serves many clients: with sealed reports, and with masked inputs.
 
     python -m benchmarks.memory [--quick] [--json FILE] [--clients N] [--batch B ...] [--mechanisms NAME ...]
 
-`VmHWM` of the services, before the run and after it; cohorts of 2^B clients, one after another, as the learner's window
-lets them in. Two fleets play; the larger one's peak is told. The ratio is peak to start.
+The table has `VmHWM` of the services before the run and after it, and their ratio. Cohorts of 2^B clients follow one
+another as the learner's window admits them. Two fleets play, and the table has the peak of the larger one.
 """
 
 from dataclasses import asdict

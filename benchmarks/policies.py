@@ -1,14 +1,15 @@
-"""Every policy in one process on one core, at the papers' horizon: T = 10⁶, and 10⁷ for the almost free ones.
+"""CPU of every policy in one process on one core, at the papers' horizon: T = 10⁶, and 10⁷ for the almost free ones.
 
     python -m benchmarks.policies [--quick] [--json FILE] [--horizon T] [--runs R]
 
-CPU of all threads. `first` calibrates its mechanisms; `again`, a median, finds their laws in a cache, as the later runs
-of a sweep do. The limit is what numpy takes to draw T normal numbers in the same run, once for each horizon: rewards
-alone. The papers' sizes: 10 arms (MAB), 1000 actions in 20 dimensions (DLB), 10 or 1000 on the circle (FREE).
+The figures are CPU of all threads. `first` calibrates its mechanisms. `again`, a median, finds their laws in a cache,
+as the later runs of a sweep do. The limit is the CPU that numpy takes to draw T normal numbers, the rewards alone. It
+is measured here, once for each horizon. The sizes are the papers': 10 arms (MAB), 1000 actions in 20 dimensions
+(DLB), 10 or 1000 on the circle (FREE).
 
 Contextual policies follow, all repetitions of a figure in lock step: 50 of T = 20,000 (CTX), 10 of a tenth of T = 10⁵
-(GLB). Their limit is what numpy takes, in the same run, for scores and inverses alone: R products of contexts and a
-matrix, their lengths, and R inverses, each round. The aim is 20 s of CPU (CTX), 10 µs a round and repetition (GLB).
+(GLB). Their limit is the CPU that numpy takes here for scores and inverses alone: each round R products of contexts and
+a matrix, their lengths, and R inverses. The aim is 20 s of CPU (CTX), 10 µs a round and repetition (GLB).
 """
 
 import statistics
@@ -34,7 +35,7 @@ PURE, APPROXIMATE = ", epsilon = 1.0", ", epsilon = 1.0, delta = 1e-6"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is run, in a run file's words; `longer`: its horizon in units of the usual one."""
+    """One run in a run file's words; `longer`: its horizon in units of the usual one."""
 
     label: str
     policy: str
@@ -73,7 +74,7 @@ CASES = (
     Case("almost free, all actions", LOCAL + ALL, f'"local-laplace"{PURE}', FREE_MANY, 10),
     Case("almost free, all actions", SHUFFLED + ALL, f'"shuffled-laplace"{APPROXIMATE}', FREE_MANY, 10),
 )
-LONG = 20.0  # CPU seconds; what takes longer is repeated once
+LONG = 20.0  # CPU seconds; a longer run is repeated only once
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Result:
 
 
 def run_file(case: Case, horizon: int) -> RunFile:
-    """A case as a run file; all clients answer."""
+    """Return the run file of a case. All clients answer."""
     return parse(
         f"""
         run = "policies"
@@ -109,7 +110,7 @@ def run_file(case: Case, horizon: int) -> RunFile:
 
 @lru_cache
 def limit(horizon: int) -> float:
-    """CPU seconds of `horizon` normal numbers, a million at a time: the best of three."""
+    """Return the CPU seconds of drawing `horizon` normal numbers, a million at a time: the best of three."""
     rng = generator(SystemStream())
     pieces = [1_000_000] * (horizon // 1_000_000) + [horizon % 1_000_000]
     found = []
@@ -122,7 +123,7 @@ def limit(horizon: int) -> float:
 
 
 def measure(case: Case, horizon: int, runs: int) -> Result:
-    """One case."""
+    """Play one case a first time and `runs` times again (a long one once), and return its CPU seconds."""
     file = run_file(case, horizon)
     first, rounds = _run(file)
     again = statistics.median(_run(file)[0] for _ in range(1 if first > LONG else runs))
@@ -132,7 +133,7 @@ def measure(case: Case, horizon: int, runs: int) -> Result:
 
 
 def _run(file: RunFile) -> tuple[float, int]:
-    """CPU seconds, and rounds. A run that ends before its horizon is none."""
+    """Return CPU seconds and rounds of a run. Raises RuntimeError if it ends before its horizon."""
     start = process_time()
     result = in_process.run(file)
     if sum(result.pulls) != result.horizon:
@@ -159,6 +160,7 @@ class Together:
 
 CTX = ('name = "contextual-synthetic"', (100, 5), 20_000, 50, 20.0)
 GLB = ('name = "glm-sphere"', (10, 2), 10_000, 10, 1.0)
+MULTI = ('name = "glm-sphere", parameters = "multi"', (10, 2), 10_000, 10, 1.0)
 HALF = ", epsilon = 1.0, delta = 0.1"
 ONE, TWENTY = 'name = "linucb", batch = 1', 'name = "linucb", batch = 20'
 
@@ -173,6 +175,10 @@ TOGETHER = (
     Together("LDP-SGD", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *GLB),
     Together("LDP-UCB", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *GLB),
     Together("LDP-GLOC", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-OLS, multi", 'name = "ldp-ols"', f'"local-gaussian"{HALF}', *MULTI),
+    Together("LDP-SGD, multi", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *MULTI),
+    Together("LDP-UCB, multi", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *MULTI),
+    Together("LDP-GLOC, multi", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *MULTI),
 )
 
 
@@ -191,7 +197,7 @@ class TogetherResult:
 
     @property
     def each(self) -> float:
-        """CPU microseconds of a round's clients, a client and repetition."""
+        """Return the CPU microseconds of one client in one repetition."""
         return 1e6 * self.cpu / (self.horizon * self.repetitions)
 
     @property
@@ -200,7 +206,7 @@ class TogetherResult:
 
 
 def measure_together(case: Together, horizon: int, repetitions: int) -> TogetherResult:
-    """One contextual case."""
+    """Play the repetitions of one contextual case in lock step, and return their CPU seconds."""
     files = [
         parse(
             f"""
@@ -225,7 +231,7 @@ def measure_together(case: Together, horizon: int, repetitions: int) -> Together
 
 @lru_cache
 def scores_and_inverses(runs: int, arms: int, size: int, rounds: int = 500) -> float:
-    """CPU seconds of a round's linear algebra: the best of three."""
+    """Return the CPU seconds of one round's linear algebra: the best of three."""
     rng = np.random.default_rng(1)
     contexts, matrices = rng.normal(size=(runs, arms, size)), rng.normal(size=(runs, size, size)) + 10 * np.eye(size)
     found = []

@@ -38,7 +38,7 @@ def row(honest: int, precision: int, epsilon: float, chance: float) -> str:
 
 
 def first() -> list[str]:
-    """The parameters of the first computations, centred."""
+    """Return lines with the certified ε̂ of the parameters of the first computations, centred."""
     values = ((chance, BitDesign(4, 16, 4.0, 133, 1066, chance / 16)) for chance in (1e-3, 1e-6))
     return [f"n = 16, d = 1066, nq = {chance:g}: ε̂ = {certified_epsilon(design, 16):.4f}" for chance, design in values]
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.samplers [--quick] [--json FILE]
 
-One core, one stream, tables built before the clock starts. `ratio` is draws for the time of one word, both made in
-pieces that stay in the cache; `table` is the time that the first draw of a parameter costs more.
+One core, one stream, tables built before the clock starts. `ratio` is the number of draws in the time of one word, both
+made in pieces that stay in the cache. `table` is the time of a parameter's first draw, which builds its table.
 """
 
 import time
@@ -28,7 +28,7 @@ from distrust.common.randomness import Stream, SystemStream
 
 
 class Sampler(Protocol):
-    """Anything that draws."""
+    """A law or a mechanism that draws."""
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64] | NDArray[np.float64]: ...
 
@@ -73,7 +73,7 @@ LAWS: dict[str, Sampler] = {
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Draws a second, as a share of words a second; and the seconds that the table took."""
+    """Draws a second, their ratio to words a second, and the seconds that the table took."""
 
     law: str
     rate: float
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def measure(name: str, law: Sampler, draws: int, repeats: int, words: float) -> Speed:
-    """The best of some runs, after the table is there. Many coins are slow, and get fewer draws."""
+    """Return the speed of a law's fastest run after its table is built. Many fair coins are slow: they get fewer."""
     stream = SystemStream()
     first = fastest(lambda: law.sample(stream, 16), 1)
     count = draws // 64 if isinstance(law, Binomial) and law.trials > 1000 and law.chance == 0.5 else draws
@@ -103,13 +103,13 @@ def measure(name: str, law: Sampler, draws: int, repeats: int, words: float) -> 
 
 
 def bare(stream: Stream, words: int) -> None:
-    """Words and nothing else."""
+    """Draw words from the stream and drop them."""
     for _ in range(words // CHUNK):
         stream.words(CHUNK)
 
 
 def fastest(work: Callable[[], object], repeats: int) -> float:
-    """Seconds of CPU of the best of `repeats` runs."""
+    """Return the CPU seconds of the fastest of `repeats` runs."""
     best = float("inf")
     for _ in range(repeats):
         begun = time.process_time()

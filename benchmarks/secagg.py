@@ -1,11 +1,11 @@
-"""Secure aggregation in process: CPU of a client and of the aggregator, as ratios to what their primitives alone cost.
+"""Secure aggregation in process: CPU of a client and of the aggregator, as ratios to the cost of their primitives.
 
     python -m benchmarks.secagg [--quick] [--json FILE] [--clients 50 100 ...] [--dimensions 1 1000] [--dropouts 0 0.1]
 
 The primitives are measured in the same run, so the ratios compare across machines. A ratio below 1 is possible: the
-model counts t² field products for each secret that is rebuilt, and t for each share, and both are done with fewer.
-The model counts what the four stages of the protocol's first version cost at the same k and t. What the second version
-adds (a third polynomial, the confirmation, key hashes, statements, checks of the graph) is not in it: the ratio pays.
+model counts t² field products for each secret that is rebuilt, and t for each share, and the code needs fewer of both.
+The model counts the four stages of the protocol's first version at the same k and t. It leaves out the additions of the
+second version, which raise the ratio: a third polynomial, confirmation, key hashes, statements, checks of the graph.
 """
 
 import os
@@ -36,7 +36,7 @@ MODULUS = 1_000_003
 CLIENTS = (50, 100, 400, 1000, 5000)
 LEAST_RUNS = 5
 LIMIT_AT, LIMIT = 1000, 1.05
-"""Of the client's ratio at n = 1000: 5 % over 1.00, which the protocol's first version had at its own k and t."""
+"""The limit of the client's ratio at n = 1000 is 5 % over 1.00, the ratio of the first version at its own k and t."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Primitives:
 
 
 def measure_primitives() -> Primitives:
-    """Each the best of nine batches."""
+    """Measure each operation, as the best of nine batches."""
     key, info, payload, nonce = os.urandom(32), os.urandom(120), os.urandom(34), bytes(12)
     own, peer = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
     box = ChaCha20Poly1305(key).encrypt(nonce, payload, info)
@@ -75,21 +75,21 @@ def measure_primitives() -> Primitives:
 
 
 def fastest(runs: list[Primitives]) -> Primitives:
-    """The best of several measurements, each operation on its own: they lie before, between and after the cohorts."""
+    """Return the best time of each operation over measurements before, between and after the cohorts."""
     return Primitives(**{name: min(getattr(run, name) for run in runs) for name in asdict(runs[0])})
 
 
 def client_model(p: Primitives, k: int, t: int, dimension: int) -> float:
-    """Seconds of one client's primitives: 2 key pairs, k neighbours, k + 1 masks, and the shares of two secrets."""
+    """Return the seconds of one client's primitives: 2 key pairs, k neighbours, k + 1 masks, shares of two secrets."""
     pairs = 2 * p.generate + k * (2 * p.exchange + 2 * p.hkdf + p.close + p.open)
     masks = (k + 1) * (p.stream + p.coordinate * dimension) + p.hkdf
     return pairs + masks + 2 * p.product * (k + 1) * t
 
 
 def aggregator_model(p: Primitives, k: int, t: int, dimension: int, *, survivors: int, dropouts: int) -> float:
-    """Seconds of the aggregator's primitives.
+    """Return the seconds of the aggregator's primitives for a cohort.
 
-    Two keys and a secret of everyone that shared, a mask a survivor, a key pair and k masks a lost client.
+    These are two keys and a secret of each client that shared, a mask a survivor, a key pair and k masks a lost client.
     """
     mask = p.stream + p.coordinate * dimension + p.hkdf
     rebuilt = (survivors + dropouts) * (2 * p.load + p.product * t * t)
@@ -126,7 +126,7 @@ class Result:
 
 
 def measure(n: int, dimension: int, dropout: float) -> Result:
-    """One cohort of n clients; ⌊dropout·n⌋ vanish between their shares and their vectors."""
+    """Play one cohort of n clients, of which ⌊dropout·n⌋ vanish between their shares and their vectors."""
     cohort = make_cohort(n, MODULUS, dimension)
     rng = np.random.default_rng(n)
     vectors = rng.integers(0, MODULUS, (n, dimension)).astype(np.uint64)
@@ -148,7 +148,10 @@ def measure(n: int, dimension: int, dropout: float) -> Result:
 
 
 def measure_best(n: int, dimension: int, dropout: float, primitives: list[Primitives]) -> Result:
-    """The least of several runs on each side, one of the primitives after each few: the machine's speed changes."""
+    """Return the least CPU of several runs, for the client and for the aggregator.
+
+    Append a measurement of the primitives after each of the first runs, because the machine's speed changes.
+    """
     runs = []
     for number in range(max(LEAST_RUNS if n <= LIMIT_AT else 1, 1000 // n)):
         runs.append(measure(n, dimension, dropout))
@@ -158,7 +161,7 @@ def measure_best(n: int, dimension: int, dropout: float, primitives: list[Primit
 
 
 def _clients_keys_and_shares(cohort: Cohort) -> tuple[float, Simulation]:
-    """Seconds a client, and the simulation after stage `shares`. Clients read the roster once for the whole fleet."""
+    """Return the seconds a client, and the simulation after stage `shares`. A fleet reads the roster once for all."""
     n, made = cohort.clients, []
     seconds = _cpu(lambda: made.append(enrol(cohort))) / n
     simulation = made[0]
@@ -230,7 +233,7 @@ def _cpu(work: Callable[[], object]) -> float:
 
 
 def best(work: Callable[[], object], batches: int = 9, size: int = 500) -> float:
-    """CPU seconds of one call: the mean of the best batch."""
+    """Return the CPU seconds of one call: the mean of the best batch."""
     return min(_cpu(lambda: [work() for _ in range(size)]) for _ in range(batches)) / size
 
 

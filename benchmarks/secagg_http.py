@@ -1,10 +1,10 @@
-"""Secure aggregation over HTTP: CPU of two fleet processes and of the aggregator process, against the primitives alone.
+"""Secure aggregation over HTTP: CPU of two fleet processes and the aggregator process, as ratios to the primitives.
 
     python -m benchmarks.secagg_http [--quick] [--json FILE] [--clients 50 100 400 1000] [--dimensions 1 1000]
 
 The aggregator is the real service with its database; the fleets have the real session, uploader and protocols. The
-benchmark plays the server: it opens cohorts and signs tickets, so that dimensions that no policy has can be measured.
-Ratios are to what the primitives of `benchmarks.secagg`'s model cost in the same run; tickets are not in that model.
+benchmark plays the server: it opens cohorts and signs tickets. So it can measure dimensions that no policy has. Ratios
+are to the cost of the primitives in the model of `benchmarks.secagg`, from the same run. The model has no tickets.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Everything to all primitives."""
+        """Return the CPU of fleets and aggregator, relative to all primitives."""
         return (self.fleet + self.aggregator) / (self.fleet_model + self.aggregator_model)
 
 
@@ -64,7 +64,7 @@ class Bench:
         self._opened = 0
 
     def measure(self, n: int, dimension: int, lost: int, p: Primitives) -> Result:
-        """Enough cohorts of one kind for all clients, one at least, played after one that is not counted."""
+        """Measure cohorts of one kind, enough for all clients and at least one, after one that is not counted."""
         self._cohorts(n, dimension, lost, 1)
         count = max(1, self._clients // n)
         before = process_seconds(self._s.pid)
@@ -114,7 +114,7 @@ class Bench:
 
 
 def _split(cohort: Cohort, leaving: frozenset[int]) -> list[Part]:
-    """A share of the slots for each fleet."""
+    """Return a part of the cohort's slots for each fleet."""
     ends, key = [cohort.clients * i // FLEETS for i in range(FLEETS + 1)], TICKETS.private_bytes_raw()
     return [Part(cohort, a, b - a, leaving & set(range(a, b)), key) for a, b in pairwise(ends)]
 
@@ -122,7 +122,7 @@ def _split(cohort: Cohort, leaving: frozenset[int]) -> list[Part]:
 def run(
     clients: Sequence[int], dimensions: Sequence[int], rates: Sequence[float], p: Primitives, *, enough: int
 ) -> list[Result]:
-    """Return every combination, each measured on `enough` clients."""
+    """Return the result of every combination, each measured on `enough` clients."""
     context = multiprocessing.get_context("forkserver")
     with party("aggregator") as s, ProcessPoolExecutor(FLEETS, context) as fleets:
         for warm in [fleets.submit(warm_up) for _ in range(FLEETS)]:

@@ -1,9 +1,9 @@
-"""Sealed reports per second, end to end: fleets, server and shuffler over HTTP, against seal + open alone.
+"""Sealed reports per second through fleets, shuffler and server over HTTP, against seal + open alone.
 
     python -m benchmarks.shuffle [--quick] [--json FILE] [--clients N] [--batch B] [--runs R]
 
-The limit is what one core seals and opens in a second, measured in the same run. `CPU` is all that the processes took
-for one report, fleets' start included, as a multiple of seal + open.
+The limit is the number of reports that one core seals and opens in a second, measured in the same run. `CPU` is the
+time of all processes for one report, the fleets' start included, as a multiple of seal + open.
 """
 
 import os
@@ -25,14 +25,14 @@ MODULUS = 1_000_003
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Seconds of CPU to seal one record and to open it, best of nine batches."""
+    """CPU seconds to seal one record, and to open it: the best of nine batches."""
 
     seal: float
     open: float
 
     @property
     def rate(self) -> float:
-        """Reports per second that one core could seal and open."""
+        """Return the reports that one core could seal and open in a second."""
         return 1 / (self.seal + self.open)
 
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _one(clients: int, batch: int) -> tuple[Limit, Gauge]:
-    """The limit is measured beside each run: the machine's clock may change between them."""
+    """Return a run and its own limit, because the machine's clock rate may change between runs."""
     file = run_file("local-laplace-discrete", batch=batch, clients=clients)
     return measure_limit(), gauge(file)
 

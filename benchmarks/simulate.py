@@ -1,10 +1,10 @@
-"""Runs in one process on one core: T clients, K = 10 arms, every mechanism, both of the papers' Gaussian worlds.
+"""CPU of runs in one process on one core: T clients, K = 10 arms, every mechanism, both Gaussian worlds of the papers.
 
     python -m benchmarks.simulate [--quick] [--json FILE] [--horizon T] [--runs R]
 
-CPU of all threads. `first` calibrates its mechanisms; `again`, a median, finds their laws in a cache, as the later runs
-of a sweep do. The ratio is `again` to a run of the same horizon without any privacy. The last batch is not played when
-the horizon ends it, so `played` is less than T.
+The figures are CPU of all threads. `first` calibrates its mechanisms. `again`, a median, finds their laws in a cache,
+as the later runs of a sweep do. The ratio is `again` to a run of the same horizon without any privacy. The last batch
+is not played when the horizon ends it, so `played` is less than T.
 """
 
 import statistics
@@ -31,7 +31,7 @@ WORLDS = ("gaussian-easy", "gaussian-hard")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """CPU seconds of a whole run; `identity` of the same world without any privacy, again."""
+    """CPU seconds of a whole run; `identity`: those of `again` for the same world without any privacy."""
 
     world: str
     mechanism: str
@@ -46,7 +46,7 @@ class Result:
 
 
 def run_file(world: str, mechanism: str, horizon: int) -> RunFile:
-    """One of the Gaussian worlds, as the papers simulate them."""
+    """Return the run file of a mechanism in one of the Gaussian worlds, as the papers simulate them."""
     delta = ', delta = 1e-6, calibration = "paper"' if mechanism == "shuffled-binomial" else ""
     spec = "" if mechanism == "identity" else f", epsilon = 1.0{delta}"
     return parse(
@@ -60,7 +60,7 @@ def run_file(world: str, mechanism: str, horizon: int) -> RunFile:
 
 
 def measure(world: str, horizon: int, runs: int) -> list[Result]:
-    """Every mechanism in one world."""
+    """Measure every mechanism in one world."""
     results: list[Result] = []
     for name in MECHANISMS:
         file = run_file(world, name, horizon)
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _run(file: RunFile) -> tuple[float, int]:
-    """CPU seconds, and clients whose cohorts were played."""
+    """Return the CPU seconds of a run, and the number of clients whose cohorts were played."""
     start = process_time()
     result = in_process.run(file)
     return process_time() - start, sum(result.pulls) - result.unfinished

@@ -1,4 +1,4 @@
-"""One real intermediary in a process of its own, with cohorts that the benchmark opens and whose tickets it signs."""
+"""Starts a real intermediary in a process of its own. The benchmark opens its cohorts and signs their tickets."""
 
 import time
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Party:
             await http.peer(self.url, self.token).put(f"/v1/cohorts/{cohort.cohort}", cohort, Cohort)
 
     async def batch(self, cohort: Cohort) -> Batch:
-        """The released batch: waits for it."""
+        """Wait for the released batch, and return it. Raises SystemExit if there is none."""
         async with Http(PATIENCE) as http:
             peer, answer = http.peer(self.url, self.token), None
             while answer is None or answer.state == "waiting":
@@ -47,7 +47,7 @@ class Party:
 
 @contextmanager
 def party(name: str) -> Iterator[Party]:
-    """`python -m NAME` on a free loopback port, with a fresh database, for as long as the block lasts."""
+    """Run `python -m distrust.NAME` during the block, on a free loopback port, with a fresh database."""
     with TemporaryDirectory(prefix="distrust-benchmark-") as place:
         folder = DataDir(Path(place) / "data")
         folder.make()

@@ -1,4 +1,4 @@
-"""A whole run over real processes, gauged: one batch of equal arms, two fleets, and what every service took for it."""
+"""Measures a whole run over real processes: one batch of equal arms, two fleets, CPU and memory of every service."""
 
 import asyncio
 import json
@@ -27,12 +27,12 @@ FLEETS = 2
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """What a run took.
+    """Time, CPU and memory of a run.
 
-    seconds  from the moment that the fleets stood ready to the end.
-    cpu      seconds by service; `fleets` together, with what they take to start.
-    start    bytes that a service held at most before the run. peak   and after it.
-    fleet    the same of the largest fleet process, at the last look at it.
+    seconds  of the slowest fleet, from the moment that it was ready to the end.
+    cpu      CPU seconds by service; `fleets`: those of all fleets together, their start included.
+    start    peak bytes of each service before the run. peak: after it.
+    fleet    peak bytes of the largest fleet process, at the last look at it.
     """
 
     clients: int
@@ -44,7 +44,7 @@ class Gauge:
 
 
 def run_file(mechanism: str, *, batch: int, clients: int) -> RunFile:
-    """As many equal arms as it takes to need about `clients` clients in cohorts of 2^batch: one round, then the end."""
+    """Return a run of one round with about `clients` clients: a cohort of 2^batch for each of many equal arms."""
     arms = max(2, round(clients / 2**batch))
     return parse(
         f"""
@@ -59,7 +59,7 @@ def run_file(mechanism: str, *, batch: int, clients: int) -> RunFile:
 
 
 def gauge(file: RunFile) -> Gauge:
-    """Play the run on a stack of its own, in a folder of its own."""
+    """Play the run on a stack of its own, in a folder of its own, and return its time, CPU and memory."""
     with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(DataDir(Path(place) / "data"), 0) as stack:
         start, before, children = _each(stack, peak_bytes), _each(stack, process_seconds), _children()
         watch = _Watch(stack)
@@ -71,7 +71,7 @@ def gauge(file: RunFile) -> Gauge:
 
 
 class _Watch:
-    """Looks at the fleets now and then. `ru_maxrss` would not do: it remembers the process that forked."""
+    """Reads the fleets' peak memory now and then. `ru_maxrss` would count the memory of the process that forked."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack, self.fleet = stack, 0
@@ -93,12 +93,12 @@ def _each(stack: Stack, look: Callable[[int], N]) -> dict[str, N]:
 
 
 def _children() -> float:
-    """CPU seconds of child processes that have ended: the fleets, not yet the services."""
+    """Return the CPU seconds of child processes that have ended: the fleets, not yet the services."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def _seconds(data_dir: DataDir) -> float:
-    """The longest of the fleets' own times; their last log line has it."""
+    """Return the longest of the fleets' own times, each from the last line of its log."""
     logs = list((data_dir.path / "logs").glob("benchmark.fleet-*.log"))
     return max(float(json.loads(log.read_text("utf-8").splitlines()[-1])["seconds"]) for log in logs)

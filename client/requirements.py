@@ -18,6 +18,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users that have set no limits of their own
+HOW_TO_ALLOW = "[budget] of the run file sets the limits of the clients of `distrust run`, {} that of other fleets"
 _ROUNDING = 1e-9
 _LARGEST_DELTA = 0.499  # of a budget
 _SPREAD = {"distributed", "shuffle"}  # models in which one client's noise does not suffice
@@ -64,6 +65,16 @@ class PrivacyRequirements:
         _check_assignment(round_, mechanism, cohort)
         _check_graph(round_, cohort)
         _check_survivors(round_, mechanism, cohort)
+        cost = self.cost(mechanism, agreed)
+        if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
+            raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
+        return cost
+
+    def cost(self, mechanism: AnyMechanism, agreed: Sequence[Entry] = ()) -> Entry:
+        """Return what a cohort of this mechanism costs. Raises Refused or BudgetExceeded where a limit forbids it.
+
+        agreed  costs of the run's cohorts that a user may have been in before.
+        """
         if mechanism.floor < self.min_survivors:
             raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
         promised = promise_of(mechanism)
@@ -81,8 +92,6 @@ class PrivacyRequirements:
             once = promised if stream is not None else promise_of(mechanism, composable=True)
             cost = Entry("a cohort", 1, 1, once, () if stream is None else (stream,), laws)
             self._check_budget([*agreed, cost])
-        if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
-            raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
         return cost
 
     def _check_config_digest(self, config: RunConfig) -> None:
@@ -98,9 +107,11 @@ class PrivacyRequirements:
         if promised.kind == "none" or promised.epsilon is None:
             raise Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
-            raise Refused(f"ε = {promised.epsilon:.6g} is above this user's {self.max_epsilon:g}")
+            above = f"ε = {promised.epsilon:.6g} is above this user's {self.max_epsilon:g}"
+            raise Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_EPSILON')}", limit="epsilon")
         if promised.delta > self.max_delta:
-            raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
+            above = f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}"
+            raise Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_DELTA')}", limit="delta")
 
     def _check_budget(self, costs: Sequence[Entry]) -> None:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))

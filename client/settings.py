@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirem
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
+from distrust.common.messages.explain import hide_passwords
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
@@ -28,7 +30,7 @@ class FleetSettings(BaseSettings):
         env_prefix="DISTRUST_",
         extra="ignore",
         frozen=True,
-        cli_prog_name="python -m distrust.client",
+        cli_prog_name="distrust fleet",
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
@@ -68,6 +70,10 @@ class FleetSettings(BaseSettings):
     patience: Annotated[float, Field(gt=0, description="seconds to wait for a service that is away")] = 60.0
     process: Annotated[str, Field(description="name of this process in its report and its log")] = "fleet"
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield names and values for `repr`, without the passwords of addresses."""
+        return hide_passwords(super().__repr_args__())
 
     def world(self) -> World:
         """Return the users' world. Raises BadParameter for a bad one, and for a noise seed without allow_unsafe."""

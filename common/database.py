@@ -9,6 +9,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from distrust.common.errors import BadParameter, Unavailable
 
@@ -248,6 +249,49 @@ class Database:
         )
 
 
+class StoredDatabase(Database):
+    """The SQLite database of a service that does not run, read as it stands.
+
+    No file is made, changed or locked, no table is made, and nothing is migrated. It lasts for a moment, between the
+    services' runs: a read during which a service opens the database is refused.
+
+    Raises  Unavailable for a database that this user may not read, that is none of ours, or of another version.
+    """
+
+    def __init__(self, path: Path, version: int) -> None:
+        self.url, self._writer, self._holder = URL.create("sqlite", database=str(path)), None, None
+        self._log = path.with_name(f"{path.name}-wal")
+        # A log that is there has commits that the file lacks, and SQLite reads both. Without one, nothing else is
+        # needed: SQLite would make an empty log beside the file, and leave it there.
+        self._still = not self._log.exists()
+        address = f"{path.resolve().as_uri()}?{'immutable=1' if self._still else 'mode=ro'}"
+        self._engine = create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(address, uri=True, isolation_level=None), poolclass=NullPool
+        )
+        event.listen(self._engine, "begin", _begin_now)
+        self._check(version)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Raise Unavailable: this database is only read."""
+        raise Unavailable(f"database {_name(self.url)}: it is only read here")
+        yield
+
+    @contextmanager
+    def _begin(self, *, write: bool) -> Iterator[Connection]:
+        with super()._begin(write=write) as connection:
+            yield connection
+        if self._still and self._log.exists():
+            raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
+
+    def _check(self, version: int) -> None:
+        with self.reading() as connection:
+            stored = connection.execute(select(_SCHEMA.c.version)).scalar_one_or_none()
+        if stored != version:
+            needs = f"this program reads schema {version} and migrates none"
+            raise Unavailable(f"database {_name(self.url)} has schema {stored}: {needs}")
+
+
 _SCHEMA = Table("schema_version", MetaData(), Column("version", Integer, primary_key=True, autoincrement=False))
 
 _PROBE = Table(
@@ -311,6 +355,7 @@ _CAUSES = {
     "not a database": "it is damaged, or no database; restore it from a copy, or name another file",
     "malformed": "it is damaged; restore it from a copy, or name another file",
     "full": "the disk is full; free some space, nothing that was answered is lost",
+    "no such table": "it is no database of a service",
     "readonly": "it cannot be written; check the file's owner and mode",
     "unable to open": "it cannot be opened; check the path and the directory's mode",
     "disk i/o": "the disk failed, or is full",

@@ -87,7 +87,11 @@ def _loaded(field: str, name: str, reference: str) -> Any:
     try:
         return load_reference(reference)
     except Exception as error:
-        raise BadParameter(field, name, f"{reference} cannot be imported: {type(error).__name__}: {error}") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError) and error.name == reference.partition(":")[0].partition(".")[0]:
+            hint = "; install it, or put its folder in PYTHONPATH (the working folder is not searched)"
+        what = f"{reference} cannot be imported: {type(error).__name__}: {error}{hint}"
+        raise BadParameter(field, name, what) from error
 
 
 def _of_entry(kind: str, entry: EntryPoint) -> Extension:

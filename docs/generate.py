@@ -95,17 +95,27 @@ def _fields(model: type[BaseModel], *left_out: str) -> str:
         if key in left_out:
             continue
         default = field.get("default")
-        shown = (
-            "required" if key in required else "" if default is None or isinstance(default, dict) else f"`{default}`"
-        )
+        shown = "" if default is None or isinstance(default, dict) else f"`{default}`"
+        if key in required:
+            shown = "required"
         rows.append((f"`{key}`", _allowed(field), shown, _meaning(model, key, field)))
     return table(("key", "value", "default", "meaning"), rows)
 
 
 def _prose(model: type[object], *, lists: bool = False) -> str:
-    """Return the sentences of a docstring; with `lists`, its lists of names and meanings too, as they stand."""
+    """Return the sentences of a docstring; with `lists`, its lists of names and meanings too."""
     first, _, rest = inspect.cleandoc(model.__doc__ or "").partition("\n\n")
-    return f"{first}\n\n```text\n{inspect.cleandoc(rest)}\n```\n" if lists and rest else f"{first}\n"
+    return f"{first}\n\n{listed(rest)}" if lists and rest else f"{first}\n"
+
+
+def listed(text: str) -> str:
+    """Return a docstring's text as Markdown: lines `name  meaning`, and the lines indented below them, are a list."""
+    parts = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        whole = re.sub(r"\n {2,}", " ", paragraph)
+        found = re.findall(r"^(\S.*?) {2,}(\S.*)$", whole, re.MULTILINE)
+        parts.append("\n".join(f"- **{name}**: {meaning}" for name, meaning in found) if found else whole)
+    return "\n\n".join(parts) + "\n"
 
 
 def run_file() -> str:
@@ -158,7 +168,7 @@ def http_api() -> str:
     parts = [
         "# HTTP API\n",
         "Each service serves its OpenAPI document at `/openapi.json`, with every field of every body. This page lists",
-        "operations, who may call them, and their problems. Written from the code.\n",
+        "operations, the token that each needs, and the statuses of its problems. Written from the code.\n",
     ]
     with tempfile.TemporaryDirectory() as folder:
         for service, app in _apps(Path(folder)):
@@ -167,21 +177,26 @@ def http_api() -> str:
             schemes = document.get("components", {}).get("securitySchemes", {})
             for name, scheme in schemes.items():
                 parts.append(f"- **{name}**: {scheme.get('description') or scheme['type']}")
-            rows = [
+            parts += [
                 _operation(method, path, operation)
                 for path, methods in document["paths"].items()
                 for method, operation in methods.items()
             ]
-            parts += ["", table(("operation", "meaning", "needs", "problems"), rows)]
     return "\n".join(parts)
 
 
-def _operation(method: str, path: str, operation: Schema) -> tuple[str, str, str, str]:
-    """Return one row: the operation, its summary, its security schemes, the statuses of its problems."""
+def _operation(method: str, path: str, operation: Schema) -> str:
+    """Return an operation in Markdown: itself, its summary, the token that it needs, the statuses of its problems.
+
+    It takes the page's whole width, as paths are long. A browser may break one behind a slash.
+    """
+    name = f"{method.upper()} {path}".replace("/", "/<wbr>").replace(" /<wbr>", " /")
     text = operation.get("description") or operation.get("summary", "")
-    needs = ", ".join(name for scheme in operation.get("security", ()) for name in scheme)
+    needs = ", ".join(scheme_name for scheme in operation.get("security", ()) for scheme_name in scheme)
     problems = ", ".join(sorted(code for code in operation["responses"] if code.startswith(("4", "5"))))
-    return f"`{method.upper()} {path}`", text.partition("\n\n")[0], needs, problems
+    facts = [f"Needs the {needs}'s token." if needs else "", f"Problems: {problems}." if problems else ""]
+    lines = [f"\n<code>{name}</code>", text.partition("\n\n")[0], *filter(None, facts)]
+    return "<br>\n".join([lines[0], " ".join(lines[1:])])
 
 
 def _apps(folder: Path) -> Iterator[tuple[str, FastAPI]]:

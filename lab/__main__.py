@@ -18,6 +18,7 @@ COMMANDS = {
     "inspect": ("stack", "Print a run's messages side by side, as each party saw them."),
     "list": ("discover", "List policies, mechanisms, environments, figures, or runs."),
     "init": ("discover", "Write a commented run file that plays."),
+    "config": ("discover", "Print the server's part of a run file as JSON."),
     "doctor": ("discover", "Check this machine: Python, libraries, ports, disk, tokens."),
     "privacy": (
         "privacy",

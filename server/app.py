@@ -150,7 +150,7 @@ def list_runs(service: ServiceDep) -> RunList:
     return service.runs()
 
 
-@run_routes.get("/runs/{run}", responses=problems(WrongCohort))
+@list_routes.get("/runs/{run}", tags=["runs"], responses=problems(WrongCohort))
 def show_run(run: str, service: ServiceDep) -> RunView:
     """Return a run's state and its estimates."""
     return service.view(run)

@@ -31,6 +31,7 @@ from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_for_services
 from distrust.server.store import Store, UnreadRun
 from distrust.server.ticket_issuer import TicketIssuer
+from distrust.server.transcript import cohort_transcript
 
 _log = structlog.get_logger("distrust.server")
 
@@ -253,7 +254,7 @@ class Service:
         active = self.active_run(run)
         message, mechanism = self.cohort_terms(run, cohort)
         seeded = active.config.unsafe is not None
-        return views.cohort_transcript(
+        return cohort_transcript(
             self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit
         )
 

@@ -40,9 +40,9 @@ from distrust.common.database import Database
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.explain import first
-from distrust.common.messages.status import Statement
+from distrust.common.messages.status import CohortState, Statement
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import CohortState, EventKind, RegretCurve, RunEvent, RunState
+from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunState
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 
 VERSION = 2

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings of the process for all tests: threads, Hypothesis, signals, garbage collection."""
 
 import gc
 import os
@@ -12,19 +12,20 @@ from hypothesis import settings
 # other's cores. Programs that play a run take one thread by themselves (`common.privacy.searches.one_thread`).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# No example promises how long it takes: benchmarks measure time, tests do not.
+# Hypothesis examples have no deadline: benchmarks measure time, tests do not.
 settings.register_profile("distrust", deadline=None)
 settings.load_profile("distrust")
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press ctrl-c would wait.
+# A shell starts background jobs with SIGINT ignored, and children inherit that. Tests that press ctrl-c would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave what is made while tests are collected, and lasts to the end, out of every later garbage collection.
+    """Exclude the objects that collection creates from every later garbage collection.
 
-    Libraries, modules and thousands of tests are walked again and again otherwise, for a tenth of the suite's CPU.
+    These are libraries, modules and thousands of tests, which last to the end. Otherwise the collector would walk them
+    again and again, for a tenth of the suite's CPU.
     """
     gc.disable()
     try:

@@ -37,7 +37,7 @@ from distrust.client.environments.contextual import (
 )
 from distrust.common.bandit.contextual_choice import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 HIGHEST_PRICE = 25_000.0
@@ -143,7 +143,7 @@ class AutoLendingSpec(ContextualSpec):
             raise BadParameter("environment.file", self.file, f"{error.strerror}; {_OBTAINED}") from error
         return Source(Path(self.file), changed)
 
-    def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+    def policy_defaults(self, policy: type[PolicySpec]) -> Mapping[str, object]:
         words = super().policy_defaults(policy)
         if self.theta_norm is None or not 1 <= self.theta_norm <= 100 or "theta_norm" not in policy.model_fields:
             return words

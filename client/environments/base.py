@@ -10,7 +10,7 @@ from pydantic import Field
 
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message
 
@@ -51,7 +51,7 @@ class Environment(Protocol):
 class EnvironmentSpec(Message):
     """The `[environment]` table of a run file: its `name`, its `seed: Seed`, and numbers of its own.
 
-    REWARDS  what policies must be made for: see `distrust.common.messages.policy.ArmSpec`.
+    REWARDS  what policies must be made for: see `distrust.common.messages.policy.PolicySpec`.
     """
 
     REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "arms"
@@ -64,7 +64,7 @@ class EnvironmentSpec(Message):
     def build(self) -> Any:
         """Return the world that this table describes. Raises BadParameter outside its ranges, or without its data."""
 
-    def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+    def policy_defaults(self, policy: type[PolicySpec]) -> Mapping[str, object]:
         """Return entries of the `[policy]` table that follow from this world, so that a run file may leave them out.
 
         Linear environments give `actions` and `bound`.

@@ -17,7 +17,7 @@ from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.bandit.contextual_choice import ChoiceRule, Link, link_mean
 from distrust.common.bandit.contextual_sum import Observation, shortened
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 Floats = NDArray[np.float64]
@@ -124,7 +124,7 @@ class ContextualSpec(EnvironmentSpec):
     def build(self) -> ContextualWorld:
         """Return the world that this table describes. Raises BadParameter outside its ranges, or without its data."""
 
-    def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+    def policy_defaults(self, policy: type[PolicySpec]) -> Mapping[str, object]:
         world = self.build()
         words: dict[str, object] = {
             "features": world.dimension,

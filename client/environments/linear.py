@@ -14,7 +14,7 @@ from pydantic import Field
 from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.bandit.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 Floats = NDArray[np.float64]
@@ -47,7 +47,7 @@ class LinearEnvironmentSpec(EnvironmentSpec):
     def reward_bounds(self) -> RewardBounds:
         """Return B, σ and R that a policy assumes."""
 
-    def policy_defaults(self, policy: type[ArmSpec]) -> dict[str, object]:
+    def policy_defaults(self, policy: type[PolicySpec]) -> dict[str, object]:
         bounds = self.reward_bounds
         widths = {"deviation": bounds.deviation, "noise": bounds.noise}
         known = {key: value for key, value in widths.items() if key in policy.model_fields}

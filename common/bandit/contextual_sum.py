@@ -16,6 +16,7 @@ from distrust.common.bandit.contextual_choice import (
     Range,
     ThetaNorm,
     link_mean,
+    places_of,
     triangle,
     unpacked_triangle,
 )
@@ -229,8 +230,8 @@ class ContextualSum(Message):
         own[..., : self.features] *= factor[..., np.newaxis]
         if self.blocks == 1:
             return own
-        filled = np.zeros((*own.shape[:-1], self.blocks, self.width))
-        np.put_along_axis(filled, arms[..., np.newaxis, np.newaxis], own[..., np.newaxis, :], axis=-2)
+        filled = np.zeros((arms.size * self.blocks, self.width))
+        filled[places_of(arms, self.blocks).reshape(-1)] = own.reshape(-1, self.width)
         return filled.reshape(*own.shape[:-1], self.dimension)
 
     def parts(self, sums: Floats) -> tuple[Floats, Floats | None]:

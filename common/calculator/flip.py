@@ -32,24 +32,40 @@ TAIL = 1e-4
 
 NO_PICTURE = "The page has no law on the integers for it: the noise is continuous, of many coordinates, or too wide."
 
-_CARRIED: dict[str, tuple[str, str]] = {
+_CARRIED: dict[str, tuple[str, str, str]] = {
+    # by channel: what the intermediary sees, what of it stays the same, why it cannot know more
     "masked": (
-        "The masked number: uniform modulo m, with either reward.",
-        "Masks agreed with its neighbours hide it, and cancel in the sum only, unless enough neighbours collude.",
+        "The client's masked number, and at the end the sum of all numbers modulo m, which it opens for the server.",
+        "All that this client sends: keys, sealed shares, and the masked number, uniform modulo m with either reward.",
+        "Masks agreed with neighbours hide the number, and cancel in the sum only, unless enough neighbours collude.",
     ),
     "sealed": (
-        "A sealed record of fixed size, with either reward.",
+        "A sealed record of fixed size.",
+        "All of it: which client sends, how many bytes, and a record that it cannot open.",
         "The record is sealed to the server's key, which the shuffler does not have.",
     ),
     "dealt": (
-        "The action that it assigned, and a sealed record of fixed size, with either reward.",
+        "The action that it assigned, and a sealed record of fixed size.",
+        "All of it: which action the client plays, how many bytes it sends, and a record that it cannot open.",
         "The record is sealed to the server's key, which the shuffler does not have.",
     ),
     "bits": (
         "The bits of this client's message.",
+        "Which client sends, and how many bits.",
         "Nothing hides them here: clients trust this shuffler not to collude with the server.",
     ),
 }
+
+_KEPT = {
+    # what stays the same for the client itself, by intermediary
+    "aggregator": "Its ticket, keys, masks and shares: they are drawn without a look at the reward.",
+    "shuffler": "Its ticket, and the size of its message.",
+}
+_SERVED = {
+    "aggregator": "Tickets, hashes of keys, the aggregator's statements, and how many clients answered.",
+    "shuffler": "Tickets, the other clients' messages, and how many clients answered.",
+}
+_PUBLISHED = "The round's plan and its promise, and how many clients answered."
 
 
 @runtime_checkable
@@ -63,7 +79,9 @@ class HasPmf(Protocol):
 class FlipView:
     """One party's view of one client's reward, and the change of that view when the reward flips.
 
-    sees, why   a sentence each: what the party holds of it, and why it cannot know more.
+    sees, why   a sentence or two each: what the party holds of it, and why it cannot know more.
+    stays       what of it is the same, or has the same law, with either reward. That a client answers must not depend
+                on its reward either; nothing that this project's clients do depends on it.
     change      "nothing": one law for both rewards. "law": the law moves. "everything": the reward itself shows.
                 "unknown": the law is not computed here.
     laws        the laws of the number that the party holds, with the least and with the largest reward, in grid steps;
@@ -76,6 +94,7 @@ class FlipView:
 
     party: Party
     sees: str
+    stays: str
     why: str
     change: Change
     laws: tuple[Pmf, Pmf] | None = None
@@ -96,7 +115,8 @@ def flip_views(mechanism: Mechanism, *, assigned: bool = False) -> list[FlipView
     promise = promise_of(mechanism)
     delta = promise.delta or SHOWN_DELTA
     message = _message(mechanism, delta)
-    return [message, _carried(mechanism, message, assigned=assigned), *_released(mechanism, message)]
+    server, everyone = _released(mechanism, message)
+    return [message, _carried(mechanism, message, server, assigned=assigned), server, everyone]
 
 
 def _message(mechanism: Mechanism, delta: float) -> FlipView:
@@ -108,31 +128,38 @@ def _message(mechanism: Mechanism, delta: float) -> FlipView:
     sees = "Its reward, and the number that it makes of it."
     own = "It has no noise yet" if mechanism.model in {"central", "none"} else "It has this client's own noise only"
     why = f"{own}. No other party gets the number bare, unless its column says so."
+    stays = _KEPT[mechanism.via]
     if laws is None:
-        return FlipView(party="client", sees=sees, why=f"{why} {NO_PICTURE}", change="unknown")
-    view = FlipView(
-        party="client", sees=sees, why=why, change="everything" if laws[0].logs.size == 1 else "law", laws=laws
-    )
+        return FlipView(party="client", sees=sees, stays=stays, why=f"{why} {NO_PICTURE}", change="unknown")
+    change: Change = "everything" if laws[0].logs.size == 1 else "law"
+    view = FlipView(party="client", sees=sees, stays=stays, why=why, change=change, laws=laws)
     if mechanism.dimension > 1:  # the laws are of one coordinate, and all of them may move
         return view
     epsilon = law_pair_epsilon(*laws, delta)
     return replace(view, epsilon=None if math.isinf(epsilon) else epsilon, delta=delta, how="exact")
 
 
-def _carried(mechanism: Mechanism, message: FlipView, *, assigned: bool) -> FlipView:
-    """Return the intermediary's view of the message."""
+def _carried(mechanism: Mechanism, message: FlipView, server: FlipView, *, assigned: bool) -> FlipView:
+    """Return the intermediary's view of the message. An aggregator also sees the sum, as the server does."""
     if mechanism.via == "aggregator":
         channel = "masked"
     elif mechanism.width is not None:
         channel = "bits"
     else:
         channel = "dealt" if assigned else "sealed"
-    sees, why = _CARRIED[channel]
+    sees, stays, why = _CARRIED[channel]
+    if channel == "masked":
+        bare = "The sum has no noise here: clients trust the aggregator, too, to keep it secret."
+        sums = bare if mechanism.model in {"central", "none"} else server.why
+        return replace(server, party="aggregator", sees=sees, stays=stays, why=f"{why} {sums}")
     if channel != "bits":
-        return FlipView(party=mechanism.via, sees=sees, why=why, change="nothing", epsilon=0.0, how="exact")
+        return FlipView(
+            party=mechanism.via, sees=sees, stays=stays, why=why, change="nothing", epsilon=0.0, how="exact"
+        )
     return FlipView(
         party=mechanism.via,
         sees=sees,
+        stays=stays,
         why=why,
         change=message.change,
         laws=message.laws,
@@ -142,11 +169,12 @@ def _carried(mechanism: Mechanism, message: FlipView, *, assigned: bool) -> Flip
     )
 
 
-def _released(mechanism: Mechanism, message: FlipView) -> list[FlipView]:
+def _released(mechanism: Mechanism, message: FlipView) -> tuple[FlipView, FlipView]:
     """Return the views of the server and of every reader of its estimates."""
     promise = promise_of(mechanism)
     noise = noise_law(mechanism)
     by_sum = _BySum(mechanism, noise, promise)
+    stays = _SERVED[mechanism.via]
     reads = "all messages, in random order" if mechanism.via == "shuffler" else "the sum of all messages modulo m"
     if mechanism.model in {"central", "none"}:
         trusted = "Nothing hides the sum here: clients trust this server to add the noise and to keep the sum secret."
@@ -154,6 +182,7 @@ def _released(mechanism: Mechanism, message: FlipView) -> list[FlipView]:
         server = FlipView(
             party="server",
             sees=f"It sees {reads}, without noise.",
+            stays=stays,
             why=trusted if mechanism.model == "central" else bare,
             change="everything",
             laws=message.laws,
@@ -163,6 +192,7 @@ def _released(mechanism: Mechanism, message: FlipView) -> list[FlipView]:
         server = FlipView(
             party="server",
             sees="It sees all messages, in random order. The picture is of this client's message.",
+            stays=stays,
             why="The noise of one message keeps the promise: no other party has to be honest.",
             change=message.change,
             laws=message.laws,
@@ -177,14 +207,17 @@ def _released(mechanism: Mechanism, message: FlipView) -> list[FlipView]:
         server = by_sum.view(
             "server",
             f"It sees {reads}. The picture is of the noisy sum, the other rewards held fixed.",
+            stays,
             f"{why}, and messages are not linked to clients." if unlinked else f"{why}.",
         )
     adds = "The server adds its noise before it publishes."
     follows = "It is computed from what the server saw, so it tells no more than that."
-    return [
-        server,
-        by_sum.view("everyone", "The published estimate.", adds if mechanism.model == "central" else follows),
-    ]
+    why = adds if mechanism.model == "central" else follows
+    reads = (
+        "The published estimate, and what the policy decides by it. Other clients are such readers: nothing else that "
+        "reaches them depends on this reward."
+    )
+    return server, by_sum.view("everyone", reads, _PUBLISHED, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +228,15 @@ class _BySum:
     noise: Pmf | None
     promise: Guarantee
 
-    def view(self, party: Party, sees: str, why: str) -> FlipView:
+    def view(self, party: Party, sees: str, stays: str, why: str) -> FlipView:
         """Return the view of a party that reads the noisy sum, or what follows from it."""
         if self.mechanism.model == "none":
-            return FlipView(party=party, sees=sees, why=why, change="everything", how="exact")
+            return FlipView(party=party, sees=sees, stays=stays, why=why, change="everything", how="exact")
         noise = self.noise
         return FlipView(
             party=party,
             sees=sees,
+            stays=stays,
             why=why if noise is not None else f"{why} {NO_PICTURE}",
             change="unknown" if noise is None else "law",
             laws=None if noise is None else (noise, moved(noise, self.mechanism.precision)),

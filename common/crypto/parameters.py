@@ -16,8 +16,8 @@ from functools import lru_cache
 from math import floor, log2
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from distrust.common.errors import BadParameter
 
@@ -196,4 +196,5 @@ def _upper_tail(total: int, marked: int, drawn: int) -> Tail:
 
 
 def _choose(n: int, k: NDArray[np.int64]) -> Tail:
+    gammaln = scipy.special.gammaln
     return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1), dtype=np.float64)

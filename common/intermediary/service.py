@@ -96,14 +96,18 @@ class Intermediary(StageMachine):
         return self.settled(name).cohort
 
     def known_terms(self, name: str) -> Cohort | None:
-        """Return the cohort if this process committed it lately: that takes no look at the database."""
+        """Return the cohort if this process committed it lately. It does not read the database."""
         return self._committed.get(name)
 
-    def cohorts(self, *, only_open: bool = False) -> CohortList:
-        """Return every cohort and where it stands, oldest first; or only those that are not over."""
+    def cohorts(self, *, only_open: bool = False, run: str | None = None, limit: int | None = None) -> CohortList:
+        """Return cohorts and where each stands, oldest first.
+
+        only_open  leave out what is over. run: of this run alone. limit: the oldest ones only.
+        """
         with self._database.reading() as tx:
             states = store.every(tx, ("done", "aborted") if only_open else ())
-            return CohortList(cohorts=[self._entry(tx, state) for state in states])
+            wanted = states if run is None else [state for state in states if state.cohort.run == run]
+            return CohortList(cohorts=[self._entry(tx, state) for state in wanted[:limit]])
 
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
         """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.
@@ -167,6 +171,17 @@ class Intermediary(StageMachine):
         end = after + len(entries)
         following = end if end < total else None
         return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
+
+    def stored_sample(self, name: str, most: int) -> tuple[int, list[TranscriptEntry]]:
+        """Return the number of a cohort's messages, and of each stage and direction the first `most`.
+
+        It reads what is stored as it stands: no deadline is looked at, and nothing is written. Raises WrongCohort.
+        """
+        with self._database.reading() as tx:
+            state, total = store.need(tx, name), store.count(tx, name)
+            rows = store.message_sample(tx, name, most)
+        entries = ((place, self._transcript_entry(state, stage, slot, body)) for place, stage, slot, body in rows)
+        return total, [entry.model_copy(update={"number": place}) for place, entry in entries]
 
     def _screened(self, name: str, stage: str, upload: Upload) -> Intake:
         """Return the upload without the items that are refused independently of earlier uploads.
@@ -239,6 +254,10 @@ class Intermediary(StageMachine):
     def _entry(self, tx: Connection, state: State) -> CohortEntry:
         cohort, shown = state.cohort, self._shown(state)
         answered = store.count_answers(tx, state.name, shown) if shown in self.stages else None
+        alive = seconds = None
+        if state.stage in self.stages and state.since is not None:
+            alive = self._alive(tx, state)
+            seconds = max(0.0, state.since + cohort.stage_seconds - self._clock.now())
         return CohortEntry(
             cohort=state.name,
             run=cohort.run,
@@ -246,4 +265,11 @@ class Intermediary(StageMachine):
             clients=cohort.clients,
             stage=shown,
             answered=answered,
+            alive=alive,
+            seconds_left=seconds,
         )
+
+    def _alive(self, tx: Connection, state: State) -> int:
+        """Return how many slots the open stage counts on: its members that have not left."""
+        members, left = self._members(tx, state), store.departed(tx, state.name)
+        return state.cohort.clients - len(left) if members is None else len(set(members) - left)

@@ -97,6 +97,14 @@ _MARKS = select(MESSAGES.c.mark).where(
     MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.mark.in_(bindparam("wanted", expanding=True))
 )
 _STATEMENT = select(MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot == SELF)
+_COUNT = select(func.count()).where(MESSAGES.c.cohort == bindparam("cohort"))
+_PLACE = (func.row_number().over(order_by=MESSAGES.c.number) - 1).label("place")
+_KIND = MESSAGES.c.stage, MESSAGES.c.slot < 0  # the intermediary's own statements of a stage, or its clients' messages
+_TURN = func.row_number().over(partition_by=_KIND, order_by=MESSAGES.c.number).label("turn")
+_NUMBERED = select(MESSAGES.c.number, _PLACE, _TURN).where(MESSAGES.c.cohort == bindparam("cohort")).subquery()
+_SAMPLE = select(_NUMBERED.c.place, MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body)
+_SAMPLE = _SAMPLE.join(_NUMBERED, MESSAGES.c.number == _NUMBERED.c.number)
+_SAMPLE = _SAMPLE.where(_NUMBERED.c.turn <= bindparam("most")).order_by(MESSAGES.c.number)
 _ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 
 
@@ -228,7 +236,7 @@ def statement(tx: Connection, cohort: str, stage: str) -> bytes | None:
 
 def count(tx: Connection, cohort: str) -> int:
     """Return the number of a cohort's messages, in and out."""
-    return tx.execute(select(func.count()).where(MESSAGES.c.cohort == cohort)).scalar_one()
+    return tx.execute(_COUNT, {"cohort": cohort}).scalar_one()
 
 
 def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
@@ -236,6 +244,15 @@ def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[tu
     query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort)
     rows = tx.execute(query.order_by(MESSAGES.c.number).offset(after).limit(limit))
     return [(row.stage, row.slot, row.body) for row in rows]
+
+
+def message_sample(tx: Connection, cohort: str, most: int) -> list[tuple[int, str, int, bytes]]:
+    """Return position, stage, slot and body of the first `most` messages of each stage, in the order of arrival.
+
+    The intermediary's own statements of a stage are counted apart from its clients' messages.
+    """
+    rows = tx.execute(_SAMPLE, {"cohort": cohort, "most": most})
+    return [(row.place, row.stage, row.slot, row.body) for row in rows]
 
 
 def _state(row: Row[Any]) -> State:

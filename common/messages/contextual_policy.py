@@ -11,7 +11,7 @@ from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Wei
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
+from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, PolicySpec, RoundSize
 
 WARM_UP_SHARE = 10
 """The warm-up takes rounds / WARM_UP_SHARE where a run file says nothing. The paper leaves a constant unnamed."""
@@ -35,7 +35,7 @@ Margin = Annotated[
 Step = Annotated[float, Field(gt=0, le=1e6)]
 
 
-class ContextualPolicySpec(ArmSpec):
+class ContextualPolicySpec(PolicySpec):
     """The numbers that all contextual policies have. A run file leaves out those that its environment fills in.
 
     features    d, the length of a context.

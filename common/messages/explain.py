@@ -3,13 +3,17 @@
 import difflib
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 _LONGEST_VALUE = 60
+_LONGEST_ADDRESS = 2000  # signs that are searched for passwords
 _LONGEST_KEY = 80  # a caller's key may be as long as a body
+
+_IN_QUERY = re.compile(r"(\bpassword=)[^&\s]*", re.IGNORECASE)
+_BEFORE_HOST = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # up to the last @: a password may hold any sign
 
 _TYPE = re.compile(r"constrained-\w+$|literal\[")
 """Matches pydantic's name of one of several types of a field."""
@@ -43,6 +47,17 @@ _ALLOWED = {
     "model_type": "must be a table of keys and values",
     "model_attributes_type": "must be a table of keys and values",
 }
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with *** in place of the passwords of its addresses, for logs and tracebacks."""
+    return _BEFORE_HOST.sub(r"\1:***@", _IN_QUERY.sub(r"\1***", text))
+
+
+def hide_passwords(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:
+    """Yield the names and values of a model's `repr` without the passwords of addresses."""
+    for name, value in arguments:
+        yield name, without_passwords(value) if isinstance(value, str) else value
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
@@ -106,7 +121,9 @@ def _line(entry: Mapping[str, Any], place: Sequence[Any], allowed: str) -> str:
 
 
 def _shown(value: object) -> str:
-    return _short(repr(value[:_LONGEST_VALUE] if isinstance(value, str) else value), _LONGEST_VALUE)
+    if isinstance(value, str):
+        value = without_passwords(value[:_LONGEST_ADDRESS])[:_LONGEST_VALUE]
+    return _short(repr(value), _LONGEST_VALUE)
 
 
 def _short(text: str, most: int) -> str:

@@ -22,9 +22,9 @@ from distrust.common.messages.policy_spec import (
     LEAST_BETA,
     MOST_ROUNDS,
     NO_EVENT,
-    ArmSpec,
     Failure,
     FirstBatch,
+    PolicySpec,
     RoundSize,
     event_share,
 )
@@ -32,7 +32,7 @@ from distrust.common.messages.policy_spec import (
 DEFAULT = "successive-elimination"
 
 
-class SuccessiveEliminationSpec(ArmSpec):
+class SuccessiveEliminationSpec(PolicySpec):
     """Successive elimination in batches of base^b clients an arm, from b = `first_batch` on (MAB Algorithm 1).
 
     base       2 when absent (MAB Remark 4 allows 4), or 4 with the published code's constants.
@@ -78,7 +78,7 @@ class SuccessiveEliminationSpec(ArmSpec):
         return min(1.0, (3 if calibration == "paper" else 1) * self.failure)
 
 
-class DpSeSpec(ArmSpec):
+class DpSeSpec(PolicySpec):
     """DP-SE: epochs that look for gaps of 1/2, 1/4, … (Sajed & Sheffet 2019); lengths follow the mechanism's ε."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.dp_se:DpSe"
@@ -95,7 +95,7 @@ class DpSeSpec(ArmSpec):
         return self.failure
 
 
-class VbSdpAeSpec(ArmSpec):
+class VbSdpAeSpec(PolicySpec):
     """VB-SDP-AE: batches of 2^b clients an arm, estimates from all past data (Tenenbaum et al. 2021)."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.vb_sdp_ae:VbSdpAe"
@@ -112,7 +112,7 @@ class VbSdpAeSpec(ArmSpec):
         return self.failure
 
 
-class Ucb1Spec(ArmSpec):
+class Ucb1Spec(PolicySpec):
     """UCB1, one client a round (Auer et al. 2002): it insists on the mechanism `identity`."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.ucb1:Ucb1"
@@ -133,7 +133,7 @@ class Ucb1Spec(ArmSpec):
         return MOST_ROUNDS + 1
 
 
-class LinearPolicySpec(ArmSpec):
+class LinearPolicySpec(PolicySpec):
     """Numbers that all policies for linear bandits have.
 
     actions    the action set; a run file leaves it out, and the environment's is filled in.
@@ -237,7 +237,7 @@ class AlmostFreeSpec(LinearPolicySpec):
         return LARGEST_COHORT if self.model == "shuffled" else super().longest
 
 
-SPECS: tuple[type[ArmSpec], ...] = (
+SPECS: tuple[type[PolicySpec], ...] = (
     SuccessiveEliminationSpec,
     DpSeSpec,
     VbSdpAeSpec,
@@ -255,7 +255,7 @@ SPECS: tuple[type[ArmSpec], ...] = (
 
 
 def _complaint(found: object) -> str | None:
-    missing = subclass_of(ArmSpec, found)
+    missing = subclass_of(PolicySpec, found)
     if missing is None and not REFERENCE.fullmatch(str(getattr(found, "POLICY", ""))):
         return "it needs POLICY, the class that plays it, as `module:Name`"
     if missing is None and getattr(found, "__abstractmethods__", None):
@@ -265,7 +265,7 @@ def _complaint(found: object) -> str | None:
     return missing
 
 
-POLICIES: Catalogue[type[ArmSpec]] = Catalogue("policy", "policies", _complaint)
+POLICIES: Catalogue[type[PolicySpec]] = Catalogue("policy", "policies", _complaint)
 POLICIES.register({name: spec for spec in SPECS for name in typing.get_args(spec.model_fields["name"].annotation)})
 
 
@@ -276,9 +276,9 @@ def _name(value: Any) -> str | None:
 
 
 if TYPE_CHECKING:
-    PolicySpec = Annotated[ArmSpec, "one of SPECS"]
+    AnyPolicySpec = Annotated[PolicySpec, "one of SPECS"]
 else:
-    PolicySpec = Annotated[
+    AnyPolicySpec = Annotated[
         Union[tuple(Annotated[spec, Tag(name)] for name, spec in POLICIES.items())],  # noqa: UP007 - `|` takes no tuple
         Discriminator(_name),
         OnTheWire(POLICIES),

@@ -59,7 +59,7 @@ class RoundSize:
     active: int
 
 
-class ArmSpec(Message):
+class PolicySpec(Message):
     """Facts that every policy states of itself. Clients check a round against them.
 
     POLICY      the class that plays it, as `module:Name`.

@@ -1,4 +1,4 @@
-"""Defines how a cohort stands at an intermediary, for clients, server and operator; and transcripts of a party."""
+"""Defines how a cohort stands at an intermediary and at the server, and transcripts of a party."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -14,6 +14,10 @@ STATEMENT = 32  # bytes of a digest
 
 CohortStage = Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
 """A cohort's stage as clients and the operator read it: an open stage of either intermediary, or an end."""
+
+
+CohortState = Literal["planned", "open", "released", "aborted"]
+"""A cohort's state at the server."""
 
 
 class Inbox(Message):
@@ -67,7 +71,13 @@ class StatementList(Message):
 
 
 class CohortEntry(Message):
-    """One cohort in one line. `answered`: the clients whose message of the open stage is here; absent in every end."""
+    """One cohort in one line. The facts of the open stage are null or absent in every end.
+
+    answered      clients whose message of the open stage is here.
+    alive         slots that the open stage counts on: its members that have not left. In a first stage slots whose
+                  ticket was not handed out are among them, as an intermediary knows no slot before its first message.
+    seconds_left  until the open stage is closed at the latest, by this intermediary's clock; 0 when the time is over.
+    """
 
     cohort: Identifier
     run: Identifier
@@ -75,6 +85,8 @@ class CohortEntry(Message):
     clients: int
     stage: CohortStage
     answered: int | None = None
+    alive: Annotated[int | None, Field(ge=0, exclude_if=lambda value: value is None)] = None
+    seconds_left: Annotated[float | None, Field(ge=0, exclude_if=lambda value: value is None)] = None
 
 
 class CohortList(Message):
@@ -82,6 +94,29 @@ class CohortList(Message):
 
     version: Version = 1
     cohorts: list[CohortEntry]
+
+
+class CohortView(Message):
+    """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units.
+
+    counts    of dealt actions: survivors by action, like `estimate`, in the order of the decision's list.
+    liars     slots of clients that provably dealt, confirmed or returned false shares, as the aggregator names them.
+    disputes  pairs of clients of which one lied, and the aggregator cannot tell which.
+    """
+
+    cohort: Identifier
+    arm: int | None
+    attempt: int
+    clients: int
+    granted: int
+    state: CohortState
+    survivors: int | None = None
+    lost: int | None = None
+    estimate: list[float] | None = None
+    counts: list[Annotated[int, Field(ge=0)]] | None = None
+    liars: list[int] = Field(default_factory=list)
+    disputes: int = 0
+    reason: str | None = None
 
 
 class TranscriptEntry(Message):

@@ -17,9 +17,8 @@ from fractions import Fraction
 from functools import lru_cache, partial
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import betainc, betaincc, ndtri
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf, Table, check_length, check_probability, tabulate, tail_reach
@@ -81,8 +80,8 @@ class Binomial:
         """Return whether P(|X - mean| > gap + steps) ≤ p."""
         mean, far = Fraction(self.mean), gap + steps
         below, above = math.ceil(mean - far) - 1, math.floor(mean + far) + 1
-        low = betaincc(below + 1, self.trials - below, self.chance) if below >= 0 else 0.0
-        high = betainc(above, self.trials - above + 1, self.chance) if above <= self.trials else 0.0
+        low = scipy.special.betaincc(below + 1, self.trials - below, self.chance) if below >= 0 else 0.0
+        high = scipy.special.betainc(above, self.trials - above + 1, self.chance) if above <= self.trials else 0.0
         return float(low + high) <= p * (1 - TIE)
 
     def reaches(self, lost: float) -> tuple[int, int]:
@@ -158,13 +157,13 @@ def worst_quantile(coins: int, least: float, p: float) -> float:
     low, high = (halves - 1) / 2, math.nextafter(halves / 2, 0)  # T falls steadily in between and jumps at the end
     if tails.beyond(high) > p:
         return halves / 2
-    root = float(brentq(lambda w: tails.beyond(w) - p, low, high, xtol=1e-13 * low))
+    root = float(scipy.optimize.brentq(lambda w: tails.beyond(w) - p, low, high, xtol=1e-13 * low))
     return min(root * (1 + 1e-12), halves / 2, coins * (1 - least))
 
 
 def _halves(tails: "WorstTails", p: float, most: int) -> int:
     """Return the least h ≥ 2 with T(h/2) ≤ p, at most `most`; the normal quantile of fair coins is close to it."""
-    low, high, guess = 2, most, round(-float(ndtri(p / 2)) * math.sqrt(tails.coins))
+    low, high, guess = 2, most, round(-float(scipy.special.ndtri(p / 2)) * math.sqrt(tails.coins))
     for near in (guess - 3, guess + 3):
         if low < near < high:
             low, high = (near + 1, high) if tails.beyond(near / 2) > p else (low, near)
@@ -205,7 +204,7 @@ class WorstTails:
 
 def _short(n: int, w: float, k: Floats) -> Floats:
     """Return f(w, k) = P(Bin(n, (k + w)/n) ≤ k), as an incomplete beta function; 0 for negative k."""
-    tails: Floats = betainc(n - k, np.maximum(k, 0) + 1, np.clip((n - k - w) / n, 0, 1))
+    tails: Floats = scipy.special.betainc(n - k, np.maximum(k, 0) + 1, np.clip((n - k - w) / n, 0, 1))
     return np.where(k < 0, 0.0, tails)
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import gammaincc, gammaln, ndtr, ndtri
 
 from distrust.common.bandit.error_law import How
 from distrust.common.noise.law import check_probability
@@ -33,18 +32,18 @@ class Gaussian:
     def quantile(self, p: float) -> float:
         """Return the q with P(|X| > q) = p."""
         check_probability(p)
-        return -self.std * float(ndtri(p / 2))
+        return -self.std * float(scipy.special.ndtri(p / 2))
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return P(X > x)."""
-        return np.asarray(ndtr(-x / self.std), dtype=np.float64)
+        return np.asarray(scipy.special.ndtr(-x / self.std), dtype=np.float64)
 
     def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return E cos tX of one of `terms` equal shares."""
         return np.asarray(np.exp(-((t * self.std) ** 2) / (2 * terms)), dtype=np.float64)
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.float64]:
-        return np.asarray(ndtri(uniforms(stream, count)) * self.std, dtype=np.float64)
+        return np.asarray(scipy.special.ndtri(uniforms(stream, count)) * self.std, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,8 @@ class Laplace:
         if self.terms == 1:
             return -self.scale * math.log(p)
         high = 2 * math.sqrt(self.terms * math.log(2 / p)) + 2 * math.log(2 / p)  # sub-gamma tail
-        found = brentq(lambda q: math.log(2 * self._tail(np.array([q]))[0] / p), 0.0, high, xtol=1e-12 * high)
+        excess = lambda q: math.log(2 * self._tail(np.array([q]))[0] / p)  # noqa: E731
+        found = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
         return self.scale * float(found)
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -90,8 +90,9 @@ class Laplace:
         low, high = max(0.0, n - reach), n + reach + 60
         nodes, weights = _rule(NODES)
         y = (low + high) / 2 + nodes * (high - low) / 2
-        density = np.exp((n - 1) * np.log(y) - y - gammaln(n))
-        return np.asarray(gammaincc(n, q[:, np.newaxis] + y) @ (weights * density) * (high - low) / 2, dtype=np.float64)
+        density = np.exp((n - 1) * np.log(y) - y - scipy.special.gammaln(n))
+        upper = scipy.special.gammaincc(n, q[:, np.newaxis] + y)
+        return np.asarray(upper @ (weights * density) * (high - low) / 2, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,10 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
 
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)
-    found = high if excess(high) >= 0 else float(brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
+    if excess(high) >= 0:
+        found = high
+    else:
+        found = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
     return min(found * (1 + 1e-10), drawn + terms)
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import mpmath
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from distrust.common.bandit.error_law import How
 from distrust.common.errors import BadParameter
@@ -125,6 +124,8 @@ def gaussian_table(variance: float) -> Table:
         allowed = f"at most {LARGEST_VARIANCE:.4g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("variance of the noise", variance, allowed)
     bits = PRECISION + 64
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(bits + 64):
         a = mpmath.exp(-1 / (2 * mpmath.mpf(variance)))
         first, square = (int(mpmath.floor(power * mpmath.mpf(2) ** bits)) for power in (a, a * a))
@@ -251,7 +252,7 @@ def _tilt(variance: float, mean: float) -> float:
         weights = np.exp(logs + s * x - (logs + s * x).max())
         return float((weights @ x) / weights.sum()) - mean
 
-    return float(brentq(excess, 0.0, top, xtol=1e-14 * top, rtol=1e-14))
+    return float(scipy.optimize.brentq(excess, 0.0, top, xtol=1e-14 * top, rtol=1e-14))
 
 
 def _one_term(variance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
 
-import mpmath
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import betaincc
 
 from distrust.common.bandit.error_law import How
 from distrust.common.errors import BadParameter
@@ -91,6 +89,8 @@ def polya_table(shape: Fraction, scale: float) -> Table:
     if scale > LONGEST_SCALE:
         allowed = f"at most {LONGEST_SCALE:g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("scale of the noise", scale, allowed)
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(PRECISION + 64):
         beta = int(mpmath.floor(mpmath.exp(-1 / mpmath.mpf(scale)) * mpmath.mpf(2) ** PRECISION))
     r, unit = shape.numerator, shape.denominator
@@ -139,7 +139,7 @@ class PolyaTails:
 
         if excess(0.0) <= 0:
             return 0
-        found = math.ceil(float(brentq(excess, 0.0, most, xtol=1e-3)))
+        found = math.ceil(float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-3)))
         near = range(max(0, found - 2), found + 3)
         return next((q for q in near if excess(q) <= 0), most)
 
@@ -149,7 +149,7 @@ class PolyaTails:
         # is spread over many thousands of integers, the terms lie on a smooth curve that begins and ends at 0. So the
         # sum is its integral but for one part in 24 σ² (the midpoint rule, by Euler and Maclaurin), and a few hundred
         # of Gauss and Legendre's nodes find the integral to eleven digits.
-        return 2 * float(masses @ betaincc(self.shape, places + q + 1, -math.expm1(-1 / self.scale)))
+        return 2 * float(masses @ scipy.special.betaincc(self.shape, places + q + 1, -math.expm1(-1 / self.scale)))
 
     def _masses(self) -> tuple[Floats, Floats]:
         """Return nodes, and their masses under the law of B: a density by Stirling's formula that adds up to 1."""

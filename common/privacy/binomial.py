@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincc
 
 LARGEST_EPSILON = 1e4
 FARTHEST = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
@@ -86,8 +86,8 @@ class _Side:
     def below(self, k: int) -> float:
         """Return A = P(X ≤ k)."""
         if self.up:
-            return float(betainc(self.trials - k, k + 1, self.chance))
-        return float(betaincc(k + 1, self.trials - k, self.chance))
+            return float(scipy.special.betainc(self.trials - k, k + 1, self.chance))
+        return float(scipy.special.betaincc(k + 1, self.trials - k, self.chance))
 
     def log_ratio(self, k: int) -> float:
         """Return ln P(X = k)/P(X = k - g): the product of B/A with p and 1 more in every numerator."""

@@ -7,8 +7,7 @@ most αρ at every order α: Δ²/(2σ²) for the continuous law, and for the di
 import math
 from functools import lru_cache
 
-from scipy.optimize import brentq, minimize_scalar
-from scipy.special import erfcx, ndtr
+import scipy
 
 LARGEST_EPSILON = 1e4
 LOG_ROOT = math.log(2 * math.pi) / 2
@@ -20,7 +19,7 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
     # e^ε φ(ε/r + r/2) = φ(ε/r - r/2), so the difference is one density times a difference of Mills' ratios.
     near, far = epsilon / ratio - ratio / 2, epsilon / ratio + ratio / 2
     if near < 0:
-        return float(ndtr(-near)) - _density(near) * _mills(far)
+        return float(scipy.special.ndtr(-near)) - _density(near) * _mills(far)
     return _density(near) * (_mills(near) - _mills(far))
 
 
@@ -44,7 +43,8 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
         return 0.0
     if gaussian_delta(ratio, LARGEST_EPSILON) > delta:
         return math.inf
-    found = float(brentq(lambda epsilon: gaussian_delta(ratio, epsilon) - delta, 0.0, LARGEST_EPSILON, xtol=1e-15))
+    excess = lambda epsilon: gaussian_delta(ratio, epsilon) - delta  # noqa: E731
+    found = float(scipy.optimize.brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-15))
     while gaussian_delta(ratio, found) > delta:
         found = found * (1 + TINY) + 1e-15
     return found
@@ -58,7 +58,7 @@ def largest_ratio(epsilon: float, delta: float) -> float:
         spent = gaussian_delta(math.exp(log_ratio), epsilon)
         return math.log(max(spent, 1e-300) / delta)
 
-    found = math.exp(float(brentq(excess, math.log(1e-9), math.log(1e3), xtol=1e-13)))
+    found = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-9), math.log(1e3), xtol=1e-13)))
     while gaussian_delta(found, epsilon) > delta:
         found *= 1 - TINY
     return found
@@ -71,7 +71,8 @@ def zcdp_epsilon(rho: float, delta: float) -> tuple[float, float]:
         order = 1 + math.exp(log_excess)
         return rho * order + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
-    best = minimize_scalar(spent, bounds=(math.log(1e-3), math.log(1e6)), method="bounded", options={"xatol": 1e-6})
+    ends = math.log(1e-3), math.log(1e6)
+    best = scipy.optimize.minimize_scalar(spent, bounds=ends, method="bounded", options={"xatol": 1e-6})
     return max(0.0, float(best.fun)), 1 + math.exp(float(best.x))
 
 
@@ -82,7 +83,7 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     def excess(log_rho: float) -> float:
         return zcdp_epsilon(math.exp(log_rho), delta)[0] / epsilon - 1
 
-    found = math.exp(float(brentq(excess, math.log(1e-12), math.log(1e3), xtol=1e-11)))
+    found = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-12), math.log(1e3), xtol=1e-11)))
     while zcdp_epsilon(found, delta)[0] > epsilon:
         found *= 1 - 1e-11
     return found
@@ -94,4 +95,4 @@ def _density(x: float) -> float:
 
 def _mills(x: float) -> float:
     """Return Φ(-x) / φ(x) for x ≥ 0."""
-    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
+    return math.sqrt(math.pi / 2) * float(scipy.special.erfcx(x / math.sqrt(2)))

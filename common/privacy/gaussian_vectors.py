@@ -11,9 +11,8 @@ from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from scipy.special import ndtri, ndtri_exp
 
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, gaussian_reach
 from distrust.common.noise.law import LIMIT, Pmf
@@ -124,7 +123,8 @@ def rounded_log_delta(move: Move, variance: float, epsilon: float) -> float:
         return log_gaussian_delta(ratio, epsilon) + move.log_moment(rate) - rate * square
 
     bounds = (math.log(move.unrounded), math.log(move.squared_l2))
-    return min(most, float(minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR}).fun))
+    found = scipy.optimize.minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR})
+    return min(most, float(found.fun))
 
 
 def rounded_epsilon(move: Move, variance: float, delta: float) -> float:
@@ -220,9 +220,10 @@ class Covering:
         inner = int(np.argmax(above <= 0)) if above.min() <= 0 else above.size
         if inner + most >= logs.size:
             return 0.0
+        ndtri = scipy.special.ndtri
         mirrored = ndtri(np.minimum(tails[1 : most // 2 + 2] + self.eta, 1.0))[::-1]  # T(j) = 1 - T(1 - j), j ≤ 0
         starts = np.concatenate((mirrored, -ndtri(above[:inner])))  # b(j) from below, j = -⌊most/2⌋ … inner
-        ends = -ndtri_exp(logs[1 : inner + most + 1])  # a(k) from above, k = 1 … inner + most
+        ends = -scipy.special.ndtri_exp(logs[1 : inner + most + 1])  # a(k) from above, k = 1 … inner + most
         return 1 / _largest_slope(starts, -(most // 2), ends, 1 / math.sqrt(own)) ** 2
 
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf
@@ -112,7 +112,7 @@ def least_epsilon(excess: Callable[[float], float]) -> float:
         low, high = high, 2 * high
     while excess(low) <= 0:
         low, high = low / 2, low
-    found = float(brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
     while excess(found) > 0:
         found *= 1 + DIGITS
     return found

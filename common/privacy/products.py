@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import brentq
 
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.hockey_stick import FAINT, least_epsilon
@@ -110,7 +109,7 @@ class GridLosses:
             high *= 2
             if high > STEEPEST:
                 return high
-        return float(brentq(lacks, 0.0, high, xtol=1e-3, rtol=1e-3))
+        return float(scipy.optimize.brentq(lacks, 0.0, high, xtol=1e-3, rtol=1e-3))
 
     def _power(
         self, tilted: NDArray[np.float64], tilt: float
@@ -123,14 +122,14 @@ class GridLosses:
         size = self.count * (self.masses.size - 1) + 1
         mean = float(tilted @ self.losses)
         spread = math.sqrt(self.count * float(tilted @ (self.losses - mean) ** 2))
-        length = next_fast_len(math.ceil(2 * WINDOW * spread / self.cell) + 1, real=True)
+        length = scipy.fft.next_fast_len(math.ceil(2 * WINDOW * spread / self.cell) + 1, real=True)
         if size <= max(SHORT, length):
-            length = next_fast_len(size, real=True)
-            masses = irfft(rfft(tilted, length) ** self.count, length)[:size]
+            length = scipy.fft.next_fast_len(size, real=True)
+            masses = scipy.fft.irfft(scipy.fft.rfft(tilted, length) ** self.count, length)[:size]
             sums = self.cell * np.arange(self.count * self.first, self.count * self.first + size, dtype=np.float64)
             return sums, np.maximum(masses, 0.0), -math.inf
         folded = np.bincount(np.arange(tilted.size) % length, weights=tilted, minlength=length)
-        masses = irfft(rfft(folded) ** self.count, length)
+        masses = scipy.fft.irfft(scipy.fft.rfft(folded) ** self.count, length)
         start = round(self.count * mean / self.cell) - length // 2  # the loss of the window's beginning, in cells
         sums = self.cell * np.arange(start, start + length, dtype=np.float64)
         steeper = tilt + WINDOW / spread

@@ -4,14 +4,16 @@ They find the least noise for a target, and the coarsest grid that needs enough 
 (`snap_up`), and linear algebra has one thread (`one_thread`): last bits differ between processors and numbers of cores.
 """
 
+import importlib
 import math
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
-from scipy.optimize import brentq
-from threadpoolctl import threadpool_limits
+import scipy
+from threadpoolctl import ThreadpoolController
 
 from distrust.common.errors import BadParameter
 
@@ -37,8 +39,19 @@ def one_thread() -> AbstractContextManager[Any]:
     Every program that plays a run takes one, in process or over services, so that its numbers do not depend on the
     number of cores. Matrices are small here: more threads would only wait for each other.
     """
-    limits: AbstractContextManager[Any] = threadpool_limits(1)  # untyped
+    # SciPy's modules are imported when they are first used, and a limit holds for libraries that are there already.
+    importlib.import_module("scipy.linalg")
+    limits: AbstractContextManager[Any] = _libraries(len(sys.modules)).limit(limits=1)  # untyped
     return limits
+
+
+@lru_cache(maxsize=1)
+def _libraries(_modules: int) -> Any:
+    """Return the libraries of linear algebra in this process. Looking for them takes a millisecond.
+
+    _modules  how many modules are imported: a library is loaded by the import of one, and looked for again then.
+    """
+    return ThreadpoolController()
 
 
 def snap_up(value: float) -> float:
@@ -96,7 +109,7 @@ def _crossing(falling: Callable[[int], float], first: int, reach: int) -> int:
     while at(low) <= 0:
         low, high, reach = low - reach, low, 2 * reach
     if high - low > 1:
-        high = round(brentq(lambda real: at(round(real)), low, high, xtol=0.25, rtol=1e-15))
+        high = round(scipy.optimize.brentq(lambda real: at(round(real)), low, high, xtol=0.25, rtol=1e-15))
     while at(high) > 0:
         high += 1
     while at(high - 1) <= 0:
@@ -134,7 +147,7 @@ def least_root(excess: Callable[[float], float], guess: float, slack: float = SL
         low -= 0.2
     while at(high) > 0:
         high += 0.2
-    found = float(brentq(at, low, high, xtol=slack / 4))
+    found = float(scipy.optimize.brentq(at, low, high, xtol=slack / 4))
     while at(found) > 0:
         found += slack / 4
     return math.exp(found)

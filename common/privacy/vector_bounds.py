@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
@@ -341,7 +341,8 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 
     if variance < LEAST_VARIANCE * grid.precision**2:
         return math.inf
     guess = _gaussian_order(variance / times, grid, left)
-    best = minimize_scalar(spent, bounds=(guess - 1.5, guess + 1.5), method="bounded", options={"xatol": 1e-3})
+    ends = guess - 1.5, guess + 1.5
+    best = scipy.optimize.minimize_scalar(spent, bounds=ends, method="bounded", options={"xatol": 1e-3})
     return max(0.0, float(best.fun))
 
 
@@ -377,5 +378,5 @@ def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int,
         return price * budget + dimension * max(0.0, intervals.highest(price, power))
 
     far = 1 + math.log1p(dimension) / 2 + math.log(shifts[-1])
-    found = minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
+    found = scipy.optimize.minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
     return min(float(found.fun), dual(0.0))

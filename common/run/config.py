@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from distrust.common.mechanisms import MechanismSpec
-from distrust.common.messages.policy import PolicySpec, SuccessiveEliminationSpec
+from distrust.common.messages.policy import AnyPolicySpec, SuccessiveEliminationSpec
 from distrust.common.messages.policy_spec import RoundSize
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.wire import Identifier, Message, Version
@@ -56,7 +56,7 @@ class RunConfig(Message):
     run: Identifier
     arms: Annotated[int, Field(ge=2, le=100_000, description="K")]
     horizon: Annotated[int, Field(ge=2, le=10**9, description="T: pulls in all, most often one a client")]
-    policy: PolicySpec = SuccessiveEliminationSpec()
+    policy: AnyPolicySpec = SuccessiveEliminationSpec()
     mechanism: MechanismSpec
     intermediary: IntermediarySpec = IntermediarySpec()
     unsafe: UnsafeSpec | None = None

@@ -7,12 +7,12 @@ from pydantic import Field, model_validator
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.status import CohortView
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Blob, Identifier, Message, Version
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
-CohortState = Literal["planned", "open", "released", "aborted"]
 
 
 class ArmView(Message):
@@ -92,29 +92,6 @@ class RunList(Message):
 
     version: Version = 1
     runs: list[RunLine]
-
-
-class CohortView(Message):
-    """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units.
-
-    counts    of dealt actions: survivors by action, like `estimate`, in the order of the decision's list.
-    liars     slots of clients that provably dealt, confirmed or returned false shares, as the aggregator names them.
-    disputes  pairs of clients of which one lied, and the aggregator cannot tell which.
-    """
-
-    cohort: Identifier
-    arm: int | None
-    attempt: int
-    clients: int
-    granted: int
-    state: CohortState
-    survivors: int | None = None
-    lost: int | None = None
-    estimate: list[float] | None = None
-    counts: list[Annotated[int, Field(ge=0)]] | None = None
-    liars: list[int] = Field(default_factory=list)
-    disputes: int = 0
-    reason: str | None = None
 
 
 class RoundReport(Message):

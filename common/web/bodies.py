@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -21,7 +22,7 @@ from distrust.common.errors import BadMessage, Unauthorized
 from distrust.common.web.client import Problem
 from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
-from distrust.common.web.problems import bad_fields, document, render
+from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, render
 from distrust.common.web.settings import ServiceSettings
 
 SMALL = 16 * 1024
@@ -126,6 +127,8 @@ class Visit:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            for name, value in NO_SNIFFING.items():
+                MutableHeaders(scope=message).setdefault(name, value)
         await self._send(message)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
 
@@ -44,7 +44,7 @@ class IntermediaryApi(Protocol):
     def open(self, cohort: Cohort) -> Cohort: ...
     def terms(self, name: str) -> Cohort: ...
     def known_terms(self, name: str) -> Cohort | None: ...
-    def cohorts(self, *, only_open: bool = False) -> CohortList: ...
+    def cohorts(self, *, only_open: bool = False, run: str | None = None, limit: int | None = None) -> CohortList: ...
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
     def batch(self, name: str) -> BatchAnswer | bytes: ...
@@ -88,10 +88,14 @@ async def terms(cohort: str, party: PartyDep) -> Cohort:
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))
 def cohorts(
-    party: PartyDep, *, only_open: Annotated[bool, Query(alias="open", description="leave out what is over")] = False
+    party: PartyDep,
+    *,
+    only_open: Annotated[bool, Query(alias="open", description="leave out what is over")] = False,
+    run: Annotated[str | None, Query(max_length=80, description="only cohorts of this run")] = None,
+    limit: Annotated[int | None, Query(ge=1, le=1000, description="the oldest ones only")] = None,
 ) -> CohortList:
-    """Return the cohorts and where each stands."""
-    return party.cohorts(only_open=only_open)
+    """Return the cohorts and where each stands: its stage, who answered, who is alive, the seconds left."""
+    return party.cohorts(only_open=only_open, run=run, limit=limit)
 
 
 @router.post("/cohorts/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
@@ -136,14 +140,15 @@ def _final(answer: BatchAnswer | bytes) -> bool:
     return isinstance(answer, bytes) or answer.state != "waiting"
 
 
-class TranscriptReaders:
-    """Lets pages of named origins read transcripts with a reader's own token: GET alone, and no other path (CORS).
+class PageReaders:
+    """Lets pages of named origins read transcripts and the list of cohorts, with a reader's own token (CORS).
 
-    The page of a cohort comes from the server. A reader's browser puts the parties' transcripts together, so that the
-    server never asks an intermediary for them. For any other origin the answers have no header that opens them.
+    GET alone, and no other path. The pages come from the server. A reader's browser puts together what each party
+    tells, so that the server never asks an intermediary for a transcript. For any other origin the answers have no
+    header that opens them.
     """
 
-    _PATH = re.compile(r"/v1/cohorts/[^/]+/messages")
+    _PATH = re.compile(r"/v1/cohorts(/[^/]+/messages)?")
     _PREFLIGHT_SECONDS = "600"
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -168,6 +173,7 @@ class TranscriptReaders:
         asked = headers.get("access-control-request-method")
         if known and scope["method"] == "OPTIONS" and asked == "GET":
             allowed = {
+                **NO_SNIFFING,
                 "Access-Control-Allow-Methods": "GET",
                 "Access-Control-Allow-Headers": "Authorization",
                 "Access-Control-Max-Age": self._PREFLIGHT_SECONDS,
@@ -189,7 +195,7 @@ def wire(
     """Return the app of an intermediary with its `own` routes. Raises Unavailable, BadParameter for its database."""
     app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
     if settings.dashboard_origins:
-        app.add_middleware(TranscriptReaders, origins=settings.dashboard_origins)
+        app.add_middleware(PageReaders, origins=settings.dashboard_origins)
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
     app.state.database = database

@@ -16,6 +16,9 @@ from distrust.common.messages.explain import explain_all
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
+NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
+"""Header of every answer: a browser takes it for what its content type says, not for a script or a page."""
+
 CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
 _MOST_LINES = 20  # in an answer to a bulk body of bad items
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
@@ -40,10 +43,13 @@ def render(error: ProtocolError) -> Response:
 
 
 def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Response:
-    """Return a problem document; with status 429 or 503 it has a Retry-After header."""
+    """Return a problem document; with status 429 or 503 it has a Retry-After header.
+
+    An unexpected error's answer passes no other place that could set headers.
+    """
     members = {**extra, "type": urn, "title": code.replace("-", " "), "status": status, "detail": detail}
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else None
-    return Response(json.dumps(members), status, headers, MEDIA_TYPE)
+    retry = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    return Response(json.dumps(members), status, {**NO_SNIFFING, **retry}, MEDIA_TYPE)
 
 
 def bad_fields(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> BadMessage:

@@ -2,13 +2,15 @@
 
 import ipaddress
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.common.errors import BadParameter
+from distrust.common.messages.explain import hide_passwords
 from distrust.common.web.waiting import MOST_WAITS
 
 
@@ -37,6 +39,10 @@ class ServiceSettings(BaseSettings):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")
     ] = "info"
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Yield names and values for `repr`, without the passwords of addresses."""
+        return hide_passwords(super().__repr_args__())
 
     @property
     def database_url(self) -> str:
@@ -76,13 +82,13 @@ class IntermediarySettings(ServiceSettings):
         str,
         Field(
             pattern=r"^(https?://[^/?#@*,\s]+(,https?://[^/?#@*,\s]+)*)?$",
-            description="http(s)://host:port of the server's pages, commas between; unset: no page reads transcripts",
+            description="http(s)://host:port of the server's pages, commas between; unset: no page reads anything",
         ),
     ] = ""
 
     @property
     def dashboard_origins(self) -> tuple[str, ...]:
-        """Return the origins whose pages may read transcripts with a reader's token, as browsers send them."""
+        """Return the origins whose pages may read transcripts and the list of cohorts, as browsers send them."""
         return tuple(filter(None, self.dashboard_origin.lower().split(",")))
 
     def inspector_token(self) -> str | None:

@@ -17,7 +17,7 @@ from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_p
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
-from distrust.lab.cli.console import examples, out
+from distrust.lab.cli.console import JsonOption, examples, out
 from distrust.lab.cli.privacy import (
     Batches,
     Clients,
@@ -35,7 +35,6 @@ from distrust.lab.cli.privacy import (
     Scale,
     Survivors,
 )
-from distrust.lab.cli.run import JsonOption
 from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.stack import Stack
 

@@ -1,17 +1,21 @@
 """Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
 
 import errno
+import json as json_text
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Annotated, Any, NoReturn
 
+import typer
 from rich.console import Console
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed
+from distrust.lab.stack.data_dir import check_target, write_result
 
 FAILED = 1
 BAD_INPUT = 2
@@ -59,7 +63,9 @@ def _flushed(command: Callable[[], object]) -> int:
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
         err.print(as_typed(error, sys.argv[1:]), markup=False)
-        return FAILED if isinstance(error, RunFailed) else TRY_LATER if error.status in BUSY else BAD_INPUT
+        if isinstance(error, RunFailed):
+            return FAILED
+        return TRY_LATER if error.status in BUSY else BAD_INPUT
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:
@@ -95,6 +101,35 @@ def as_typed(error: ProtocolError, words: Sequence[str]) -> str:
 def examples(*commands: str) -> str:
     """Return the end of a command's help. The mark keeps the line breaks."""
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
+def _checked_json(target: str | None) -> str | None:
+    """Return the target of --json. A file that cannot be written is refused before the work, not after it."""
+    if target not in (None, "-"):
+        check_target(Path(target), "json")
+    return target
+
+
+def checked_out(path: Path) -> Path:
+    """Return the path of a file that a command will write, likewise."""
+    check_target(path, "out")
+    return path
+
+
+JsonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write the facts as one JSON object; - for stdout", callback=_checked_json
+    ),
+]
+
+
+def say(fact: Any, text: str, target: str | None) -> None:
+    """Print a fact for people, as text, and write it as JSON to a file; with `-` as JSON alone, on stdout."""
+    if target != "-":
+        out.print(text, markup=False)
+    if target is not None:
+        write_result(json_text.dumps(fact, ensure_ascii=False) + "\n", target)
 
 
 def _interrupted() -> int:

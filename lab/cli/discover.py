@@ -1,13 +1,15 @@
-"""Implements `distrust list`, `init` and `doctor`: what there is, a first run file, and what this machine lacks."""
+"""Implements `distrust list`, `init`, `config` and `doctor`: what there is, run files, and what this machine lacks."""
 
 import json as json_text
 import os
 import platform
+import re
 import shutil
 import socket
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -20,13 +22,12 @@ from rich.table import Table
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import FAILED, examples, out
-from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, write_result, writing
+from distrust.lab.cli.console import FAILED, JsonOption, examples, out, say
+from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, check_target, write_result, writing
 from distrust.lab.stack.stack import BASE_PORT
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-JsonOption = Annotated[str | None, typer.Option("--json", help="Write it as JSON; - for stdout")]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
 State = Literal["ok", "warn", "broken"]
 
@@ -77,9 +78,9 @@ def list_command(
 def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
     """Yield name and meaning of each thing of a kind. The code behind a kind takes up to a second to import."""
     if kind is Kind.FIGURES:
-        from distrust.lab.sweep.cells import known_experiments, load_experiment  # noqa: PLC0415
+        from distrust.lab.sweep.cells import known_experiments, read_experiment  # noqa: PLC0415
 
-        yield from ((name, load_experiment(name).title) for name in known_experiments())
+        yield from ((name, read_experiment(name).title) for name in known_experiments())
     elif kind is Kind.RUNS:
         yield from _runs(data_dir)
     else:
@@ -114,7 +115,9 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
         return
     try:
         # As a URI, because "?" and "#" in a folder's name would begin options, such as to create the file.
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        # Without a log of commits beside the file SQLite would make an empty one, and leave it there.
+        how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True)) as database:
             # All at once: a snapshot that stays open would keep a running server from emptying its log.
             yield from database.execute("SELECT run, state FROM runs ORDER BY rowid").fetchall()
     except sqlite3.Error as error:
@@ -124,6 +127,19 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
 
 MODELS = ("distributed", "local", "shuffle", "central", "none")
 """Models of trust, in the order in which `init` tries their mechanisms."""
+
+KINDS = {
+    "arms": "an environment of separate arms",
+    "linear": "a linear environment",
+    "contextual": "a contextual environment",
+}
+"""What a policy needs, by the kind of its rewards."""
+
+EXAMPLES = {
+    "bernoulli": "means = [0.3, 0.5, 0.6, 0.7]  # each arm's chance of a reward of 1\n",
+    "auto-lending": "made_up = 10_000         # made-up customers; `file` names the real ones\n",
+}
+"""By environment, the key that it cannot do without, with a value to begin with."""
 
 TEMPLATE = """\
 # A run of distrust. Play it with: distrust run {path}
@@ -144,7 +160,7 @@ corrupt = 0.1            # clients that may collude with it
 
 [environment]            # the clients' simulated world: it never leaves their side
 name = "{environment}"
-seed = 1
+{example}seed = 1
 
 [fleet]                  # the processes that play the clients
 processes = 2
@@ -159,28 +175,77 @@ def init_command(
     policy: Annotated[str | None, typer.Option("--policy", help="Its policy; the usual one")] = None,
     mechanism: Annotated[str | None, typer.Option("--mechanism", help="Its mechanism; one that fits")] = None,
     environment: Annotated[str | None, typer.Option("--environment", help="Its world; one that fits")] = None,
+    json: JsonOption = None,
 ) -> None:
     """Write a commented run file that plays."""
-    from distrust.lab.run.run_file import BadRunFile, parse  # noqa: PLC0415 - takes a second to import
-
     if path.exists():
         raise BadParameter("RUN.toml", str(path), "is there already; name another file")
-    refusals: list[str] = []
+    check_target(path, "RUN.toml")
+    text, refusal = _first_that_plays(path, policy, mechanism, environment)
+    if text is None:
+        raise _misfit(path, policy, mechanism, environment, refusal)
+    with writing(path, "RUN.toml"):
+        path.write_text(text, "utf-8")
+    words = tomllib.loads(text)
+    named = {kind: words[kind]["name"] for kind in ("policy", "mechanism", "environment")}
+    play = f"{path}: play it with `distrust run {path}`, or add --in-process"
+    say({"file": str(path), "run": words["run"], **named}, play, json)
+
+
+def _first_that_plays(
+    path: Path, policy: str | None, mechanism: str | None, environment: str | None
+) -> tuple[str | None, str]:
+    """Return the text of the best run file that is accepted, or None; and the last refusal."""
+    from distrust.lab.run.run_file import BadRunFile, parse  # noqa: PLC0415 - takes half a second to import
+
+    refusal = ""
     for text in _run_files(path, policy, mechanism, environment):
         try:
             parse(text)
         except (BadRunFile, BadParameter) as error:
-            refusals.append(error.detail)
-            continue
-        with writing(path, "name another file"):
-            path.write_text(text, "utf-8")
-        out.print(f"{path}: play it with `distrust run {path}`, or add --in-process", markup=False)
-        return
-    raise BadParameter("policy", policy, f"nothing that was asked for fits it: {refusals[-1]}")
+            refusal = error.detail
+        else:
+            return text, refusal
+    return None, refusal
+
+
+def _misfit(
+    path: Path, policy: str | None, mechanism: str | None, environment: str | None, refusal: str
+) -> BadParameter:
+    """Return an error that names the options that do not go together, why, and the policies that would."""
+    from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
+
+    given = [("environment", environment), ("mechanism", mechanism), ("policy", policy)]
+    (field, value), *others = [(name, value) for name, value in given if value is not None]
+    rest = " and ".join(f"--{name} {value}" for name, value in reversed(others)) or "any policy"
+    fitting = []
+    for one in POLICIES:
+        with suppress(BadParameter):  # of another kind than the environment
+            fitting += [one] if _first_that_plays(path, one, mechanism, environment)[0] else []
+    instead = f"; policies that fit: {', '.join(fitting)}" if fitting else ""
+    return BadParameter(field, value, f"does not go with {rest}: {refusal}{instead}")
+
+
+@app.command("config", epilog=examples("distrust config first.toml > first.json"))
+def config_command(path: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file")]) -> None:
+    """Print the server's part of a run file as JSON.
+
+    It is all that the server gets: nothing of the environment but what the policy must know of it, and nothing of the
+    fleet. The form on the server's page loads it.
+    """
+    from distrust.common.privacy.searches import one_thread  # noqa: PLC0415
+    from distrust.lab.run.run_file import read  # noqa: PLC0415 - takes a second to import
+
+    with one_thread():
+        config = read(path).config
+    sys.stdout.write(config.model_dump_json(indent=2) + "\n")
 
 
 def _run_files(path: Path, policy: str | None, mechanism: str | None, environment: str | None) -> Iterator[str]:
-    """Yield run files for a policy, the best choice first. Raises BadParameter for a name that is not known."""
+    """Yield run files, the best choice first.
+
+    Raises BadParameter for a name that is not known, and for a policy and an environment of two kinds.
+    """
     from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
     from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
     from distrust.common.messages.policy import DEFAULT as USUAL  # noqa: PLC0415
@@ -194,24 +259,33 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
     for option, name, known in given:
         if name is not None and name not in known:
             raise BadParameter(option, name, f"must be one of {', '.join(known)}")
-    chosen = policy or USUAL
-    rewards = POLICIES[chosen].REWARDS
-    worlds = [environment] if environment else [one for one in ENVIRONMENTS if rewards == ENVIRONMENTS[one].REWARDS]
+    rewards = ENVIRONMENTS[environment].REWARDS if environment else POLICIES[policy or USUAL].REWARDS
+    likely = [policy] if policy else [USUAL, *(POLICIES if environment else ())]
+    policies = [one for one in likely if rewards == POLICIES[one].REWARDS]
+    if policy is not None and not policies:
+        needed = POLICIES[policy].REWARDS
+        fitting = ", ".join(one for one in ENVIRONMENTS if needed == ENVIRONMENTS[one].REWARDS)
+        others = ", ".join(one for one in POLICIES if rewards == POLICIES[one].REWARDS)
+        allowed = f"--policy {policy} needs {KINDS[needed]}: {fitting}; this one goes with {others}"
+        raise BadParameter("environment", environment, allowed)
+    like = [one for one in ENVIRONMENTS if rewards == ENVIRONMENTS[one].REWARDS]
+    worlds = [environment] if environment else sorted(like, key=lambda one: one in EXAMPLES)
     noises = [mechanism] if mechanism else sorted(MECHANISMS, key=lambda one: MODELS.index(MECHANISMS[one].model))
-    for world, noise in product(worlds, noises):
+    for chosen, world, noise in product(policies, worlds, noises):
         kind = MECHANISMS[noise]
         lines = [] if kind.model == "none" else ["epsilon = 1.0            # nats, a client"]
         lines += ["delta = 1e-6"] if kind.takes_delta else []
         lines += ["batches = 10_000         # length of the stream that it counts"] if kind.takes_batches else []
         yield TEMPLATE.format(
             path=path,
-            run=path.stem.lower().replace(" ", "-"),
+            run=re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("._-")[:80] or "run",
             horizon=20_000,
             policy=chosen,
             asks="batch = 20               # clients of a round\n" if rewards == "contextual" else "",
             mechanism=noise,
             privacy="".join(f"{line}\n" for line in lines),
             environment=world,
+            example=EXAMPLES.get(world, ""),
         )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.lab.cli.console import examples, out
+from distrust.lab.cli.console import JsonOption, examples, out, say
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -81,11 +81,16 @@ def _fleet_help(context: typer.Context) -> str:
     return formatter.getvalue().rstrip()
 
 
-@app.command("health", epilog=examples("distrust health http://127.0.0.1:8701"))
+@app.command("health", epilog=examples("distrust health http://127.0.0.1:8701 --json -"))
 def health_command(
     url: Annotated[str, typer.Argument(help="Address of a service, such as http://127.0.0.1:8701")],
+    *,
+    json: JsonOption = None,
 ) -> None:
-    """Ask a service whether it is ready."""
+    """Ask a service whether it is ready.
+
+    Exits 0 when it is. For any other answer, and for none, it prints no fact, says why on stderr and exits 75.
+    """
     try:
         address = urlsplit(url)
         kind = {"http": HTTPConnection, "https": HTTPSConnection}[address.scheme]
@@ -103,4 +108,4 @@ def health_command(
         connection.close()
     if answer.status != 200:
         raise Unavailable(f"{url}: {body}")
-    out.print("ready")
+    say({"url": url, "ready": True}, "ready", json)

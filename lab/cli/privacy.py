@@ -19,8 +19,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import Noise
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
-from distrust.lab.cli.console import err, examples, out
-from distrust.lab.cli.run import JsonOption
+from distrust.lab.cli.console import JsonOption, err, examples, out
 from distrust.lab.run.progress import working
 from distrust.lab.stack.data_dir import write_result
 

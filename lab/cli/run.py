@@ -14,10 +14,10 @@ from distrust.client.environments.contextual_mslr import build_contexts, write_c
 from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.privacy.searches import one_thread
-from distrust.lab.cli.console import err, examples, out
+from distrust.lab.cli.console import JsonOption, checked_out, err, examples, out, say
 from distrust.lab.cli.stack import DataOption, PortOption, named_services
 from distrust.lab.run import in_process
-from distrust.lab.run.connection import elsewhere
+from distrust.lab.run.connection import check_clients, elsewhere
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress, print_result
@@ -28,10 +28,17 @@ from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-tables = typer.Typer(help="Make the tables that environments draw from.", no_args_is_help=True, rich_markup_mode=None)
+tables = typer.Typer(
+    help="Make the tables that environments draw from.",
+    epilog=examples(
+        "distrust data mslr train.txt --out arms.csv --clusters 10",
+        "distrust data mslr-contexts train.txt --fit test.txt --out contexts.csv",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(tables, name="data")
 
-JsonOption = Annotated[str | None, typer.Option("--json", help="Write the result as one JSON object; - for stdout")]
 InProcess = Annotated[bool, typer.Option("--in-process", help="No sockets: everything in this process")]
 Name = Annotated[str | None, typer.Option("--name", help="Another name for the run than the file's")]
 NoFleet = Annotated[bool, typer.Option("--no-fleet", help="Other fleets play; only create the run and watch")]
@@ -92,9 +99,12 @@ def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, p
     """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere. post_regret: as in `HttpRun`.
-    Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
+    Raises  BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot know,
+            because its seed was drawn here.
     """
-    if not fleet:
+    if fleet:
+        check_clients(file)
+    else:
         elsewhere(file)
     data_dir.make()
     fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
@@ -109,11 +119,13 @@ def on_own_stack(
     It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
 
     post_regret  as in `HttpRun`. link: whether to print the address of the run's page.
+    Raises       BadParameter, before any service starts, for a round that the clients would refuse.
     """
     urls = running_stack(data_dir)
     if urls is not None:
         _print_link(urls, file, wanted=link)
         return there(file, urls, data_dir, post_regret=post_regret)
+    check_clients(file)
     with Stack(data_dir, port_base, file.extensions) as stack:
         _print_link(stack.urls, file, wanted=link)
         fleets = Fleets(file, stack.urls, data_dir.path / "logs")
@@ -167,16 +179,23 @@ def data_command() -> None:
 @tables.command(epilog=examples("distrust data mslr train.txt --out arms.csv --clusters 10"))
 def mslr(
     files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
-    out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per arm, rows of each relevance label")],
+    out_file: Annotated[
+        Path, typer.Option("--out", help="CSV to write: per arm, rows of each relevance label", callback=checked_out)
+    ],
     clusters: Annotated[int, typer.Option(min=2, help="K-means clusters, one an arm")] = 50,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of K-means")] = 0,
+    *,
     minimum_rows: Annotated[int, typer.Option(min=1, help="Drop clusters with fewer rows")] = 1,
+    json: JsonOption = None,
 ) -> None:
     """Group the rows of LETOR files into arms and count their relevance labels."""
     table = build_counts(files, clusters, seed, minimum_rows)
-    with writing(out_file, "name another file"):
+    with writing(out_file, "out"):
         write_counts(table, out_file)
-    out.print(f"{out_file}: {len(table)} arms, {table.sum()} rows")
+    rows = int(table.sum())
+    say(
+        {"file": str(out_file), "arms": len(table), "rows": rows}, f"{out_file}: {len(table)} arms, {rows} rows", json
+    )
 
 
 @tables.command(
@@ -184,12 +203,18 @@ def mslr(
 )
 def mslr_contexts(
     files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
-    out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per row, its label and its components")],
+    out_file: Annotated[
+        Path, typer.Option("--out", help="CSV to write: per row, its label and its components", callback=checked_out)
+    ],
     fit: Annotated[list[Path], typer.Option("--fit", help="LETOR file of other rows, which the components are of")],
+    *,
     components: Annotated[int, typer.Option(min=1, max=136, help="Principal components to keep")] = 10,
+    json: JsonOption = None,
 ) -> None:
     """Reduce the rows of LETOR files to contexts of a few numbers."""
     table = build_contexts(files, fit, components)
-    with writing(out_file, "name another file"):
+    with writing(out_file, "out"):
         write_contexts(table, out_file)
-    out.print(f"{out_file}: {len(table.labels)} rows, {components} components")
+    rows = len(table.labels)
+    fact = {"file": str(out_file), "rows": rows, "components": components}
+    say(fact, f"{out_file}: {rows} rows, {components} components", json)

@@ -1,18 +1,18 @@
 """Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
+import asyncio
 import json as json_text
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import examples, out
+from distrust.lab.cli.console import JsonOption, examples, out, say
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, check_address
+from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls, check_address
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -48,34 +48,45 @@ HeldOption = Annotated[
     Path | None,
     typer.Option("--held", metavar="FILE", help="Run file of a simulated run: print as JSON what its clients held"),
 ]
-JsonOption = Annotated[str | None, typer.Option("--json", help="Write the messages as one JSON object; - for stdout")]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
 
 
 @app.command("up", epilog=examples("distrust up", "distrust up --data /srv/distrust --port-base 9000"))
-def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
-    """Start the three services on loopback, until Ctrl-C."""
+def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
+    """Start the three services on loopback, until Ctrl-C.
+
+    Their addresses are printed when all three are ready.
+    """
     with Stack(DataDir(data), port_base) as stack:
-        urls = stack.urls
-        out.print(f"dashboard   {urls.server}/")
-        out.print(f"server      {urls.server}/  (its API: /openapi.json)")
-        out.print(f"shuffler    {urls.shuffler}/")
-        out.print(f"aggregator  {urls.aggregator}/")
-        data_dir = stack.data_dir
-        out.print(f"operator's token in {data_dir.token_file}, the inspector's in {data_dir.inspector_file}")
-        out.print(f"logs in {data_dir.path / 'logs'}; Ctrl-C stops")
+        urls, data_dir = stack.urls, stack.data_dir
+        lines = (
+            f"dashboard   {urls.server}/",
+            f"server      {urls.server}/  (its API: /openapi.json)",
+            f"shuffler    {urls.shuffler}/",
+            f"aggregator  {urls.aggregator}/",
+            f"operator's token in {data_dir.token_file}, the inspector's in {data_dir.inspector_file}",
+            f"logs in {data_dir.path / 'logs'}; Ctrl-C stops",
+        )
+        addresses = {name: getattr(urls, name) for name in NAMES}
+        say({**addresses, **_token_files(data_dir), "logs": str(data_dir.path / "logs")}, "\n".join(lines), json)
+        sys.stdout.flush()
         while True:
             stack.check()
             time.sleep(LOOK_SECONDS)
 
 
 @app.command("token", epilog=examples("distrust token --data secret"))
-def token_command(data: DataOption = DEFAULT) -> None:
+def token_command(data: DataOption = DEFAULT, json: JsonOption = None) -> None:
     """Make the operator's and the inspector's token, once."""
     data_dir = DataDir(data)
     data_dir.make()
     data_dir.make_tokens()
-    out.print(f"{data_dir.token_file}\n{data_dir.inspector_file}", markup=False)
+    say(_token_files(data_dir), f"{data_dir.token_file}\n{data_dir.inspector_file}", json)
+
+
+def _token_files(data_dir: DataDir) -> dict[str, str]:
+    """Return where the tokens are; the tokens themselves are not printed."""
+    return {"operator_token_file": str(data_dir.token_file), "inspector_token_file": str(data_dir.inspector_file)}
 
 
 @app.command(
@@ -104,20 +115,25 @@ def inspect_command(
 ) -> None:
     """Print a run's messages side by side, as each party saw them.
 
-    It reads the services at the addresses given, or those of the data folder, which it starts if they do not run.
+    A table below says what each party holds in each stage, and why it cannot know more.
+
+    It asks the services at the addresses given, one of them or more; a party that does not show its transcript has no
+    column, and the reason stands below. Without an address it asks the services of the data folder. If they do not run,
+    it reads their databases as they stand: it starts no service, and writes and locks nothing.
     """
-    # The analyzer's code takes a second to import, and `up` and `token` need none of it.
-    from distrust.lab.run.connection import done, running_or_started, transcripts_wanted  # noqa: PLC0415
-    from distrust.lab.run.run_file import read  # noqa: PLC0415
+    from distrust.lab.run.parties import wanted_of  # noqa: PLC0415 - `up` and `token` need none of it
     from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
-    wanted = transcripts_wanted(run, round_number, cohort, limit)
-    named = named_services(server, shuffler, aggregator, token_file, inspector_file)
-    with nullcontext(named) if named is not None else running_or_started(DataDir(data)) as urls:
-        if held is not None:
-            sys.stdout.write(json_text.dumps(done(gather_held(urls, wanted, read(held)))) + "\n")
-            return
-        sights = done(gather(urls, wanted))
+    wanted = wanted_of(run, round_number, cohort, limit)
+    addresses = (server, shuffler, aggregator)
+    named = any(addresses)
+    where = _urls(*addresses, token_file, inspector_file) if named else DataDir(data)
+    if held is not None:
+        from distrust.lab.run.run_file import read  # noqa: PLC0415
+
+        sys.stdout.write(json_text.dumps(asyncio.run(gather_held(where, wanted, read(held)))) + "\n")
+        return
+    sights = asyncio.run(gather(where, wanted))
     if json != "-":
         print_sights(sights, out)
     if json is not None:
@@ -139,10 +155,22 @@ def named_services(
         return None
     if server is None or shuffler is None or aggregator is None:
         raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
+    return _urls(server, shuffler, aggregator, token_file, inspector_file)
+
+
+def _urls(
+    server: str | None,
+    shuffler: str | None,
+    aggregator: str | None,
+    token_file: Path | None,
+    inspector_file: Path | None,
+) -> Urls:
+    """Return the services that are named. Raises BadParameter for a text that is no address."""
     for name, url in (("server", server), ("shuffler", shuffler), ("aggregator", aggregator)):
-        check_address(name, url)
+        if url:
+            check_address(name, url)
     token, inspector = _token("token-file", token_file), _token("inspector-token-file", inspector_file)
-    return Urls(server, shuffler, aggregator, token, inspector)
+    return Urls(server or "", shuffler or "", aggregator or "", token, inspector)
 
 
 def _token(option: str, path: Path | None) -> str | None:

@@ -1,12 +1,12 @@
 """Implements `distrust sweep` and `figure`: plays an experiment on all cores, and draws its rows."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import err, examples, out
+from distrust.lab.cli.console import JsonOption, err, examples, out, say
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.cells import known_experiments, load_experiment
@@ -70,6 +70,7 @@ def sweep_command(
     format_: FormatOption = "parquet",
     repetitions: Repetitions = None,
     check: Check = None,
+    json: JsonOption = None,
 ) -> None:
     """Play an experiment on all cores.
 
@@ -84,16 +85,37 @@ def sweep_command(
     except (KeyboardInterrupt, SystemExit):
         err.print(_stopped(experiment, out_), markup=False)
         raise
-    _report(experiment, outcome)
-    same = check is None or _same(check, published, outcome.rows)
-    if outcome.failures or not same:
+    _report(experiment, outcome, tables=json != "-")
+    differing = {} if check is None else differing_columns(published, outcome.rows)
+    equal = None if check is None else len(outcome.rows) - len(differing)
+    for cell, columns in list(differing.items())[:SHOWN]:
+        err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
+    lines = [f"{len(outcome.rows)} rows in {outcome.path}"]
+    lines += [] if check is None else [f"{equal} of {len(outcome.rows)} rows equal those of {check}"]
+    say({**_facts(outcome), "equal": equal}, "\n".join(lines), json)
+    if outcome.failures or differing:
         raise typer.Exit(FAILED)
 
 
-def _report(experiment: Experiment, outcome: SweepOutcome) -> None:
-    """Print the tables, where the rows are, and what failed."""
-    out.print(experiment.title, markup=False, style="bold")
-    if outcome.rows:
+def _facts(outcome: SweepOutcome) -> dict[str, Any]:
+    """Return a sweep in figures: final regrets and failure events, as the tables have them, and failed cells."""
+    failed = [{**cell._asdict(), "reason": reason} for cell, reason in outcome.failures.items()]
+    return {
+        "experiment": outcome.experiment.name,
+        "title": outcome.experiment.title,
+        "file": str(outcome.path),
+        "rows": len(outcome.rows),
+        "failed": failed,
+        "summary": outcome.lines("summary"),
+        "confidence": outcome.lines("confidence"),
+    }
+
+
+def _report(experiment: Experiment, outcome: SweepOutcome, *, tables: bool) -> None:
+    """Print the tables, if they are wanted, and what failed."""
+    if tables:
+        out.print(experiment.title, markup=False, style="bold")
+    if outcome.rows and tables:
         out.print(regret_table(outcome.rows))
         out.print()
         out.print(confidence_table(outcome.rows))
@@ -102,7 +124,6 @@ def _report(experiment: Experiment, outcome: SweepOutcome) -> None:
     if outcome.failures:
         count, listed = len(outcome.failures), outcome.path.with_name("failures.json")
         err.print(f"{count} cells failed, see {listed}; the same command tries them again", markup=False)
-    out.print(f"{len(outcome.rows)} rows in {outcome.path}", markup=False)
 
 
 def _print_others(experiment: Experiment, folder: Path) -> None:
@@ -110,15 +131,6 @@ def _print_others(experiment: Experiment, folder: Path) -> None:
     for path, count, changed in rows_of_other_code(experiment, folder):
         listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
-
-
-def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
-    """Return whether played rows equal published ones, and print the differences."""
-    differences = differing_columns(published, played)
-    for cell, columns in list(differences.items())[:SHOWN]:
-        err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
-    out.print(f"{len(played) - len(differences)} of {len(played)} rows equal those of {path}", markup=False)
-    return not differences
 
 
 def _place(cell: Cell) -> str:
@@ -144,6 +156,7 @@ def figure_command(
     jobs: Jobs = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
+    json: JsonOption = None,
 ) -> None:
     """Draw a figure of the papers."""
     # Matplotlib takes most of a second to import.
@@ -158,9 +171,9 @@ def figure_command(
         curves = composition.composition_curves(
             EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
         )
-        with writing(out_, "choose another --out"):
+        with writing(out_, "out"):
             out_.mkdir(parents=True, exist_ok=True)
-            _print(composition.draw_composition(curves, out_ / name))
+            _tell(name, composition.draw_composition(curves, out_ / name), json)
         return
     _unused({"epsilon": epsilon, "delta": delta}, f"{COMPOSITION}'s alone: leave it out for {name}")
     if results is not None:
@@ -169,7 +182,7 @@ def figure_command(
         raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known_experiments()))}")
     experiment = load_experiment(name, quick=quick)
     drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
-    with writing(out_, "choose another --out"):
+    with writing(out_, "out"):
         out_.mkdir(parents=True, exist_ok=True)
     rows = (
         matched(experiment, read_rows(results))
@@ -177,8 +190,8 @@ def figure_command(
         else _played(experiment, sweeps, backend or "loky", jobs)
     )
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
-    with writing(out_, "choose another --out"):
-        _print(draw(experiment, rows, stem))
+    with writing(out_, "out"):
+        _tell(name, draw(experiment, rows, stem), json)
 
 
 def _unused(options: dict[str, object], why: str) -> None:
@@ -198,6 +211,6 @@ def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None
     return matched(experiment, outcome.rows)
 
 
-def _print(paths: list[Path]) -> None:
-    for path in paths:
-        out.print(path, markup=False, highlight=False)
+def _tell(name: str, paths: list[Path], json: str | None) -> None:
+    files = [str(path) for path in paths]
+    say({"figure": name, "files": files}, "\n".join(files), json)

@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Sequence
+from functools import cache
 from typing import get_args
 
 from rich.markup import escape
@@ -23,7 +24,13 @@ def checked_errata(paper: str | None = None) -> list[CheckedErratum]:
     papers = get_args(Paper)
     if paper is not None and paper not in papers:
         raise BadParameter("paper", paper, f"must be one of {', '.join(papers)}")
-    return [erratum.checked() for erratum in ERRATA if paper in (None, erratum.paper)]
+    return [_checked(erratum) for erratum in ERRATA if paper in (None, erratum.paper)]
+
+
+@cache
+def _checked(erratum: Erratum) -> CheckedErratum:
+    """Return an erratum computed. All of them take most of a second, and are the same every time."""
+    return erratum.checked()
 
 
 def errata_table(errata: Sequence[CheckedErratum]) -> Table:

@@ -14,20 +14,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
 from rich.console import Console
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
+from distrust.common.messages.explain import first
+from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import CohortView, LedgerView, RoundReport, RunLine, RunList, RunView
+from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
-from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
+from distrust.lab.run.parties import Wanted, wanted_of
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
-from distrust.lab.run.transcripts import Inspection, Wanted, gather
+from distrust.lab.run.transcripts import Inspection, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, check_address, running_stack
+from distrust.server.learner.learner import Learner
 
 Answer = TypeVar("Answer")
 
@@ -105,6 +110,7 @@ class Connection:
         Raises          RunFailed, Unavailable when a service or every fleet is gone, Conflict for a name in use.
         """
         file = self._loaded(source, unsafe)
+        check_clients(file)
         for name in ("shuffler", "aggregator"):
             if not getattr(self.urls, name):
                 raise BadParameter(name, None, f"give the {name}'s address: fleets of this machine call it")
@@ -208,14 +214,13 @@ def inspect(
     subject       a run's name or its result, or one cohort of it.
     round_number  which round; else the cohort's, or the first. cohort: only this one.
     limit         messages of each stage.
-    data          the folder that the services of the run stored their data in; they are started if they do not run.
-                  `connect(…).inspect` asks services elsewhere.
+    data          the folder that the services of the run stored their data in. If they do not run, their databases
+                  are read as they stand. `connect(…).inspect` asks services elsewhere.
     Raises        WrongCohort for an unknown run, round or cohort; BadParameter for a run in process, and for a folder
                   in which no service has run.
     """
     want = transcripts_wanted(subject, round_number, cohort, limit)
-    with running_or_started(DataDir(Path(data))) as urls:
-        return Inspection(done(gather(urls, want)))
+    return Inspection(done(gather(DataDir(Path(data)), want)))
 
 
 def transcripts_wanted(subject: Subject, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
@@ -228,25 +233,7 @@ def transcripts_wanted(subject: Subject, round_number: int | None, cohort: str |
         run, cohort = subject.cohort.rsplit(".", 3)[0], subject.cohort
     else:
         run = subject.run if isinstance(subject, Result) else subject
-    return Wanted(run, round_number or _round_of(cohort), cohort, limit)
-
-
-def _round_of(cohort: str | None) -> int:
-    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
-    parts = (cohort or "").rsplit(".", 3)[1:]
-    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
-
-
-@contextmanager
-def running_or_started(data_dir: DataDir) -> Iterator[Urls]:
-    """Yield the services on a folder. If none run, start them on their stored data."""
-    urls = running_stack(data_dir)
-    if urls is not None:
-        yield urls
-        return
-    data_dir.token()  # refuses a folder in which no stack has run
-    with Stack(data_dir, 0) as stack:
-        yield stack.urls
+    return wanted_of(run, round_number, cohort, limit)
 
 
 def elsewhere(file: RunFile) -> RunFile:
@@ -255,6 +242,32 @@ def elsewhere(file: RunFile) -> RunFile:
         why = "fleets elsewhere cannot know a seed that was drawn here: give the seed of their world"
         raise BadParameter("environment.seed", None, why)
     return file
+
+
+def check_clients(file: RunFile) -> None:
+    """Raise BadParameter where the clients of fleets that are started here would refuse the run's first round.
+
+    Their limits come from the run file's budget and from this process's variables, as the fleets read them.
+    Raises also what planning the first round raises.
+    """
+    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
+
+    variables = fleet_environment(file, Urls("", "", ""))
+    given = {name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name}
+    try:
+        limits = FleetSettings.model_validate(given).requirements()
+    except ValidationError as error:
+        raise BadMessage(f"the variables DISTRUST_… of the fleets: {first(error, FleetSettings)}") from error
+    with one_thread():
+        mechanisms = Learner(file.config).rounds[0].mechanisms.values()
+        for mechanism in mechanisms:
+            try:
+                limits.cost(mechanism)
+            except (Refused, BudgetExceeded) as error:
+                field = str(error.extra.get("limit", "name"))
+                value = getattr(file.config.mechanism, field)
+                why = f"the clients of this run would refuse it: {error.detail}"
+                raise BadParameter(f"mechanism.{field}", value, why) from error
 
 
 def done(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -8,11 +8,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.run.result import Wire
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.process import ServiceProcess, stop_all
 from distrust.lab.stack.stack import Urls, extensions_variable
+
+REFUSALS = (Refused.code, BudgetExceeded.code)
+"""Codes that a fleet's last line has when its clients refuse a round."""
 
 
 class Fleets:
@@ -46,9 +50,17 @@ class Fleets:
         return any(fleet.process.poll() is None for fleet in self._fleets)
 
     def check(self) -> None:
-        """Raise Unavailable, with the end of its log, when a fleet has failed; a finished one is fine."""
+        """Raise Refused, with its reason, when a fleet's clients refuse the run. A finished fleet is fine.
+
+        Raises Unavailable, with the end of its log, when it has failed otherwise.
+        """
         for fleet in self._fleets:
             if fleet.process.poll():
+                last = fleet.tail().splitlines()[-1].strip()
+                for code in REFUSALS:  # asking again would be refused again
+                    _, found, why = last.partition(f"distrust fleet: {code}: ")
+                    if found:
+                        raise Refused(f"the clients of run {self._file.config.run} refuse to go on: {why}")
                 fleet.check()
 
     def wait(self, seconds: float) -> None:

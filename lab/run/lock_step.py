@@ -106,7 +106,7 @@ def _apart(file: RunFile) -> tuple[Any, ...]:
     return words, file.environment.model_dump(exclude={"seed"}), file.fleet, file.config.unsafe is None
 
 
-class _Met(NamedTuple):
+class _Encounters(NamedTuple):
     """Contexts of the clients of some rounds: c rounds, R runs, n clients a round and run.
 
     features  as clients shorten them, shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: (c, R, B).
@@ -128,12 +128,12 @@ class _Met(NamedTuple):
         """Return whether the clients of a run meet the same contexts."""
         return self.means.shape[:3:2] != self.luck.shape[::2]
 
-    def at(self, step: int) -> "_Met":
+    def at(self, step: int) -> "_Encounters":
         """Return one round's part, without the axis of rounds."""
         own = min(step, len(self.features) - 1)
         contents = None if self.contents is None else self.contents[own]
         rewards = None if self.rewards is None else self.rewards[own]
-        return _Met(self.features[own], self.means[own], self.luck[step], self.longer[step], contents, rewards)
+        return _Encounters(self.features[own], self.means[own], self.luck[step], self.longer[step], contents, rewards)
 
 
 class _Group:
@@ -176,10 +176,10 @@ class _Group:
         rest = self._config.horizon - done * self._batch
         pulls = [self._batch * (1 + np.arange(done))]
         if rest:
-            met = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
-            arms = self._last.choose(met.features[0])[0][np.newaxis]
-            self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, arms))
-            self._clipped += met.longer.sum(axis=0)
+            drawn = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
+            arms = self._last.choose(drawn.features[0])[0][np.newaxis]
+            self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, arms))
+            self._clipped += drawn.longer.sum(axis=0)
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
@@ -208,12 +208,12 @@ class _Group:
 
     def _play(self, phase: LockStepPhase, ready: range) -> int:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
-        met = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
-        if phase.statistic.width * met.features[0, ..., 0].size <= FEW or met.fixed:
-            met = met._replace(contents=phase.statistic.contents(met.features))
-        if met.means[0].size <= FEW and not met.fixed:
-            luck = np.broadcast_to(met.luck[..., np.newaxis], met.means.shape)
-            met = met._replace(rewards=phase.statistic.clamped(self._worlds[0].pay(met.means, luck)))
+        drawn = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
+        if phase.statistic.width * drawn.features[0, ..., 0].size <= FEW or drawn.fixed:
+            drawn = drawn._replace(contents=phase.statistic.contents(drawn.features))
+        if drawn.means[0].size <= FEW and not drawn.fixed:
+            luck = np.broadcast_to(drawn.luck[..., np.newaxis], drawn.means.shape)
+            drawn = drawn._replace(rewards=phase.statistic.clamped(self._worlds[0].pay(drawn.means, luck)))
         randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
@@ -223,7 +223,7 @@ class _Group:
             rule = weighted(self._core.rule, self._spec)
             if step and _stage(rule) != _stage(self._last):
                 break
-            now = met.at(step)
+            now = drawn.at(step)
             arms, predictors = rule.choose(now.features)
             vectors = self._vectors(phase.statistic, now, arms, predictors)
             messages = phase.mechanism.randomize_with(
@@ -236,25 +236,25 @@ class _Group:
             rules.append(rule)
             chosen.append(arms)
             self._last = rule
-        self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, _joined(chosen)))
-        self._clipped += met.longer[: len(rules)].sum(axis=0)
+        self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, _joined(chosen)))
+        self._clipped += drawn.longer[: len(rules)].sum(axis=0)
         self._judge(rules)
         return len(rules)
 
-    def _meet(self, met: Sequence[Contexts], rounds: int, clients: int) -> _Met:
+    def _meet(self, contexts: Sequence[Contexts], rounds: int, clients: int) -> _Encounters:
         """Return what the clients of each run meet, stacked."""
-        fixed = len(met[0].features) == 1 < rounds * clients
+        fixed = len(contexts[0].features) == 1 < rounds * clients
         shape = (1, 1) if fixed else (rounds, clients)
-        short = [clipped_contexts(one.features) for one in met]
+        short = [clipped_contexts(one.features) for one in contexts]
         features = np.stack([one.reshape(*shape, *one.shape[1:]) for one in short], axis=1)
-        means = [world.means(one.features) for world, one in zip(self._worlds, met, strict=True)]
-        luck = np.stack([one.luck.reshape(rounds, clients) for one in met], axis=1)
-        longer = np.zeros((rounds, len(met)), dtype=np.int64)
-        for run, (one, own) in enumerate(zip(met, short, strict=True)):
+        means = [world.means(one.features) for world, one in zip(self._worlds, contexts, strict=True)]
+        luck = np.stack([one.luck.reshape(rounds, clients) for one in contexts], axis=1)
+        longer = np.zeros((rounds, len(contexts)), dtype=np.int64)
+        for run, (one, own) in enumerate(zip(contexts, short, strict=True)):
             if own is not one.features:  # something was shortened
                 each = longer_by_client(one.features, rounds * clients)
                 longer[:, run] = each.reshape(rounds, clients).sum(axis=1)
-        return _Met(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck, longer)
+        return _Encounters(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck, longer)
 
     def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Randomness:
         """Return arrays of shape (rounds, R·B, …) of each run's arrays of shape (rounds·B, …)."""
@@ -265,19 +265,21 @@ class _Group:
             stacks.append(stack.reshape(rounds, len(self._files) * self._batch, *each))
         return tuple(stacks)
 
-    def _vectors(self, statistic: ContextualSum, met: _Met, arms: NDArray[np.int64], predictors: Floats) -> Floats:
+    def _vectors(
+        self, statistic: ContextualSum, drawn: _Encounters, arms: NDArray[np.int64], predictors: Floats
+    ) -> Floats:
         """Return what the clients report of one round before any noise, shape (R, B, D)."""
-        shape, places = met.luck.shape, places_of(arms, met.means.shape[-1])
-        own = (met.means if met.rewards is None else met.rewards).reshape(-1).take(places)
-        table = met.features if met.contents is None else met.contents
+        shape, places = drawn.luck.shape, places_of(arms, drawn.means.shape[-1])
+        own = (drawn.means if drawn.rewards is None else drawn.rewards).reshape(-1).take(places)
+        table = drawn.features if drawn.contents is None else drawn.contents
         single = table.shape[-2] > 1  # a context an arm
         rows = table.reshape(-1, table.shape[-1]).take(places, axis=0) if single else table[..., 0, :]
-        if met.contents is None:
+        if drawn.contents is None:
             rows = statistic.contents(rows)
         if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
             arms, rows = np.broadcast_to(arms, shape), np.broadcast_to(rows, (*shape, rows.shape[-1]))
             own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
-        rewards = statistic.clamped(self._worlds[0].pay(own, met.luck)) if met.rewards is None else own
+        rewards = statistic.clamped(self._worlds[0].pay(own, drawn.luck)) if drawn.rewards is None else own
         return statistic.vectors_of_clamped(rows, arms, rewards, predictors)
 
     def _opened(
@@ -349,7 +351,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
 def _regret(means: Floats, luck: Floats, arms: NDArray[np.int64]) -> Floats:
     """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n).
 
-    means, luck  as in `_Met`; means in what regret is counted in.
+    means, luck  as in `_Encounters`; means in what regret is counted in.
     """
     values = np.broadcast_to(means, (len(luck), *means.shape[1:]))[: len(arms)]
     own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]

@@ -1,21 +1,40 @@
 """Plays a run over the real services: creates it, lets fleets play it, watches it, and summarizes it.
 
-The clients' side knows the true means. So the run is replayed from its published rounds to count its failures.
+The clients' side knows the true means. So the run is replayed from its published rounds to count its failures, and what
+simulated clients held is drawn again.
 """
 
 import asyncio
 import contextlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from distrust.common.errors import BadMessage, Conflict, ProtocolError, Refused, RunFailed, Unavailable, WrongCohort
-from distrust.common.messages.status import CohortList
+from pydantic import TypeAdapter
+
+from distrust.client.randomizer import true_vectors
+from distrust.common.bandit.decisions import AssignedAction, Decision
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.errors import (
+    BadMessage,
+    BadParameter,
+    Conflict,
+    ProtocolError,
+    Refused,
+    RunFailed,
+    Unavailable,
+    WrongCohort,
+)
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import CohortList, CohortView
 from distrust.common.privacy.searches import one_thread
+from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.progress import (
-    CohortView,
     LedgerView,
     RegretCurve,
     RoundList,
@@ -39,6 +58,7 @@ LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
 TOLERANCE = 1e-9  # two machines may add in another order
 ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
 LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
+HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
 GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
@@ -266,3 +286,31 @@ def _require_same(run: str, field: str, ours: float | str | None, theirs: float 
         equal = math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     if not equal:
         raise ReplayDiffers(run, f"{field} is {ours}, and {theirs} at the server")
+
+
+def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
+    """Return the reward of each simulated client of a cohort, drawn again from the environment's seed.
+
+    With a noise seed also the number that the client sent before it was masked or sealed; without one only the client
+    knew it. Raises BadParameter for a file of another run, one without a seed, and actions that the shuffler assigned.
+    """
+    if file.config.digest() != cohort.config:
+        raise BadParameter("held", file.config.run, f"must be the run file that {cohort.cohort} is of")
+    if file.drawn or file.environment.seed is None:
+        raise BadParameter("environment.seed", None, "must be stated: without it no process knows what clients held")
+    terms = json.loads(cohort.terms)
+    decision = TypeAdapter[Decision](Decision).validate_python(terms["decision"])
+    if isinstance(decision, AssignedAction):
+        raise BadParameter("held", cohort.cohort, "the shuffler assigned the actions: it alone knows who played what")
+    statistic = TypeAdapter[Statistic](Statistic).validate_python(terms["statistic"])
+    stream = UnsafeSeededStream(file.environment.seed, cohort.run, cohort.cohort, "rewards")
+    vectors = true_vectors(file.world(), decision, statistic, arm=terms["arm"], clients=cohort.clients, stream=stream)
+    clients: list[dict[str, Any]] = [
+        {"slot": slot, "reward": row} for slot, row in enumerate(vectors[:, :HELD_VALUES].tolist())
+    ]
+    if file.config.unsafe is not None:
+        mechanism = TypeAdapter[AnyMechanism](AnyMechanism).validate_python(terms["mechanism"])
+        noise = UnsafeSeededStream(file.config.unsafe.noise_seed, cohort.run, cohort.cohort)
+        rows = mechanism.randomize(vectors, noise)[:, :HELD_VALUES].tolist()
+        clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
+    return {"cohort": cohort.cohort, "config": cohort.config.hex(), "clients": clients}

@@ -12,9 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.messages.status import CohortEntry
-from distrust.common.run.progress import CohortView, RoundReport, RunView
-from distrust.lab.run.result import Result, arm_lines, facts
+from distrust.common.messages.status import CohortEntry, CohortView
+from distrust.common.run.progress import RoundReport, RunView
+from distrust.lab.run.result import Result, arm_lines, arms_known, facts
 
 MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines
@@ -24,14 +24,17 @@ Standings = Mapping[str, CohortEntry]
 
 
 def print_result(result: Result, out: Console) -> None:
-    """Print the arms with their intervals, then the facts of the run, one a line, and its speed."""
+    """Print the arms with their intervals, then the facts of the run, one a line, and its speed.
+
+    A run whose arms the clients alone know has no table of arms.
+    """
     head = ("arm", "pulls", "estimate", "confidence interval", "")
     table = Table(*head, title=f"run {result.run}", title_justify="left")
     for column in table.columns[:4]:
         column.justify = "right"
     for line in arm_lines(result):
         table.add_row(*(Text(cell) for cell in line))
-    out.print(table)
+    out.print(table if arms_known(result) else table.title)
     named = facts(result)
     if result.seconds is not None:
         named.append(("speed", f"{result.clients_per_second:,.0f} clients per second, {result.seconds:.1f} s in all"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
@@ -110,10 +111,13 @@ class PolicyFailures(Message):
     """Failures of one run.
 
     best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
+                     False and None in a contextual run, whose clients have best arms of their own.
     widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
-                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
-    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
-                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
+                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`). In a
+                     contextual run the confidence ellipsoids of θ*, one for each round's decision; 0 where no theorem
+                     states one, or where the clients' world has no θ*.
+    width_failures   those that miss the true mean, or θ*, when they are formed. None fails later: elimination keeps an
+                     interval as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
     failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
     indefinite       batches after which noise left the matrix V of a contextual policy indefinite, and it was shifted
                      further than the theorem has it; absent for a policy without such a matrix.
@@ -230,9 +234,9 @@ class Result(Message):
     def _repr_html_(self) -> str:
         """Return the closing table of `distrust run` for a notebook, without the seconds."""
         head = ("arm", "pulls", "estimate", "confidence interval", "fate")
-        arms = HtmlTable(head, arm_lines(self), words=("fate",))
+        arms = [HtmlTable(head, arm_lines(self), words=("fate",))] if arms_known(self) else []
         failed = [] if self.fault is None else [("failed", self.fault)]
-        return card(f"run {self.run} ({self.driver})", [*failed, *facts(self)], arms)
+        return card(f"run {self.run} ({self.driver})", [*failed, *facts(self)], *arms)
 
 
 def _rows(result: Result, table: FrameName) -> list[dict[str, Any]]:
@@ -266,6 +270,11 @@ def _promise(guarantee: Guarantee) -> dict[str, Any]:
     return guarantee.model_dump(include=set(PROMISE))
 
 
+def arms_known(result: Result) -> bool:
+    """Return False where all arms that were pulled are known to their clients alone, so that there is none to list."""
+    return not result.hidden or any(result.pulls)
+
+
 def arm_lines(result: Result) -> list[tuple[str, ...]]:
     """Return a line of text for each arm: arm, pulls, estimate, interval, fate."""
     return [
@@ -296,7 +305,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
         *([("clipped", _clipped(result))] if result.clipped else []),
         ("regret", f"{result.regret.final:,.1f}"),
-        ("failures", _failures(result.events)),
+        ("failures", _failures(result)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         *(("aborted", why) for why in aborted),
         *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
@@ -323,13 +332,21 @@ def _clipped(result: Result) -> str:
     return f"{result.clipped:,} contexts{'' if own else ' of the data'}, to length 1"
 
 
-def _failures(failures: PolicyFailures) -> str:
+def _failures(result: Result) -> str:
     """Return the policy's failures, and the probability that it states for them."""
-    kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
+    failures = result.events
     stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
     shifted = f"; {failures.indefinite:,} batches left the matrix indefinite" if failures.indefinite else ""
-    missed = f"{failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
-    return f"best arm {kept}; {missed}{shifted}"
+    missed = f"{failures.width_failures:,} of {failures.widths:,}"
+    if result.best is not None:
+        kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
+        return f"best arm {kept}; {missed} intervals miss the true mean{stated}{shifted}"
+    if failures.widths:
+        return f"{missed} decisions' ellipsoids miss θ*{stated}{shifted}"
+    decisions = (one.decision for one in result.rounds)
+    if any(isinstance(one, ContextualChoice) and one.inverse is not None for one in decisions):
+        return f"no theorem states this policy's widths, or the clients' world has no θ*: none is judged{shifted}"
+    return f"this policy states no widths{shifted}"
 
 
 def _liars(cohorts: Sequence[CohortResult]) -> str:

@@ -168,7 +168,10 @@ def parse_table(words: Mapping[str, Any]) -> RunFile:
     environment = seeded(spec)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build_environment(environment).arms
-    config = _config({"arms": arms, **_with_sequential_defaults(_with_actions(table, environment))})
+    try:
+        config = _config({"arms": arms, **_with_sequential_defaults(_with_actions(table, environment))})
+    except BadParameter as error:
+        raise _as_written(error, table, environment) from error
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
     return RunFile(config, environment, fleet, drawn=spec.seed is None)
@@ -220,6 +223,14 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     words = environment.policy_defaults(POLICIES[str(name)])
     environment.check_policy(policy, words)
     return {**table, "policy": {**words, **policy}}
+
+
+def _as_written(error: BadParameter, table: Mapping[str, Any], environment: EnvironmentSpec) -> BadParameter:
+    """Return the refusal of `policy.features` with the environment's key that they come from; any other as it is."""
+    if error.field != "policy.features" or "features" in table["policy"]:
+        return error
+    given = "dimension" if "dimension" in type(environment).model_fields else "name"
+    return BadParameter(f"environment.{given}", getattr(environment, given), error.allowed)
 
 
 def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:

@@ -1,155 +1,101 @@
-"""Shows the parties' views of a cohort side by side, and computes what simulated clients held."""
+"""Shows the parties' views of a cohort side by side, and why each party cannot know more."""
 
-import json
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from string import hexdigits
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from distrust.client.randomizer import true_vectors
-from distrust.common.bandit.decisions import AssignedAction, Decision
-from distrust.common.bandit.statistics import Statistic
-from distrust.common.errors import BadParameter, WrongCohort
-from distrust.common.mechanisms import AnyMechanism
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import Transcript, TranscriptEntry
+from distrust.common.errors import Unauthorized, WrongCohort
+from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
+from distrust.common.messages.steps import Step, steps
 from distrust.common.notebook import HtmlTable, card, data_frame
-from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.progress import CohortView, RoundReport
-from distrust.common.web.client import Http, Patience, Peer
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.run.parties import INTERMEDIARIES, Outline, Pages, Parties, Party, Wanted, reached
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-PAGE = 500
+    from distrust.lab.run.run_file import RunFile
+
 COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the server saw")
+WHY = "what each party holds in a stage, and why it cannot know more"
 OPENING = ("cohort", "tickets")
 MOST_DIGITS, MOST_VALUES = 12, 6  # of a hexadecimal text, of a list
-HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
-PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Choice of transcripts to show. `limit`: messages of each stage and direction."""
-
-    run: str
-    round: int
-    cohort: str | None
-    limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One cohort, with its intermediary's and the server's transcripts, cut to the limit."""
+    """One cohort, with its intermediary's and the server's transcripts, cut to the limit.
 
-    report: RoundReport
-    cohort: CohortView
-    by_intermediary: "Pages"
-    by_server: "Pages"
+    channel  the kind of its channel; empty for a cohort that is planned only.
+    missing  by party, why its transcript is not here; then its pages are None.
+    """
 
+    report: Outline
+    cohort: CohortView | CohortEntry
+    by_intermediary: Pages | None
+    by_server: Pages | None
+    channel: str = ""
+    missing: tuple[tuple[Party, str], ...] = ()
 
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """One party's messages of a cohort: those to show, and how many there are in all."""
-
-    total: int
-    messages: list[TranscriptEntry]
-
-
-async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
-    """Return the round as the server has it, and the parties' transcripts. Raises WrongCohort for an unknown cohort."""
-    async with Http(PATIENCE) as http:
-        server = http.peer(urls.server, urls.token)
-        report = await server.get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
-        via = report.mechanism.via
-        url = urls.aggregator if via == "aggregator" else urls.shuffler
-        if not url:
-            raise BadParameter(via, None, f"give the {via}'s address: it holds the clients' messages of this run")
-        party = http.peer(url, urls.inspector)
-        return [
-            Sight(
-                report,
-                cohort,
-                await _pages(party, f"/v1/cohorts/{cohort.cohort}/messages", wanted.limit),
-                await _pages(server, f"/v1/runs/{wanted.run}/cohorts/{cohort.cohort}/messages", wanted.limit),
-            )
-            for cohort in _chosen(report, wanted)
-        ]
+    @property
+    def steps(self) -> list[Step]:
+        """Return the stages of the cohort, with what each party holds then and why it cannot know more."""
+        ended = self.cohort.stage if isinstance(self.cohort, CohortEntry) else self.cohort.state
+        return steps(self.channel, ended) if self.channel else []
 
 
-async def gather_held(urls: Urls, wanted: Wanted, file: RunFile) -> dict[str, Any]:
+async def gather(where: Urls | DataDir, wanted: Wanted) -> list[Sight]:
+    """Return the cohorts of a round with the parties' transcripts, from services or from a stopped stack's databases.
+
+    Raises WrongCohort for an unknown run, round or cohort; Unauthorized when no party shows its transcript.
+    """
+    async with reached(where) as parties:
+        outline = await parties.outline(wanted)
+        return [await _sight(parties, outline, cohort, wanted) for cohort in _chosen(outline, wanted)]
+
+
+async def _sight(parties: Parties, outline: Outline, cohort: CohortView | CohortEntry, wanted: Wanted) -> Sight:
+    if isinstance(cohort, CohortView) and cohort.state == "planned":
+        return Sight(outline, cohort, Pages(0, []), Pages(0, []))
+    carried = await parties.pages(outline.via, wanted, cohort.cohort)
+    served = await parties.pages("server", wanted, cohort.cohort)
+    shown: tuple[Party, ...] = (outline.via, "server")
+    missing = tuple((party, parties.missing[party]) for party in shown if party in parties.missing)
+    if carried is None and served is None:
+        raise Unauthorized("; ".join(f"the {party}: {why}" for party, why in missing))
+    opening = next((entry.view for entry in served.messages if entry.stage == "cohort"), {}) if served else {}
+    kind = opening.get("kind") or (await parties.terms(outline.via, wanted, cohort.cohort)).channel.kind
+    return Sight(outline, cohort, carried, served, str(kind), missing)
+
+
+async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") -> dict[str, Any]:
     """Return what the simulated clients of the chosen cohorts held, JSON-able: the lab knows, no party does.
 
     Raises WrongCohort for an unknown cohort, and BadParameter as `held` does.
     """
-    async with Http(PATIENCE) as http:
-        report = await http.peer(urls.server, None).get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
-        party = http.peer(urls.aggregator if report.mechanism.via == "aggregator" else urls.shuffler, None)
-        chosen = [one.cohort for one in _chosen(report, wanted) if one.state != "planned"]
-        opened = [await party.get(f"/v1/cohorts/{cohort}/terms", Cohort) for cohort in chosen]
+    from distrust.lab.run.over_http import held  # noqa: PLC0415 - transcripts are shown without the clients' code
+
+    async with reached(where) as parties:
+        outline = await parties.outline(wanted)
+        chosen = [one for one in _chosen(outline, wanted) if isinstance(one, CohortEntry) or one.state != "planned"]
+        opened = [await parties.terms(outline.via, wanted, one.cohort) for one in chosen]
     return {"run": wanted.run, "cohorts": [held(file, cohort) for cohort in opened]}
 
 
-def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
-    """Return the reward of each simulated client of a cohort, drawn again from the environment's seed.
-
-    With a noise seed also the number that the client sent before it was masked or sealed; without one only the client
-    knew it. Raises BadParameter for a file of another run, one without a seed, and actions that the shuffler assigned.
-    """
-    if file.config.digest() != cohort.config:
-        raise BadParameter("held", file.config.run, f"must be the run file that {cohort.cohort} is of")
-    if file.drawn or file.environment.seed is None:
-        raise BadParameter("environment.seed", None, "must be stated: without it no process knows what clients held")
-    terms = json.loads(cohort.terms)
-    decision = TypeAdapter[Decision](Decision).validate_python(terms["decision"])
-    if isinstance(decision, AssignedAction):
-        raise BadParameter("held", cohort.cohort, "the shuffler assigned the actions: it alone knows who played what")
-    statistic = TypeAdapter[Statistic](Statistic).validate_python(terms["statistic"])
-    stream = UnsafeSeededStream(file.environment.seed, cohort.run, cohort.cohort, "rewards")
-    vectors = true_vectors(file.world(), decision, statistic, arm=terms["arm"], clients=cohort.clients, stream=stream)
-    clients: list[dict[str, Any]] = [
-        {"slot": slot, "reward": row} for slot, row in enumerate(vectors[:, :HELD_VALUES].tolist())
-    ]
-    if file.config.unsafe is not None:
-        mechanism = TypeAdapter[AnyMechanism](AnyMechanism).validate_python(terms["mechanism"])
-        noise = UnsafeSeededStream(file.config.unsafe.noise_seed, cohort.run, cohort.cohort)
-        rows = mechanism.randomize(vectors, noise)[:, :HELD_VALUES].tolist()
-        clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
-    return {"cohort": cohort.cohort, "config": cohort.config.hex(), "clients": clients}
-
-
-def _chosen(report: RoundReport, wanted: Wanted) -> list[CohortView]:
+def _chosen(outline: Outline, wanted: Wanted) -> Sequence[CohortView | CohortEntry]:
     if wanted.cohort is None:
-        return report.cohorts
-    chosen = [cohort for cohort in report.cohorts if cohort.cohort == wanted.cohort]
+        return outline.cohorts
+    chosen = [cohort for cohort in outline.cohorts if cohort.cohort == wanted.cohort]
     if not chosen:
-        raise WrongCohort(f"round {report.number} of {report.run} has no cohort {wanted.cohort}")
+        raise WrongCohort(f"round {outline.number} of {wanted.run} has no cohort {wanted.cohort}")
     return chosen
-
-
-async def _pages(party: Peer, path: str, limit: int) -> Pages:
-    """Return one party's transcript, page by page: the first `limit` messages of every stage and direction."""
-    kept: list[TranscriptEntry] = []
-    counts: Counter[tuple[str, str]] = Counter()
-    after: int | None = 0
-    total = 0
-    while after is not None:
-        page = await party.get(path, Transcript, {"after": after, "limit": PAGE})
-        total, after = page.total, page.next
-        for entry in page.messages:
-            counts[entry.stage, entry.direction] += 1
-            kept += [entry] if counts[entry.stage, entry.direction] <= limit else []
-    return Pages(total, kept)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -173,65 +119,126 @@ class Inspection:
 
 
 def _html(sight: Sight) -> str:
-    lines, head, promise = lines_of(sight), titles_of(sight), sight.report.guarantee
-    facts = [("guarantee", promise.line()), *(("assumes", one) for one in promise.assumptions)]
+    head, lines = table_of(sight)
+    promise = sight.report.guarantee
+    assumed = [] if promise is None else [("assumes", one) for one in promise.assumptions]
+    facts = [] if promise is None else [("guarantee", promise.line()), *assumed]
+    why = HtmlTable(*steps_table(sight), words=("stage", *head), caption=WHY, most=len(sight.steps))
     more = f"{_shown(sight)}; limit shows more of each stage"
-    return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), notes=[more])
+    notes = [more, *absences(sight)]
+    return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), why, notes=notes)
 
 
 def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:
-    """Return the JSON-able object of `inspect`: state, guarantee and both parties' messages of each cohort."""
+    """Return the JSON-able object of `inspect`.
+
+    Each cohort has its state, its guarantee, both parties' messages (null for a party that is `missing`, with the
+    reason) and its channel. `explanations` has by channel and end of a cohort what each party holds, stage by stage.
+    """
+    seen = list(sights)
     cohorts = [
         {
             **sight.cohort.model_dump(mode="json"),
-            "guarantee": sight.report.guarantee.model_dump(mode="json"),
-            "via": sight.report.mechanism.via,
+            "guarantee": promise.model_dump(mode="json") if (promise := sight.report.guarantee) else None,
+            "via": sight.report.via,
+            "channel": sight.channel or None,
             "intermediary": _dumped(sight.by_intermediary),
             "server": _dumped(sight.by_server),
+            "missing": dict(sight.missing),
         }
-        for sight in sights
+        for sight in seen
     ]
-    return {"run": wanted.run, "round": wanted.round, "cohorts": cohorts}
+    explained = [
+        {"cohorts": [one.cohort.cohort for one in alike], "steps": [asdict(step) for step in alike[0].steps]}
+        for alike in by_steps(seen)
+    ]
+    return {"run": wanted.run, "round": wanted.round, "cohorts": cohorts, "explanations": explained}
 
 
-def _dumped(pages: Pages) -> dict[str, Any]:
+def by_steps(sights: Iterable[Sight]) -> list[list[Sight]]:
+    """Return the cohorts in groups that have the same explanations."""
+    groups: dict[tuple[Step, ...], list[Sight]] = {}
+    for sight in sights:
+        if sight.steps:
+            groups.setdefault(tuple(sight.steps), []).append(sight)
+    return list(groups.values())
+
+
+def _dumped(pages: Pages | None) -> dict[str, Any] | None:
+    if pages is None:
+        return None
     return {"total": pages.total, "messages": [one.model_dump(mode="json") for one in pages.messages]}
 
 
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
-    """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view."""
-    for sight in sights:
+    """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view.
+
+    After them, once for all cohorts that share it, stands a table of why each party cannot know more.
+    """
+    seen = list(sights)
+    for sight in seen:
         out.print(head_of(sight), style="bold", markup=False)
-        table = Table(*titles_of(sight), box=box.MINIMAL, show_edge=False)
-        for line in lines_of(sight):
-            table.add_row(*(Text(cell) for cell in line))
-        out.print(table)
+        _print_table(*table_of(sight), out)
+        for absence in absences(sight):
+            out.print(absence, markup=False)
         out.print(f"{_shown(sight)}; --limit shows more of each stage\n", markup=False)
+    groups = by_steps(seen)
+    for alike in groups:
+        of = "" if len(groups) == 1 else f" ({', '.join(one.cohort.cohort for one in alike)})"
+        out.print(f"{WHY}{of}", style="bold", markup=False)
+        _print_table(*steps_table(alike[0]), out)
+        out.print()
+
+
+def _print_table(head: Sequence[str], lines: Iterable[Sequence[str]], out: Console) -> None:
+    table = Table(*head, box=box.MINIMAL, show_edge=False)
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    out.print(table)
 
 
 def head_of(sight: Sight) -> str:
     """Return the cohort's name, round, arm and clients."""
     cohort = sight.cohort
-    return f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
+    arm = f"arm {cohort.arm}, " if isinstance(cohort, CohortView) else ""
+    return f"{cohort.cohort}: round {sight.report.number}, {arm}{cohort.clients:,} clients"
 
 
-def titles_of(sight: Sight) -> tuple[str, str, str, str]:
-    """Return the heads of a cohort's table: a column for each party."""
-    return ("stage", "a client sent", f"the {sight.report.mechanism.via} saw", "the server saw")
+def table_of(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the heads and the lines of a cohort's table: a column for each party that is not missing.
+
+    What a client sent is in its intermediary's transcript.
+    """
+    heads = ("stage", "a client sent", f"the {sight.report.via} saw", "the server saw")
+    theirs = [0, *([] if sight.by_intermediary is None else [1, 2]), *([] if sight.by_server is None else [3])]
+    return tuple(heads[one] for one in theirs), [tuple(line[one] for one in theirs) for line in lines_of(sight)]
+
+
+def steps_table(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return heads and lines of the table that says what each party holds in a stage, and why it cannot know more."""
+    heads = ("stage", "a client", f"the {sight.report.via}", "the server")
+    return heads, [(one.stage, one.client, one.intermediary, one.server) for one in sight.steps]
+
+
+def absences(sight: Sight) -> list[str]:
+    """Return a sentence for each party whose column is not shown."""
+    return [
+        f"the {party}'s column{', and what clients sent,' if party in INTERMEDIARIES else ''} is missing: {why}"
+        for party, why in sight.missing
+    ]
 
 
 def _shown(sight: Sight) -> str:
-    shown = len(sight.by_intermediary.messages) + len(sight.by_server.messages)
-    total = sight.by_intermediary.total + sight.by_server.total
-    return f"{shown:,} of {total:,} messages"
+    pages = [one for one in (sight.by_intermediary, sight.by_server) if one is not None]
+    return f"{sum(len(one.messages) for one in pages):,} of {sum(one.total for one in pages):,} messages"
 
 
 def lines_of(sight: Sight) -> list[tuple[str, str, str, str]]:
     """Return the messages in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
-    server = sight.by_server.messages
+    server = sight.by_server.messages if sight.by_server else []
     lines = [(entry.stage, "", "", _read(entry)) for entry in server if entry.stage in OPENING]
     received = {entry.stage: entry for entry in server if entry.direction == "in"}  # statements, and the batch
-    for entry in sight.by_intermediary.messages:
+    for entry in sight.by_intermediary.messages if sight.by_intermediary else []:
         answer = received.pop(entry.stage, None) if entry.direction == "out" else None
         lines.append((entry.stage, _sent(entry), _read(entry), _read(answer) if answer else ""))
     rest = [entry for entry in server if entry.stage not in OPENING and entry.direction == "out"]

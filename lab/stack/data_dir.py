@@ -1,5 +1,6 @@
 """Names the files of a local stack's data folder: databases, logs, tokens, and the addresses of running services."""
 
+import errno
 import fcntl
 import json
 import os
@@ -18,13 +19,58 @@ DEFAULT = Path(".distrust")
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
 
 
+LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+"""Numbers of OSErrors that may be gone later: a full disk, a disk that fails, too many open files."""
+
+
 @contextmanager
-def writing(path: Path, elsewhere: str = "choose another --data") -> Iterator[None]:
-    """Turn an OSError while writing (a full disk, a folder that is not ours) into Unavailable."""
+def writing(path: Path, option: str = "data") -> Iterator[None]:
+    """Turn an OSError while writing into BadParameter, naming the option, or into Unavailable for a full disk.
+
+    option  the field that the path comes from, without dashes.
+    """
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or {elsewhere}") from error
+        if error.errno in LATER:
+            why = f"cannot write {path}: {error.strerror}; mend that, or choose another --{option}"
+            raise Unavailable(why) from error
+        raise BadParameter(option, str(path), _unwritable(path, error)) from error
+
+
+def _unwritable(path: Path, error: OSError) -> str:
+    """Return why a path cannot be written, naming the folder that is at fault."""
+    folder = next(filter(_there, path.parents), path.parent)
+    match error.errno:
+        case errno.ENOENT:
+            return f"the folder {path.parent} is not there"
+        case errno.EISDIR:
+            return "is a folder, and must be a file"
+        case errno.ENOTDIR | errno.EEXIST:
+            return f"{path if _there(path) else folder} is no folder"
+        case errno.EACCES | errno.EPERM:
+            return f"this user may not write in the folder {folder}"
+        case errno.EROFS:
+            return f"the folder {folder} is on a disk that is read only"
+    return f"cannot be written in the folder {folder} ({error.strerror})"
+
+
+def _there(path: Path) -> bool:
+    """Return whether a path exists, as far as this user may see."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def check_target(path: Path, option: str) -> None:
+    """Raise BadParameter, naming the option, unless a file can be written there; before hours of work, not after."""
+    with writing(path, option):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        os.scandir(path.parent).close()
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def write_result(text: str, target: str) -> None:
@@ -32,7 +78,7 @@ def write_result(text: str, target: str) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
-    with writing(Path(target), "name another file"):
+    with writing(Path(target), "json"):
         Path(target).write_text(text, "utf-8")
 
 
@@ -68,9 +114,13 @@ class DataDir:
     def log(self, name: str) -> Path:
         return self.path / "logs" / f"{name}.log"
 
+    def file(self, name: str) -> Path:
+        """Return the path of a service's database."""
+        return self.path.resolve() / f"{name}.sqlite3"
+
     def database(self, name: str) -> str:
         """Return the service's database as an SQLAlchemy URL."""
-        return f"sqlite:///{self.path.resolve() / name}.sqlite3"
+        return f"sqlite:///{self.file(name)}"
 
     def make(self) -> None:
         """Make the folder, for its owner only: databases hold what each party saw."""

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
-
-import httpx
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.extensions import Extension
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
+
+if TYPE_CHECKING:
+    import httpx
 
 LOOPBACK = "127.0.0.1"
 BASE_PORT = 8701
@@ -147,9 +148,11 @@ class Stack:
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
     def _wait_until_ready(self) -> None:
+        import httpx  # noqa: PLC0415 - a fifth of a second, for those who start services only
+
         end = time.monotonic() + START_SECONDS
         with httpx.Client(trust_env=False, timeout=2.0) as client:
-            while not all(_ready(client, self._url(name)) for name in NAMES):
+            while not all(_ready(client, self._url(name), httpx.TransportError) for name in NAMES):
                 self.check()
                 if time.monotonic() > end:
                     raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.data_dir.path / 'logs'}")
@@ -180,8 +183,8 @@ def _urls(data_dir: DataDir, where: dict[str, str]) -> Urls:
     return Urls(**where, token=data_dir.token(), inspector=data_dir.inspector_token())
 
 
-def _ready(client: httpx.Client, url: str) -> bool:
+def _ready(client: "httpx.Client", url: str, failure: type[Exception]) -> bool:
     try:
         return client.get(f"{url}/readyz").is_success
-    except httpx.TransportError:
+    except failure:
         return False

@@ -28,6 +28,7 @@ LEVEL = 0.99
 
 REGRET_HEAD = ("panel", "series", "final regret", "±", "runs", "bits a client")
 CONFIDENCE_HEAD = ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed")
+"""A width is an arm's interval for its mean, or the ellipsoid of a contextual decision for θ*."""
 SHARES = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
 
 
@@ -109,14 +110,15 @@ def share(hits: int, runs: int) -> Share:
 class Confidence:
     """Failures of the policy of a series over all its panels, whose runs are independent given the worlds.
 
-    dropped    runs in which the best arm was dropped. failed: runs in which any interval missed the true mean.
-    widths     intervals formed in all; missed: those that miss.
+    dropped    runs in which the best arm was dropped; None for contextual runs, whose clients have best arms of their
+               own. failed: runs in which any interval missed the true mean, or any decision's ellipsoid θ*.
+    widths     intervals or ellipsoids formed in all; missed: those that miss.
     indefinite batches that left the matrix of a contextual policy indefinite.
     stated     the largest probability of `failed` that the policy states for one of the runs; None: it states none.
     """
 
     series: str
-    dropped: Share
+    dropped: Share | None
     failed: Share
     widths: int
     missed: int
@@ -133,10 +135,12 @@ class Confidence:
         return "yes" if self.failed.high <= self.stated else "not refuted"
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line under `CONFIDENCE_HEAD`."""
+        """Return the line under `CONFIDENCE_HEAD`. Cells are empty for what the runs do not have."""
+        dropped = "" if self.dropped is None else self.dropped.text()
         stated = "" if self.stated is None else f"{self.stated:.3g}"
-        missed = f"{self.missed:,} of {self.widths:,}"
-        return (self.series, self.dropped.text(), self.failed.text(), stated, self.holds, missed)
+        failed = self.failed.text() if self.widths else ""
+        missed = f"{self.missed:,} of {self.widths:,}" if self.widths else "no widths"
+        return (self.series, dropped, failed, stated, self.holds, missed)
 
 
 def confidence(rows: Sequence[Row]) -> list[Confidence]:
@@ -146,10 +150,10 @@ def confidence(rows: Sequence[Row]) -> list[Confidence]:
 
 
 def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
-    stated = [row.failure for row in rows]
+    stated, one_best = [row.failure for row in rows], all(row.best is not None for row in rows)
     return Confidence(
         series=series,
-        dropped=share(sum(row.best_dropped for row in rows), len(rows)),
+        dropped=share(sum(row.best_dropped for row in rows), len(rows)) if one_best else None,
         failed=share(sum(row.width_failures > 0 for row in rows), len(rows)),
         widths=sum(row.widths for row in rows),
         missed=sum(row.width_failures for row in rows),

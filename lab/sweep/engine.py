@@ -86,29 +86,36 @@ class SweepOutcome:
 
         rows        a line a run; `curve` is a list of regrets at the checkpoints.
         summary     a line a panel and series: final regret, bits and seconds, over the runs.
-        confidence  a line a series: runs in which the best arm was dropped or a width failed, of how many.
+        confidence  a line a series: runs in which the best arm was dropped or a width failed, of how many. `dropped` is
+                    None for contextual runs, whose clients have best arms of their own.
         Raises      BadParameter for another name.
         """
         if table == "rows":
             return data_frame(list(Row.model_fields), (row.model_dump() for row in self.rows))
         if table == "summary":
-            return data_frame([one.name for one in fields(RegretSummary)], map(asdict, regret_summaries(self.rows)))
+            return data_frame([one.name for one in fields(RegretSummary)], self.lines(table))
         if table == "confidence":
-            lines = [
-                {
-                    "series": one.series,
-                    "runs": one.failed.runs,
-                    "dropped": one.dropped.hits,
-                    "failed": one.failed.hits,
-                    "stated": one.stated,
-                    "holds": one.holds,
-                    "widths": one.widths,
-                    "missed": one.missed,
-                }
-                for one in confidence(self.rows)
-            ]
-            return data_frame(("series", "runs", "dropped", "failed", "stated", "holds", "widths", "missed"), lines)
+            columns = ("series", "runs", "dropped", "failed", "stated", "holds", "widths", "missed")
+            return data_frame(columns, self.lines(table))
         raise BadParameter("table", table, "must be one of rows, summary, confidence")
+
+    def lines(self, table: Literal["summary", "confidence"]) -> list[dict[str, Any]]:
+        """Return the lines of one of the two short tables of `frame`."""
+        if table == "summary":
+            return [asdict(one) for one in regret_summaries(self.rows)]
+        return [
+            {
+                "series": one.series,
+                "runs": one.failed.runs,
+                "dropped": None if one.dropped is None else one.dropped.hits,
+                "failed": one.failed.hits,
+                "stated": one.stated,
+                "holds": one.holds,
+                "widths": one.widths,
+                "missed": one.missed,
+            }
+            for one in confidence(self.rows)
+        ]
 
     def __repr__(self) -> str:
         """Return what was played in one line."""

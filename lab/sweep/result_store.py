@@ -15,8 +15,6 @@ from distrust.lab.sweep import code
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell, Row
 
-ELSEWHERE = "choose another --out"
-
 
 def result_folder(experiment: Experiment, out: Path) -> Path:
     """Return the folder of one experiment below `out`. A changed experiment has another, so that rows never mix."""
@@ -75,7 +73,7 @@ class ResultStore:
         self._rows = self.folder / _rows(code.code_digest())
 
     def __enter__(self) -> Self:
-        with writing(self.folder, ELSEWHERE):
+        with writing(self.folder, "out"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -83,8 +81,8 @@ class ResultStore:
         except BlockingIOError as error:
             os.close(self._lock)
             busy = "is being written by another sweep; wait for it, or"
-            raise Unavailable(f"{self.folder} {busy} {ELSEWHERE}") from error
-        with writing(self.folder, ELSEWHERE):
+            raise Unavailable(f"{self.folder} {busy} choose another --out") from error
+        with writing(self.folder, "out"):
             self._begin()
         return self
 
@@ -107,7 +105,7 @@ class ResultStore:
 
     def keep(self, row: Row) -> None:
         """Write one row, and wait until it is on the disk."""
-        with writing(self.folder, ELSEWHERE):
+        with writing(self.folder, "out"):
             line = (row.model_dump_json() + "\n").encode()
             if os.write(self._handle, line) < len(line):
                 raise OSError(28, "No space left on device")
@@ -145,7 +143,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 def write_failures(folder: Path, failures: dict[Cell, str]) -> None:
     """Write the cells that failed at this start, with reasons; remove the file when none did."""
     path = folder / "failures.json"
-    with writing(path, ELSEWHERE):
+    with writing(path, "out"):
         if failures:
             listed = [{**cell._asdict(), "reason": reason} for cell, reason in failures.items()]
             write_whole(path, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")

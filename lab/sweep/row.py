@@ -22,9 +22,10 @@ class Row(Message):
     repetition      from 0; seed: the environment's, the same for every panel and series of a repetition.
     epsilon         as the run file asks for it; null without one.
     clients         of all cohorts: fewer than the horizon where the last batch was not finished.
-    regret          after all pulls of the horizon. chosen, best: arms.
+    regret          after all pulls of the horizon. chosen, best: arms; null in contextual runs.
     best_dropped    whether no arm of the largest true mean was left; best_dropped_at: after so many pulls.
-    widths          confidence intervals that the policy formed; width_failures: those that miss the true mean.
+    widths          confidence intervals that the policy formed, or ellipsoids of a contextual policy's decisions;
+                    width_failures: those that miss the true mean, or θ*.
     failure         probability, by the policy's own theorem, that any of them does; null when it states none.
     indefinite      batches after which noise left the matrix of a contextual policy indefinite; absent for a policy
                     without a matrix, and from rows that are older than this column.

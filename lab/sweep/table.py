@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.lab.stack.data_dir import writing
-from distrust.lab.sweep.result_store import ELSEWHERE, write_whole
+from distrust.lab.sweep.result_store import write_whole
 from distrust.lab.sweep.row import Cell, Row
 
 Format = Literal["parquet", "csv"]
@@ -38,7 +38,7 @@ def check_format(form: str) -> Format:
 def write_rows(rows: Sequence[Row], path: Path, form: Format) -> None:
     """Write rows in their order, a whole file or none. Floats keep every bit in both formats."""
     content = _parquet(rows) if form == "parquet" else _csv(rows)
-    with writing(path, ELSEWHERE):
+    with writing(path, "out"):
         write_whole(path, content)
 
 

@@ -2,15 +2,16 @@
 
 Computing took up to 15 seconds of CPU in a trial of 738 questions, beside the server's runs. So one question is
 computed at a time, few may wait, answers are kept, sizes are bounded, and only the operator may ask, unless the
-settings open the page to everyone.
+settings open the page to everyone. Then all readers together get a burst of CPU, and a share of one core after it.
 """
 
 import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response
@@ -31,6 +32,10 @@ MOST_CLIENTS = 20_000
 
 ANSWERS = 128  # kept in memory
 WAITING = 4  # questions that may wait or be computed; each takes a thread of the server
+
+BURST, SHARE = 30.0, 0.1
+"""Seconds of CPU that readers without the operator's token may have computed at once, and the share of one core that
+comes back. In t seconds they get at most BURST + SHARE · t, and what the last question overdraws."""
 
 FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
 """The mechanism that the page begins with: the first one that trusts no single party."""
@@ -82,7 +87,34 @@ class OneAtATime(Generic[T]):
             self._places.release()
 
 
-_reports: OneAtATime[Report] = OneAtATime(ANSWERS)
+class CpuAccount:
+    """Counts CPU that is spent for readers. A question is computed while the account is not empty.
+
+    burst  seconds that it holds at most. share: seconds of CPU that come back in a second.
+    """
+
+    def __init__(self, burst: float, share: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst, self._share, self._clock = burst, share, clock
+        self._left, self._at = burst, clock()
+
+    def check(self) -> None:
+        """Raise Unavailable while it is empty, with the seconds until it is not."""
+        now = self._clock()
+        self._left, self._at = min(self._burst, self._left + self._share * (now - self._at)), now
+        if self._left <= 0:
+            wait = math.ceil(-self._left / self._share) + 1
+            raise Unavailable(
+                f"readers have used up the CPU that this server computes with for all of them: try again in {wait} s, "
+                "or use `distrust privacy` on your own machine"
+            )
+
+    def spend(self, seconds: float) -> None:
+        """Take seconds of CPU away. It may fall below zero."""
+        self._left -= seconds
+
+
+_answers: OneAtATime[dict[str, Any]] = OneAtATime(ANSWERS)
+_readers = CpuAccount(BURST, SHARE)
 
 
 def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:
@@ -118,14 +150,25 @@ def _number(field: str, text: str, *, whole: bool = False) -> float:
     return value
 
 
-def answered(name: str, query: PrivacyQuery) -> Report:
-    """Return the report, computed once. Raises BadParameter, and Unavailable while too many questions wait."""
+def answered(name: str, query: PrivacyQuery, account: CpuAccount | None = None) -> dict[str, Any]:
+    """Return the context of the answer, computed once, pictures too.
 
-    def compute() -> Report:
-        with one_thread():
-            return report_on(name, query)
+    account  what pays for it; None: the operator asks.
+    Raises   BadParameter, and Unavailable while too many questions wait or the account is empty.
+    """
 
-    return _reports.get(f"{name} {asdict(query)}", compute)
+    def compute() -> dict[str, Any]:
+        if account is not None:
+            account.check()
+        began = time.thread_time()
+        try:
+            with one_thread():
+                return answer_context(report_on(name, query))
+        finally:  # a question that is refused in the end costs as well
+            if account is not None:
+                account.spend(time.thread_time() - began)
+
+    return _answers.get(f"{name} {asdict(query)}", compute)
 
 
 def answer_context(report: Report) -> dict[str, Any]:
@@ -181,21 +224,25 @@ def _chart(calibration: str, side: MechanismFigures) -> Any:
 calculator_pages = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 
-async def _may_compute(request: Request) -> bool:
-    """Return whether this caller may have an answer computed."""
-    if request.app.state.settings.calculator == "open":
-        return True
+Asker = Literal["operator", "reader", "stranger"]
+
+
+async def _asker(request: Request) -> Asker:
+    """Return who asks: the operator, by the token; a reader, who pays from the account; a stranger gets no answer.
+
+    Without a token any caller on this machine may operate the server. They all count as readers.
+    """
     try:
         await require_operator(request)
     except Unauthorized:
-        return False
-    return True
+        return "reader" if request.app.state.settings.calculator == "open" else "stranger"
+    return "reader" if request.app.state.operator_token is None else "operator"
 
 
 @calculator_pages.get("/privacy")
 def privacy_page(
     request: Request,
-    allowed: Annotated[bool, Depends(_may_compute)],
+    asker: Annotated[Asker, Depends(_asker)],
     part: Annotated[str | None, Header(alias="X-Fragment", description="only the part that changes")] = None,
 ) -> Response:
     """Return the calculator's page, with the answer to the question in its address."""
@@ -203,10 +250,10 @@ def privacy_page(
     context: dict[str, Any] = {"answer": None, "refused": "", "field": "", "closed": ""}
     try:
         name, query = question(words)
-        if allowed:
-            context["answer"] = answer_context(answered(name, query))
-        else:
+        if asker == "stranger":
             context["closed"] = CLOSED
+        else:
+            context["answer"] = answered(name, query, _readers if asker == "reader" else None)
     except (BadParameter, Unavailable) as error:
         context |= {"refused": error.detail, "field": getattr(error, "field", "").removeprefix("mechanism.")}
     return page(

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.messages.cohort import Via
 from distrust.common.messages.policy import DEFAULT, POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
@@ -34,6 +35,16 @@ def origin_of(request: Request) -> str:
     return str(request.base_url).rstrip("/")
 
 
+def standing_at(request: Request, party: Via) -> dict[str, Any]:
+    """Return where a reader's browser asks how open cohorts stand, and whether that takes a token."""
+    state = request.app.state
+    return {
+        "party": party,
+        "address": state.settings.readers_url(party),
+        "guarded": state.operator_token is not None,
+    }
+
+
 @pages.get("/")
 def runs_page(
     request: Request, service: RunsDep, before: Annotated[int | None, Query(ge=1)] = None, part: Fragment = None
@@ -46,8 +57,14 @@ def runs_page(
 
 @pages.get("/runs/{run}")
 def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None) -> Response:
-    """Return a run's page."""
-    return page("run.html", part=part, title=run, origin=origin_of(request), **run_context(service, run))
+    """Return a run's page. While it runs, its script may ask the cohorts' intermediary how they stand."""
+    context = run_context(service, run)
+    asked = None
+    if context["view"].state == "running" and context["newest"] is not None:
+        asked = standing_at(request, context["newest"].mechanism.via)
+    connect = [] if asked is None else [asked["address"]]
+    own: dict[str, Any] = {"title": run, "origin": origin_of(request), "standing_at": asked}
+    return page("run.html", part=part, connect=connect, **own, **context)
 
 
 @pages.get("/compare")
@@ -62,7 +79,8 @@ def compare_page(service: RunsDep, a: Name = None, b: Name = None) -> Response:
 def start_page(request: Request) -> Response:
     """Return the form that starts a run. Its script posts to the API, which checks it as it checks a run file's."""
     guarded = request.app.state.operator_token is not None
-    return page("start.html", title="Start a run", here="/start", guarded=guarded, **start_context())
+    own: dict[str, Any] = {"title": "Start a run", "here": "/start", "origin": origin_of(request), "guarded": guarded}
+    return page("start.html", **own, **start_context())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +164,17 @@ def _field(name: str, prefix: str, words: Mapping[str, Any], *, required: bool, 
     inner = next((one for one in words.get("anyOf", ()) if one.get("type") != "null"), words)
     kind, options = _kind(inner)
     default = words.get("default") if shown else None
+    if default is None:
+        options = ("", *options) if options else ()
+        default = ""
     return FormField(
         name=name,
         id=f"f-{prefix}{name}".replace(".", "-"),
         kind=kind,
-        default="" if default is None else default if isinstance(default, str) else json.dumps(default),
+        default=default if isinstance(default, str) else json.dumps(default),
         hint=_HINTS.get(name) or inner.get("description") or words.get("description", ""),
         required=required,
-        options=options if default is not None else ("", *options) if options else (),
+        options=options,
     )
 
 

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import StatementList
+from distrust.common.messages.status import CohortView, StatementList
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.progress import (
     ArmView,
-    CohortView,
     IntervalList,
     LedgerView,
     RegretCurve,
@@ -34,14 +33,19 @@ PARAMETERS = 12  # rows and columns of θ̂
 INTERVALS = 1000  # rounds in one question
 
 
-class Runs(Protocol):
+class Stated(Protocol):
+    """The service as it tells what the aggregator stated of a cohort."""
+
+    def statements(self, run: str, cohort: str) -> StatementList: ...
+
+
+class Runs(Stated, Protocol):
     """The public side of the server's service, as pages read it. Raises WrongCohort for unknown runs."""
 
     def runs(self) -> RunList: ...
     def view(self, run: str) -> RunView: ...
     def rounds(self, run: str, after: int, limit: int) -> RoundList: ...
     def round_view(self, run: str) -> RoundView: ...
-    def statements(self, run: str, cohort: str) -> StatementList: ...
     def intervals(self, run: str, after: int, limit: int) -> IntervalList: ...
     def ledger(self, run: str) -> LedgerView: ...
     def regret(self, run: str) -> RegretCurve: ...
@@ -160,9 +164,7 @@ def _newest_rounds(service: Runs, view: RunView, count: int) -> list[RoundReport
         return []
 
 
-def _bars(
-    closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int | None
-) -> list[tuple[int, list[Bar]]]:
+def _bars(closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int | None) -> list[tuple[int, list[Bar]]]:
     """Return each round's intervals as bars, coloured by what became of the arm. Rounds without any are left out."""
     return [
         (
@@ -217,12 +219,12 @@ def _live(service: Runs, view: RunView, newest: RoundReport | None) -> list[Live
     messages = {one.cohort.cohort: one.cohort for one in open_round.assignments} if open_round else {}
     waiting = [(one, messages[one.cohort]) for one in newest.cohorts if one.cohort in messages]
     return [
-        LiveCohort(one, _stage(service, one, message), message.minimum, _threshold(message))
+        LiveCohort(one, known_stage(service, one, message), message.minimum, _threshold(message))
         for one, message in waiting[:COHORTS]
     ]
 
 
-def _stage(service: Runs, cohort: CohortView, message: Cohort) -> str:
+def known_stage(service: Stated, cohort: CohortView, message: Cohort) -> str:
     """Return a cohort's stage as far as the server knows it: of a masked cohort, by the aggregator's statements."""
     if cohort.state == "planned":
         return "waits for clients"

@@ -4,7 +4,7 @@ from distrust.common.errors import BadParameter, ProtocolError, RunFailed, descr
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
 from distrust.common.mechanisms.families.base import epsilon_allowed
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.run.config import RunConfig
 from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 
@@ -100,7 +100,7 @@ def build_policy(config: RunConfig) -> Policy:
     return policy
 
 
-def _require(spec: ArmSpec, policy: object, members: tuple[str, ...]) -> None:
+def _require(spec: PolicySpec, policy: object, members: tuple[str, ...]) -> None:
     """Refuse a class of the user's own, or its instance, that lacks a policy's members. Raises BadParameter."""
     lacking = [member for member in members if not hasattr(policy, member)]
     if lacking:
@@ -115,5 +115,5 @@ def run_facts(config: RunConfig) -> RunFacts:
         horizon=config.horizon,
         smallest=config.intermediary.minimum,
         calibration=config.mechanism.calibration,
-        noise=1 / epsilon if epsilon is not None and epsilon_allowed(epsilon) else 0.0,
+        laplace_scale=1 / epsilon if epsilon is not None and epsilon_allowed(epsilon) else 0.0,
     )

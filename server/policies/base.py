@@ -133,14 +133,14 @@ class RunFacts:
     """Facts of the run that a policy may know, besides its own spec.
 
     arms      K. horizon: T. smallest: least clients of a cohort; a smaller one would never be released.
-    noise     λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry, in the central model.
+    laplace_scale  λ ≥ 0 of the Laplace noise that a policy plans its batches for: 1/ε, or 0 without ε.
     """
 
     arms: int
     horizon: int
     smallest: int
     calibration: Literal["exact", "paper"]
-    noise: float
+    laplace_scale: float
 
 
 class Policy(Protocol):

@@ -29,7 +29,7 @@ class DpSe(Elimination):
     @classmethod
     def of(cls, spec: DpSeSpec, run: RunFacts) -> Self:
         check_failure(run.arms, spec.failure)
-        return cls(arms=run.arms, noise=run.noise, failure=spec.failure, calibration=run.calibration)
+        return cls(arms=run.arms, noise=run.laplace_scale, failure=spec.failure, calibration=run.calibration)
 
     @property
     def going_on(self) -> bool:

@@ -1,4 +1,4 @@
-"""Both intermediaries, and the shuffler where it assigns actions: one after another, each with an open cohort."""
+"""Fixtures of both intermediaries, and of the shuffler that assigns actions, each with an open cohort."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

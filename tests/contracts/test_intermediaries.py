@@ -1,4 +1,4 @@
-"""What both intermediaries promise over HTTP, whatever they do to the messages: same app, same file, real tickets."""
+"""Tests the promises that both intermediaries keep over HTTP, with real apps, database files and tickets."""
 
 from typing import Any
 
@@ -50,6 +50,41 @@ def test_a_listing_counts_who_has_answered_and_can_leave_out_what_is_over(party:
     assert (listed("?open=true"), listed("")) == ([], [("done", None)])
 
 
+def test_a_listing_tells_who_is_alive_and_the_seconds_until_the_deadline(party: Party, cohort: Cohort) -> None:
+    def standing() -> tuple[str, int | None, float | None]:
+        (entry,) = CohortList.model_validate_json(party.get("?open=true").content).cohorts
+        return entry.stage, entry.alive, entry.seconds_left
+
+    bodies, whole = party.bodies(cohort), cohort.stage_seconds
+    assert standing() == (party.first, 5, 2 * whole)  # it begins with its first message, or after a whole stage
+    party.send(cohort, {slot: bodies[slot] for slot in (0, 1, 2)})
+    party.clock.advance(whole / 4)
+    assert standing() == (party.first, 5, 3 * whole / 4)
+    leaving = server.departure(cohort, [4]).model_dump(mode="json")
+    party.client.post("/v1/cohorts/c1/departures", json=leaving)
+    assert standing() == (party.first, 4, 3 * whole / 4)
+    party.send(cohort, {3: bodies[3]})  # all answered but the one that left: the stage is over
+    if isinstance(party, ShufflerParty):
+        party.batch()
+        ended = party.get("").json()["cohorts"][0]
+        assert (ended["stage"], "alive" in ended, "seconds_left" in ended) == ("done", False, False)
+    else:
+        assert standing() == ("shares", 4, whole)
+        party.clock.advance(2 * whole)
+        assert standing() == ("shares", 4, 0)  # until a request closes it
+
+
+def test_a_listing_is_of_one_run_and_of_the_oldest_where_a_reader_wants_no_more(party: Party, cohort: Cohort) -> None:
+    for name, run in (("c2", "r2"), ("c3", "r1")):
+        party.open(party.cohort(name=name).model_copy(update={"run": run}))
+    asked = {"?run=r1": ["c1", "c3"], "?run=r1&limit=1": ["c1"], "?run=r2": ["c2"], "?run=r3": [], "?limit=2": 2}
+    for query, names in asked.items():
+        found = [one["cohort"] for one in party.get(query).json()["cohorts"]]
+        assert (found if isinstance(names, list) else len(found)) == names
+    assert problem(party.get("?limit=0")) == (422, "bad-message")
+    assert cohort.run == "r1"
+
+
 def test_a_silent_cohort_that_is_opened_again_gets_its_whole_time_again(party: Party, cohort: Cohort) -> None:
     for _ in range(3):
         party.clock.advance(1.9 * cohort.stage_seconds)
@@ -80,7 +115,7 @@ def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Coh
 
 
 def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohort: Cohort) -> None:
-    """A transcript says who sent which record: the server opens records, so it must not learn that."""
+    """A transcript names the sender of each record. The server opens records, so it must not learn the senders."""
     party.send(cohort, party.bodies(cohort))
     path = "/v1/cohorts/c1/messages"
     assert problem(party.client.get(path, headers=OPERATOR)) == (401, "unauthorized")
@@ -93,7 +128,7 @@ def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohor
 
 
 def test_an_inspector_with_the_operators_token_is_refused_at_the_start(party: Party) -> None:
-    """The server holds that token: it would read who sent which record."""
+    """The server holds that token, and could read the sender of each record in the transcripts."""
     with pytest.raises(BadParameter, match="must not hold the operator's token") as caught:
         party.start(inspector_token_file=party.folder / "token")
     assert caught.value.field == "inspector_token_file"
@@ -138,7 +173,7 @@ def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Par
 
 
 def test_a_ticket_is_used_up_for_good_by_its_first_message(party: Party, cohort: Cohort) -> None:
-    """Another message with it is refused by a service that was killed and started again, and after the release too."""
+    """Another message with the ticket is refused also after a restart of the service, and after the release."""
     bodies = party.bodies(cohort)
     party.send(cohort, {0: bodies[0]})
     party.restart()
@@ -252,7 +287,7 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
 def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
     party: Party, cohort: Cohort, *, restarted: bool
 ) -> None:
-    """A fleet that was killed with its tickets in hand: from the last opening on the cohort waits for two stages."""
+    """As of a fleet that was killed after it took its tickets. The cohort waits two stages from its last opening."""
     party.clock.advance(2 * SECONDS - 1)
     assert party.batch_now().state == "waiting"
     if restarted:

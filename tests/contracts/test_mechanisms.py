@@ -1,4 +1,4 @@
-"""What every mechanism keeps, in both calibrations, via every intermediary that it allows."""
+"""Tests the promises that every mechanism keeps, in both calibrations, via every intermediary that it allows."""
 
 import math
 from functools import cache
@@ -20,6 +20,7 @@ from distrust.common.mechanisms import (
     plan,
 )
 from distrust.common.mechanisms.central.additive import UnsafeIdentity
+from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Message
 
@@ -65,7 +66,7 @@ def planned_mechanism(name: str, calibration: str, intermediary: str, noise: str
 
 @pytest.fixture
 def mechanism(request: pytest.FixtureRequest) -> Mechanism:
-    """The mechanism of these words, planned when the first test asks for it: it may take a second."""
+    """Return the mechanism of these words, planned for the first test that needs it, which may take a second."""
     return planned_mechanism(*request.param)
 
 
@@ -76,7 +77,7 @@ ALL = [
     for intermediary in kind.vias
 ] + [pytest.param((name, "exact", "shuffler", "continuous"), id=f"{name}-continuous") for name in REAL]
 every = pytest.mark.parametrize("mechanism", ALL, indirect=True)
-# local-sphere answers with one of two points that it drew first (test_sphere): nothing is added.
+# local-sphere sends one of two points that it drew first (test_sphere). It adds no noise to the data.
 ANSWERS = ("local-sphere",)
 ADDITIVE = [case for case in ALL if not str(case.id).startswith(ANSWERS)]
 ADAPTER: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
@@ -87,8 +88,22 @@ def rewards(count: int = CLIENTS) -> NDArray[np.float64]:
 
 
 def opened(mechanism: Mechanism, messages: NDArray[np.uint64], seed: int) -> float:
-    total = np.array([sum(map(int, messages[:, 0])) % mechanism.modulus], dtype=np.uint64)
+    total = np.array([sum(messages[:, 0].tolist()) % mechanism.modulus], dtype=np.uint64)
     return float(mechanism.estimate(total, len(messages), UnsafeSeededStream(seed, "analyzer"))[0])
+
+
+def errors(mechanism: Mechanism, data: NDArray[np.float64], seed: str) -> NDArray[np.float64]:
+    """Return the errors of the estimates of 400 cohorts with the same data.
+
+    They are drawn together: rows of a draw are independent, and tests/unit/common/mechanisms/test_drawn_together.py
+    says that they give what cohorts get one by one.
+    """
+    cohorts, count = 400, len(data)
+    messages = mechanism.randomize(np.tile(data, (cohorts, 1)), UnsafeSeededStream(5, seed))
+    totals = sum_rows(messages.reshape(cohorts, count, 1), mechanism.modulus)
+    noise = mechanism.server_randomness(UnsafeSeededStream(5, seed, "analyzer"), cohorts)
+    estimates: NDArray[np.float64] = mechanism.estimate_with(totals, count, noise)[:, 0]
+    return estimates - float(data.sum())
 
 
 @every
@@ -106,22 +121,17 @@ def test_the_estimate_is_unbiased_with_the_stated_deviation(mechanism: Mechanism
     for survivors in (FLOOR, CLIENTS):
         data, law = rewards(survivors), mechanism.error(survivors)
         deviation = math.hypot(law.std, math.sqrt(survivors) / (2 * mechanism.precision))
-        streams = ((UnsafeSeededStream(i), i) for i in range(400))
-        errors = [opened(mechanism, mechanism.randomize(data, stream), i) - float(data.sum()) for stream, i in streams]
-        assert abs(np.mean(errors)) <= 5.5 * deviation / 20 + 1e-9, survivors
-        assert np.std(errors) <= 1.5 * deviation + 1e-9, survivors
-        assert np.std(errors) >= 0.6 * law.std, survivors
+        found = errors(mechanism, data, "mean")
+        assert abs(np.mean(found)) <= 5.5 * deviation / 20 + 1e-9, survivors
+        assert np.std(found) <= 1.5 * deviation + 1e-9, survivors
+        assert np.std(found) >= 0.6 * law.std, survivors
 
 
 @every
 def test_wider_than_the_quantile_is_rare(mechanism: Mechanism) -> None:
-    """Of 400 noises on an all-zero cohort, more than 21 beyond the 1% quantile would happen once in 10⁹ runs."""
-    law, zeros = mechanism.error(CLIENTS), np.zeros((CLIENTS, 1))
-    beyond = sum(
-        abs(opened(mechanism, mechanism.randomize(zeros, UnsafeSeededStream(i, "tail")), i)) > law.quantile(0.01) + 1e-9
-        for i in range(400)
-    )
-    assert beyond <= 21
+    """At most 21 of 400 errors of an all-zero cohort are beyond the 1% quantile: false alarm below 1e-9."""
+    far = mechanism.error(CLIENTS).quantile(0.01) + 1e-9
+    assert np.count_nonzero(abs(errors(mechanism, np.zeros((CLIENTS, 1)), "tail")) > far) <= 21
 
 
 @every
@@ -201,7 +211,7 @@ def test_values_outside_the_range_count_as_its_ends(mechanism: Mechanism) -> Non
 
 @pytest.mark.parametrize("mechanism", ADDITIVE, indirect=True)
 def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Mechanism) -> None:
-    """What is added to a message does not depend on any value on the grid, its own or another's."""
+    """The noise of a message is the same for every value on the grid, the client's own and the others'."""
     low, high = np.zeros((50, 1)), np.ones((50, 1))
     first, second = (mechanism.randomize(x, UnsafeSeededStream(4)).astype(object) for x in (low, high))
     assert set(((second - first) % mechanism.modulus).ravel()) == {mechanism.precision}
@@ -281,7 +291,7 @@ def test_the_identity_adds_zeros_and_ones_exactly(values: list[int], seed: int) 
 )
 @settings(max_examples=60, deadline=None)
 def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: float, g: int, seed: int) -> None:
-    """Whatever the parameters, an estimate misses by more than the 1e-12 quantile never in our lifetime."""
+    """For any parameters, no estimate misses by more than the 1e-12 quantile."""
     words: dict[str, object] = {"name": name, "precision": g}
     if name != "identity":
         words["epsilon"] = epsilon

@@ -1,4 +1,4 @@
-"""Absurd numbers: both intermediaries refuse them with a problem before they use them."""
+"""Tests that both intermediaries refuse absurd numbers with a problem before they use them."""
 
 import httpx
 import pytest

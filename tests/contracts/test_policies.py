@@ -1,4 +1,4 @@
-"""What every policy promises, whatever mechanism its sums come from. Laws are exact, seeds are fixed."""
+"""Tests the promises that every policy keeps for sums of any mechanism. Laws are exact, seeds are fixed."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ def vb_sdp_ae(arms: int, failure: float = 0.1) -> Policy:
 
 
 def ucb1(arms: int, failure: float = 0.1) -> Policy:
-    """It states no p: its intervals fail where they may."""
+    """Return UCB1, which takes no failure probability: its intervals do not hold all at once."""
     del failure
     return Ucb1(arms=arms)
 
@@ -61,14 +61,14 @@ Make = Callable[..., Policy]
 
 
 def answers(ask: Ask, means: Sequence[float], law: Laplace, rng: np.random.Generator) -> list[Estimate]:
-    """Bernoulli rewards and noise of the law."""
+    """Return estimates from Bernoulli rewards and noise of the law."""
     each = ask.queries[0].clients
     sums = rng.binomial(each, [means[arm] for arm in ask.arms]) + rng.laplace(0, law.scale, len(ask.arms))
     return [Estimate.scalar(arm, float(total), each, law) for arm, total in zip(ask.arms, sums, strict=True)]
 
 
 def play(policy: Policy, means: Sequence[float], horizon: int, law: Laplace, seed: int) -> int:
-    """Play until the horizon; the clients that were asked."""
+    """Play until the horizon, and return the number of clients that were asked."""
     rng, used = np.random.default_rng(seed), 0
     while ask := policy.ask(horizon - used):
         used += ask.size
@@ -84,7 +84,7 @@ def test_the_horizon_is_used_up_and_never_exceeded(make: Make, means: list[float
 
 @every_elimination
 def test_the_best_arm_survives_with_probability_above_one_minus_p(make: Make) -> None:
-    """400 runs with p = 0.25; were the true failure rate p, more failures than the bound came once in 10⁶ times."""
+    """400 runs with p = 0.25. If failures had probability p, there would be more than the bound once in 10⁶ times."""
     runs, failure, means = 400, 0.25, [0.5, 0.55, 0.55, 0.6]
     policies = [make(len(means), failure) for _ in range(runs)]
     for seed, policy in enumerate(policies):
@@ -96,7 +96,7 @@ def test_the_best_arm_survives_with_probability_above_one_minus_p(make: Make) ->
 
 @every_elimination
 def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make) -> None:
-    """Coverage of every interval at once, p = 0.5, noise that dominates; false alarm once in 10⁶ times."""
+    """300 runs with p = 0.5 and dominant noise. All intervals of a run must cover: false alarm once in 10⁶ times."""
     runs, failure, means = 300, 0.5, [0.4, 0.6]
     missed = 0
     for seed in range(runs):
@@ -136,7 +136,7 @@ def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> N
 
 @pytest.mark.parametrize("make", [successive_elimination, by_four, dp_se, dp_se_as_printed])
 def test_past_batches_are_forgotten(make: Make) -> None:
-    """Two histories that keep all arms and differ in every estimate: the next batch decides alike."""
+    """Two histories keep all arms and differ in every estimate. After equal next batches the policies agree."""
     states = []
     for early in (0.0, 1.0):
         policy = make(2)
@@ -187,7 +187,7 @@ def test_a_clearly_worse_arm_drops_out_and_the_best_is_chosen(make: Make) -> Non
 
 
 def test_all_failure_events_together_stay_below_p() -> None:
-    """Three events an arm and batch; a tail of Σ 1/b² is below 1/last."""
+    """Three events an arm and batch, summed up to batch `last`. The tail of Σ 1/b² after it is below 1/last."""
     arms, failure, last = 10, 0.1, 10_000
     spent = sum(3 * arms * event_share(arms, batch, failure) for batch in range(1, last + 1))
     assert spent + 3 * failure / 5 / last < failure

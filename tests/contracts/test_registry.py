@@ -1,4 +1,4 @@
-"""The lists of mechanisms and policies: each class states its facts, and no other module knows its name."""
+"""Tests of the lists of mechanisms and policies: each class states its facts, and no other module knows its name."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from distrust.common.bandit.contextual_choice import Link
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.server.policies.base import RunFacts
 from tests.support.planned import planned
 
@@ -60,7 +60,7 @@ def test_the_class_that_a_spec_names_starts_from_it_and_says_what_it_plays(name:
     }
     words = spec.model_validate({"name": name, **facts[spec.REWARDS]})
     policy = load_reference(spec.POLICY).of(
-        words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", noise=1.0)
+        words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", laplace_scale=1.0)
     )
     ask = policy.ask(4000)
     assert policy.active == (0, 1)
@@ -79,20 +79,20 @@ def subclasses(base: type) -> set[type]:
 
 
 def test_the_list_of_policies_has_every_spec_once() -> None:
-    found = {spec for spec in subclasses(ArmSpec) if "name" in spec.model_fields}
+    found = {spec for spec in subclasses(PolicySpec) if "name" in spec.model_fields}
     assert set(SPECS) == {spec for spec in found if spec.__module__.startswith("distrust.")}
     assert DEFAULT in POLICIES
     assert set(POLICIES.values()) == set(SPECS)
 
 
 def strings(path: Path) -> set[str]:
-    """Every string of a file's code that is not a docstring."""
+    """Return every string constant of a file's code."""
     tree = ast.parse(path.read_text("utf-8"))
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 EXPERTS = ("lab/papers/", "lab/audit/broken.py", "lab/audit/over_http.py")
-"""Files about one mechanism or policy: a paper's table, an audit's broken copies, a run without noise to carry them."""
+"""Files that may name a mechanism or policy: tables of the papers, an audit's broken copies, its run without noise."""
 
 
 def test_no_mechanism_or_policy_is_known_by_name_in_a_service_or_a_driver() -> None:

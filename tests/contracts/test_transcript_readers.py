@@ -1,4 +1,4 @@
-"""Pages of another origin that read an intermediary's transcripts: the named one may, and no other."""
+"""Tests that only pages of the origins in `dashboard_origin` may read an intermediary's transcripts and its list."""
 
 import pytest
 from pydantic import ValidationError
@@ -28,6 +28,7 @@ def test_the_named_pages_read_a_transcript_with_the_inspectors_token(opened: Par
         assert asked.headers["access-control-allow-origin"] == origin
         assert asked.headers["access-control-allow-methods"] == "GET"
         assert asked.headers["access-control-allow-headers"] == "Authorization"
+        assert asked.headers["x-content-type-options"] == "nosniff"
         answer = opened.client.get(PATH, headers={"Origin": origin, **INSPECTOR})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
         assert answer.headers["vary"] == asked.headers["vary"] == "Origin"
@@ -48,8 +49,20 @@ def test_pages_of_any_other_origin_get_nothing(opened: Party) -> None:
             assert (answer.status_code, OPENING & set(answer.headers)) == (status, set())
 
 
-def test_the_named_pages_read_nothing_but_transcripts(opened: Party) -> None:
-    paths = ["/v1/cohorts/c1", "/v1/cohorts/c1/batch", "/v1/cohorts/c1/terms", "/v1/cohorts", "/healthz"]
+def test_the_named_pages_read_how_cohorts_stand_with_the_operators_token(opened: Party) -> None:
+    path = "/v1/cohorts?open=true&run=r1&limit=40"
+    asked = opened.client.request("OPTIONS", path, headers={"Origin": PAGES, **PREFLIGHT})
+    assert (asked.status_code, asked.headers["access-control-allow-methods"]) == (204, "GET")
+    for token, status in ((OPERATOR, 200), (INSPECTOR, 401), ({}, 401)):
+        answer = opened.client.get(path, headers={"Origin": PAGES, **token})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, PAGES)
+    for origin in ("http://127.0.0.1:8702", "null"):
+        answer = opened.client.get(path, headers={"Origin": origin, **OPERATOR})
+        assert not OPENING & set(answer.headers)
+
+
+def test_the_named_pages_read_nothing_but_transcripts_and_the_list(opened: Party) -> None:
+    paths = ["/v1/cohorts/c1", "/v1/cohorts/c1/batch", "/v1/cohorts/c1/terms", "/v1/cohorts/", "/healthz"]
     for path in paths:
         for method in ("GET", "OPTIONS"):
             answer = opened.client.request(method, path, headers={"Origin": PAGES, **PREFLIGHT, **OPERATOR})

@@ -69,6 +69,26 @@ def test_a_result_without_any_looks_as_it_always_did() -> None:
     assert "extensions" not in result.model_dump()
 
 
+def test_a_contextual_one_plays_and_its_long_contexts_are_clipped_and_counted(package: str) -> None:
+    file = parse(f"""
+run = "own"
+horizon = 400
+[policy]
+name = "linucb"
+batch = 40
+[mechanism]
+name = "identity"
+[unsafe]
+noise_seed = 3
+[environment]
+name = "{package}:Shops"
+seed = 5
+""")
+    result = in_process.run(file)
+    assert (result.clipped, result.hidden) == (300, 400)
+    assert 0 < result.regret.final < 0.25 * 400
+
+
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
     file = parse(words(f"{package}:Coins"))

@@ -114,7 +114,7 @@ def test_fleets_that_have_it_not_say_so(own: Own, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Halving", "it must be a subclass of distrust.common.messages.policy_spec.ArmSpec"),
+        ("Halving", "it must be a subclass of distrust.common.messages.policy_spec.PolicySpec"),
         ("Homeless", "it needs POLICY, the class that plays it"),
         ("Silent", "Silent lacks event_probability"),
         ("Lost", "Nowhere cannot be imported: module"),

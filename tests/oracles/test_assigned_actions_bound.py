@@ -1,4 +1,4 @@
-"""Shuffled actions: what the server sees of them by enumeration, against the bound that calibrates their noise."""
+"""Tests the bound that calibrates the noise of assigned actions, against the server's exact view by enumeration."""
 
 import itertools
 import math
@@ -18,11 +18,11 @@ from distrust.server.policies.base import Ask, Query
 from tests.support.shuffled_laws import Array
 
 Data = tuple[int, ...]
-"""What a client would get for each action, as numbers of rows of that action's table."""
+"""A client's reward for each action, as the number of a row in that action's table."""
 
 
 def opened(tables: Sequence[Array], clients: Sequence[Data], orders: Sequence[tuple[int, ...]]) -> Array:
-    """The law of the messages by place: client order[j] stands at place j, and plays the action of table j."""
+    """Return the law of the messages by place: client order[j] is at place j, and plays the action of table j."""
     laws = []
     for order in orders:
         rows = [tables[place][clients[client][place]] for place, client in enumerate(order)]
@@ -34,14 +34,14 @@ def opened(tables: Sequence[Array], clients: Sequence[Data], orders: Sequence[tu
 
 
 def delta(tables: Sequence[Array], one: Data, other: Data, rest: Sequence[Data], epsilon: float) -> float:
-    """The hockey stick between the views when the first client holds `one` or `other`."""
+    """Return the hockey-stick divergence of the server's views if the first client holds `one` or `other`."""
     orders = list(itertools.permutations(range(len(tables))))
     first, second = (opened(tables, [own, *rest], orders) for own in (one, other))
     return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
 
 
 def places(seed: int, users: int, local: float) -> tuple[list[Array], list[Data]]:
-    """Each place with a table of its own, three rows of three answers, few and many; and each client's data."""
+    """Return a random table for each place, three rows of three answers, and random data of `users` + 1 clients."""
     rng = np.random.default_rng(seed)
     steps = np.where(rng.random((users, 3, 3)) < 0.5, math.exp(local), 1.0)
     tables = list(steps / steps.sum(axis=2, keepdims=True))
@@ -56,7 +56,7 @@ def local_epsilon(tables: Sequence[Array]) -> float:
 @pytest.mark.parametrize("users", [2, 3, 4])
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_messages_by_place_are_within_the_bound_of_the_whole_crowd(seed: int, users: int, share: float) -> None:
-    """Every place has a randomizer of its own, and every client other values at each."""
+    """Every place has a randomizer of its own, and every client has other values at each place."""
     tables, (one, other, *rest) = places(seed, users, 1.5)
     local = local_epsilon(tables)
     found = delta(tables, one, other, rest, share * local)
@@ -64,7 +64,7 @@ def test_messages_by_place_are_within_the_bound_of_the_whole_crowd(seed: int, us
 
 
 def test_the_enumeration_is_no_empty_comparison() -> None:
-    """It comes within a factor of the bound: the tables are not all harmless."""
+    """The largest enumerated δ is above 0.4 of the bound, so some tables do tell their rows apart."""
     shares = []
     for seed in range(12):
         tables, (one, other, *rest) = places(seed, 2, 1.5)
@@ -74,7 +74,7 @@ def test_the_enumeration_is_no_empty_comparison() -> None:
 
 
 def test_without_the_permutation_the_bound_is_broken() -> None:
-    """A server that knows who plays what sees one message of the client alone: nothing is amplified."""
+    """A server that knows each client's action sees the client's message alone, and nothing is amplified."""
     lie = 1 / (1 + math.exp(1.0))
     tables = [np.array([[1 - lie, lie], [lie, 1 - lie]])] * 5
     one, other, rest = (0,) * 5, (1,) * 5, [(0,) * 5] * 4
@@ -84,7 +84,7 @@ def test_without_the_permutation_the_bound_is_broken() -> None:
 
 
 def test_who_leaves_because_of_its_action_gives_the_others_away() -> None:
-    """The others all leave from action 0: its only message is the first client's, and no bound of a crowd holds."""
+    """All others with action 0 leave, so its only message is the first client's, and no amplification bound holds."""
     lie = 1 / (1 + math.exp(1.0))
     alone = np.maximum(np.array([1 - lie, lie]) - math.exp(0.3) * np.array([lie, 1 - lie]), 0).sum()
     assert alone > clones_delta(0.3, 1.0, 5)

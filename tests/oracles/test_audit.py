@@ -1,8 +1,8 @@
-"""The audit's lower bound stays at or below the claim of every mechanism, through the code that is deployed.
+"""Tests that the audit's lower bound is at most the claim of every mechanism, through the code that is deployed.
 
-Seeds are fixed. Over all seeds an honest case would fail with probability at most 1e-7, the audits' own false-alarm
-rate, and one of the hundred in this file in less than one of 100 000 suites. Where a claim is held to 99.9 % as well,
-`distrust audit`'s own confidence, the outcomes are the same ones: one seed, not chosen, and so no chance left.
+Seeds are fixed. Over all seeds an honest case fails with probability at most 1e-7, the audits' own false-alarm rate.
+One of the hundred cases in this file fails in less than one of 100 000 suites. Some claims are also tested at 99.9 %,
+the confidence of `distrust audit`, on the same outcomes. Their seed is fixed too, so that their result is certain.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def planned_mechanism(
 
 
 def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
-    """The finding at 1 - ALARM, after the claim has been held to 99.9 % too, on the same outcomes."""
+    """Return the finding at confidence 1 - ALARM. Assert that the claim holds at 99.9 % too, on the same outcomes."""
     setting, stream = Setting(mechanism, mechanism.floor), UnsafeSeededStream(seed)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     usual, rare = (judge_worlds(setting, worlds[0], worlds[1], alarm=alarm) for alarm in (1e-3, ALARM))
@@ -55,7 +55,8 @@ def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
 
 
 PRIVATE = [name for name in MECHANISMS if name != "identity"]
-# Its theorem wants B ≥ 16 e^ε₀ ln(4/δ) clients and is refused for so few; others have no paper's constants at all.
+# The theorem of shuffled-gaussian needs B ≥ 16 e^ε₀ ln(4/δ) clients, and planning refuses so few. The others have no
+# constants of a paper.
 UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_ONLY)}
 
 
@@ -72,7 +73,7 @@ def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str
 
 @pytest.mark.parametrize("name", ["distributed-polya", "local-laplace-discrete", "central-laplace-discrete"])
 def test_discrete_laplace_noise_is_shown_to_be_as_weak_as_it_says(name: str) -> None:
-    """The claim is tight, so an audit that is worth something comes near it."""
+    """The claim is tight, so the audit's lower bound must come near it."""
     mechanism = planned_mechanism(name, "exact")
     found = audit(mechanism, stream=UnsafeSeededStream(12), trials=20_000, alarm=ALARM)
     assert found.claim == pytest.approx(1.0)
@@ -103,7 +104,7 @@ def test_the_claim_for_survivors_and_colluders_holds(name: str, survivors: int, 
 
 
 def test_colluders_are_seen_to_weaken_the_guarantee_as_it_says() -> None:
-    """Three of eight tell their noise: the claim rises, and the audit proves that it had to."""
+    """Three of eight clients tell their noise. The claim rises, and the audit's lower bound is above the old claim."""
     found = audit(
         planned_mechanism("distributed-polya", "exact"),
         stream=UnsafeSeededStream(15),
@@ -148,13 +149,13 @@ def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
     ],
 )
 def test_vectors_are_shown_to_be_as_weak_as_they_say(name: str, norm: str, least: float) -> None:
-    """A likelihood ratio over the coordinates: their sum alone shows less than a third for the box."""
+    """The audit takes the likelihood ratio of all coordinates. Their sum alone shows less than a third for the box."""
     found = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(19), trials=60_000, alarm=ALARM)
     assert least < found.lower <= (found.claim or 0)
 
 
 def test_a_stream_is_audited_whole() -> None:
-    """One batch is in four of the nodes of eight: its leaf alone shows less than half of what the prefixes do."""
+    """One batch is in four nodes of a tree of eight. Its leaf alone shows less than half as much as the prefixes."""
     honest = vectors("tree", 1, "linf", batches=8)
     found = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
     assert (found.view, found.evidence) == ("stream", "nodes")
@@ -162,7 +163,7 @@ def test_a_stream_is_audited_whole() -> None:
 
 
 class LeafOnly(Tree):
-    """Noise that hides one leaf, for a stream that shows eight batches and their prefixes."""
+    """A tree whose noise hides one leaf only, for a stream that shows eight batches and their prefixes."""
 
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         return Tree.model_validate({**self.model_dump(), "batches": 1}).privacy(survivors, colluders)
@@ -189,7 +190,7 @@ def test_nonsense_is_refused(bad: dict[str, float]) -> None:
 
 
 def test_equal_worlds_alarm_no_more_often_than_stated() -> None:
-    """1000 audits of ε = 0 at a rate of 5 %: more than 90 alarms would come once in 10⁷ runs even at the full rate."""
+    """1000 audits of ε = 0 at a rate of 5 %: more than 90 alarms have probability 1e-7 even at the full rate."""
     mechanism = planned_mechanism("distributed-polya", "exact", clients=2, min_honest=2)
     setting = Setting(mechanism, 2)
     rng = np.random.default_rng(18)
@@ -205,7 +206,7 @@ def a_pair() -> Setting:
 
 
 def test_the_half_that_chooses_is_not_counted() -> None:
-    """The worlds are far apart in the first half, and one and the same in the second: nothing is shown."""
+    """The worlds are far apart in the first half and equal in the second, so the audit shows nothing."""
     same = np.tile([0.0, 5.0], 500)
     found = judge_worlds(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
     assert found.counted == 1000
@@ -214,7 +215,7 @@ def test_the_half_that_chooses_is_not_counted() -> None:
 
 @pytest.mark.parametrize(("dimension", "columns"), [(1, 1), (4, 2)])
 def test_all_the_events_tried_share_the_alarm(dimension: int, columns: int) -> None:
-    """Eight events for each column of evidence, whose union must stay below the alarm."""
+    """The audit tries eight events for each column of evidence, and divides the alarm among them."""
     setting = Setting(vectors("distributed-polya", dimension, "linf"), FLOOR)
     rng = np.random.default_rng(3)
     worlds = [rng.poisson(mean, (4000, columns)).astype(float) for mean in (3.0, 4.0)]

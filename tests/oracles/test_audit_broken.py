@@ -1,4 +1,4 @@
-"""What is broken on purpose is found out. Fixed seeds; the bounds hold but for a false-alarm rate of 1e-9."""
+"""Tests that audits find mechanisms that are broken on purpose. Seeds are fixed; the false-alarm rate is 1e-9."""
 
 from fractions import Fraction
 
@@ -30,7 +30,7 @@ def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name, one in BROKEN.items() if one.secret is None])
 def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -> None:
-    """So that it is the broken line that is found, not the cohort, the range or the modulus around it."""
+    """So the audit finds the broken line, and not the cohort, the range or the modulus around it."""
     made = broken(name, 10)
     kind = type(made).__bases__[0]
     assert issubclass(kind, Mechanism)
@@ -41,7 +41,7 @@ def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -
 
 
 def test_half_the_survivors_leak_what_the_exact_law_says() -> None:
-    """ε = 2.58 at half the noise: the audit comes to at least three quarters of it, and never above."""
+    """Half the noise has ε = 2.58. The audit's lower bound is at least three quarters of it, and not above it."""
     found = audit(broken("noise-for-everybody", 10), stream=UnsafeSeededStream(22), trials=400_000, alarm=ALARM)
     exact = pure_epsilon(PolyaDifference(Fraction(1, 2), 32.0).pmf(), 32)
     assert exact == pytest.approx(2.58, abs=0.01)
@@ -60,7 +60,7 @@ def narrow() -> DistributedPolya:
 
 
 def test_a_modulus_that_only_wraps_costs_accuracy_and_no_privacy() -> None:
-    """Reduction modulo m is post-processing: with no room for noise sums are wrong by m/g, and as private as ever."""
+    """Reduction modulo m is post-processing: without room for noise sums are wrong by m/g, and equally private."""
     found = audit(narrow(), stream=UnsafeSeededStream(24), trials=200_000, alarm=ALARM)
     assert not found.violated
     messages = narrow().randomize(np.zeros((1000, 1)), UnsafeSeededStream(25))

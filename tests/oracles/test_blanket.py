@@ -1,4 +1,4 @@
-"""Amplification of given randomizers: the blanket bound against enumeration, integrals, and the clones bound."""
+"""Tests the blanket bound for given randomizers against enumeration, integrals, and the clones bound."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ from tests.support.shuffled_laws import DELTA, Array, random_table, response_eps
 @pytest.mark.parametrize("local_epsilon", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("users", [20, 1000, 10**4])
 def test_blanket_and_clones_agree_for_randomized_response(local_epsilon: float, users: int) -> None:
-    """Two computations with nothing in common: binomials, and a tilted FFT."""
+    """The two computations share no code: the clones bound sums binomials, the blanket bound uses a tilted FFT."""
     clones = response_epsilon(DELTA, local_epsilon, users)
     assert blanket_epsilon(tabulated(responses(local_epsilon)), DELTA, users) == pytest.approx(clones, rel=2e-3)
 
@@ -37,7 +37,7 @@ def test_a_blanket_knows_more_than_clones_do(scale: float) -> None:
 
 
 def blanket_oracle(masses: Array, users: int, epsilon: float) -> float:
-    """E[(V₁ + … + V_n)₊]/n by enumeration of the counts of each output among the blanket's draws."""
+    """Return E[(V₁ + … + V_n)₊]/n by enumeration of the counts of each output among the blanket's draws."""
     blanket = masses.min(axis=0)
     chances = np.append(blanket, 1 - blanket.sum())
     outputs = range(chances.size)
@@ -104,7 +104,7 @@ def test_blankets_are_monotone(kind: type) -> None:
 
 
 def test_tiny_deltas_are_computed_and_not_lost_in_rounding() -> None:
-    """Relative to the chance of the event: 1e-15 is as good as 1e-6."""
+    """At δ = 1e-15 the bound has the same relative accuracy as at 1e-6."""
     clones = response_epsilon(1e-15, 1.0, 3000)
     assert blanket_epsilon(tabulated(responses(1.0)), 1e-15, 3000) == pytest.approx(clones, rel=2e-3)
 

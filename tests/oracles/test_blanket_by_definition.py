@@ -1,8 +1,8 @@
-"""The privacy blanket a second time, slowly and from its definition, in rational numbers and without its formula.
+"""Tests the privacy blanket against its definition, computed slowly in rational numbers, without the formula.
 
-Balle et al. 2019: show the others' inputs, and which of them drew from the blanket. Then the one user's message is
-hidden among those m - 1 draws and nothing else, m - 1 ~ Bin(n - 1, γ), and the divergence of the two laws of that
-unordered handful is the bound. Lemma 5.3 is an identity for it, which the code evaluates with a tilted FFT.
+Balle et al. 2019: reveal the others' inputs, and which of the others drew from the blanket. Then only those m - 1 draws
+hide the one user's message, m - 1 ~ Bin(n - 1, γ). The bound is the divergence of the two laws of these m messages
+without their order. Lemma 5.3 is an identity for it, which the code evaluates with a tilted FFT.
 """
 
 import itertools
@@ -24,7 +24,7 @@ Exact = list[list[Fraction]]
 
 
 def handful(user: list[Fraction], blanket: list[Fraction], others: int) -> dict[tuple[int, ...], Fraction]:
-    """The law of one draw from `user` and `others` from the blanket's own law, as counts of each output."""
+    """Return the law of one draw from `user` and `others` draws from the blanket, as counts of each output."""
     outputs, gamma = range(len(user)), sum(blanket)
     law = {tuple(int(i == z) for i in outputs): user[z] for z in outputs}
     for _ in range(others):
@@ -38,7 +38,7 @@ def handful(user: list[Fraction], blanket: list[Fraction], others: int) -> dict[
 
 
 def by_definition(masses: Exact, users: int, factor: Fraction) -> Fraction:
-    """Σ_m Bin(n - 1, γ)(m) D(handful of x ‖ handful of y), the worst x and y; `factor` is e^ε."""
+    """Return Σ_m Bin(n - 1, γ)(m) D(handful of x ‖ handful of y) for the worst x and y; `factor` is e^ε."""
     blanket = [min(column) for column in zip(*masses, strict=True)]
     gamma, worst = sum(blanket), Fraction(0)
     for one, other in itertools.permutations(masses, 2):
@@ -52,7 +52,7 @@ def by_definition(masses: Exact, users: int, factor: Fraction) -> Fraction:
 
 
 def truth(masses: Exact, users: int, factor: Fraction) -> Fraction:
-    """δ of the shuffled messages: the worst pair of inputs and the worst inputs of all the others."""
+    """Return δ of the shuffled messages for the worst pair of inputs and the worst inputs of all the others."""
     inputs, worst = range(len(masses)), Fraction(0)
     rows: Any = masses
     for others in itertools.combinations_with_replacement(inputs, users - 1):
@@ -75,7 +75,7 @@ def _all_messages(masses: Exact, inputs: tuple[int, ...]) -> dict[tuple[int, ...
 
 
 def tables(inputs: int, outputs: int) -> st.SearchStrategy[Exact]:
-    """Randomizers with rational probabilities, none of them 0."""
+    """Return a strategy of randomizers with rational probabilities, none of them 0."""
     row = st.lists(st.integers(1, 40), min_size=outputs, max_size=outputs)
     whole = st.lists(row, min_size=inputs, max_size=inputs)
     return whole.map(lambda rows: [[Fraction(part, sum(parts)) for part in parts] for parts in rows])
@@ -89,7 +89,7 @@ def tables(inputs: int, outputs: int) -> st.SearchStrategy[Exact]:
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], factor: Fraction) -> None:
-    """The code is a percent above the definition at most, never below; and the definition never below the truth."""
+    """The code's δ is at least the definition's and at most 1 % above it. The definition's is at least the true one."""
     masses, users = case
     exact, defined = truth(masses, users, factor), by_definition(masses, users, factor)
     assert exact <= defined
@@ -104,7 +104,7 @@ def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:
 
 
 def cut(mechanism: Mechanism, reach: int) -> Array:
-    """The messages' law for the two inputs, with what is farther out than `reach` put on one output each side."""
+    """Return the messages' laws for the two inputs. All mass beyond `reach` is put on one output on each side."""
     pmf = mechanism.client_law().pmf()
     rows = np.zeros((2, 2 * reach + 2))
     for x in (0, 1):
@@ -124,7 +124,7 @@ def cut(mechanism: Mechanism, reach: int) -> Array:
 )
 @pytest.mark.parametrize("clients", [2, 4])
 def test_shuffled_messages_keep_their_profile(name: str, words: dict[str, float], clients: int) -> None:
-    """All outcomes of the shuffler, all inputs of the others; cutting the tails together is post-processing."""
+    """Enumerates all outcomes of the shuffler and all inputs of the others. Merging the tails is post-processing."""
     mechanism = planned_mechanism(name, clients, **words)
     profile = mechanism.privacy().profile(delta=words["delta"])
     epsilon = profile.approximate.epsilon

@@ -1,4 +1,4 @@
-"""Amplification of any pure randomizer, and the papers' closed forms: enumeration, 60 digits, each other."""
+"""Tests amplification of any pure randomizer, and the papers' closed forms, by enumeration and with 60 digits."""
 
 import math
 
@@ -21,7 +21,7 @@ from tests.support.shuffled_laws import DELTA, random_table, responses, true_del
 
 
 def clones_oracle(epsilon: float, local_epsilon: float, users: int) -> mpmath.mpf:
-    """The two laws of the pair of counts, term by term."""
+    """Return δ(ε) from the two laws of the pair of counts, term by term."""
     p, e = mpmath.exp(mpmath.mpf(local_epsilon)), mpmath.exp(mpmath.mpf(epsilon))
     chance, total = 1 / p, mpmath.mpf(0)
     for c in range(users):
@@ -113,7 +113,7 @@ def test_the_papers_inverse_is_private_and_never_below_epsilon(epsilon: float, u
 
 
 def test_outside_its_range_the_closed_form_is_not_used() -> None:
-    """100 users: the form has a value for ε₀ = 8, and amplification to it is not proven."""
+    """For 100 users the form has a value at ε₀ = 8, but no proof that messages are amplified to it."""
     assert largest_local_epsilon(DELTA, 100) < 0.5
     assert paper_local_epsilon(0.5, DELTA, 100) == 0.5
 

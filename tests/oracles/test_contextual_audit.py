@@ -1,7 +1,7 @@
-"""What a contextual client hides stays hidden: which arm it pulled, and its context, through the deployed code.
+"""Tests by audits of the deployed code that a contextual client's arm and context stay hidden.
 
-Three arms with parameters of their own and contexts of two numbers. Seeds are fixed. A bound may be wrong with
-probability 1e-7 an audit, so that one of the forty of this file would be in one of 250 000 sets of seeds.
+There are three arms with parameters of their own, and contexts of two numbers. Seeds are fixed. A lower bound is wrong
+with probability 1e-7 an audit, and one of the forty of this file for one in 250 000 sets of seeds.
 """
 
 import json
@@ -39,14 +39,17 @@ def planned_mechanism(name: str, clients: int, statistic: ContextualSum = ARMS, 
 
 
 def variance(mechanism: Any) -> float:
-    """Of the noise in each coordinate of what is seen, in data units squared; of a record for shuffled records."""
+    """Return the variance of the noise in each coordinate of the view, in data units squared.
+
+    The view is a sum, and a single record for shuffled records.
+    """
     bits = mechanism.name == "shuffled-binomial"
     steps = mechanism.clients * mechanism.coins * mechanism.chance * (1 - mechanism.chance) if bits else 0.0
     return float(steps or mechanism.variance) * ((mechanism.high - mechanism.low) / mechanism.precision) ** 2
 
 
 def gaussian_epsilon(distance: float, delta: float) -> float:
-    """ε at δ of Gaussian noise, `distance` in standard deviations (Balle & Wang 2018, Theorem 8)."""
+    """Return ε at δ of Gaussian noise, `distance` in standard deviations (Balle & Wang 2018, Theorem 8)."""
 
     def excess(epsilon: float) -> float:
         near, far = distance / 2 - epsilon / distance, -distance / 2 - epsilon / distance
@@ -69,9 +72,9 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
 def test_a_secret_keeps_the_claim_and_uses_a_fair_share_of_its_noise(
     secret: Secret, name: str, clients: int, view: str, share: float
 ) -> None:
-    """At least `share` of what Gaussian noise of this variance tells of the two vectors, and never more.
+    """The audit shows at least `share` of the ε of Gaussian noise of this variance on the two vectors, and no more.
 
-    Permuted records are held to what a record tells before it is permuted.
+    For permuted records that ε is the one of a single record before it is permuted.
     """
     mechanism = planned_mechanism(name, clients, delta=0.1)
     found = audit(mechanism, stream=UnsafeSeededStream(31), trials=30_000, secret=secret, alarm=ALARM)
@@ -95,7 +98,7 @@ GRADIENTS = ContextualSum(features=2, blocks=3, moments=False, residual="logisti
     "secret", [*SECRETS, pytest.param(arm_secret(GRADIENTS), id="gradient"), context_secret(GRADIENTS)]
 )
 def test_the_sphere_keeps_its_claim(secret: Secret) -> None:
-    """ε of the coin; an answer tells the half of the sphere that a vector lies in, or the other, by its length."""
+    """The claim is the coin's ε. An answer lies in the vector's half of the sphere with a chance by its length."""
     mechanism = planned_mechanism("local-sphere", 4, secret.statistic)
     found = audit(mechanism, stream=UnsafeSeededStream(33), trials=20_000, secret=secret, alarm=ALARM)
     assert found.delta == 0
@@ -104,7 +107,7 @@ def test_the_sphere_keeps_its_claim(secret: Secret) -> None:
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_quarter_of_the_noise_is_found_out(secret: Secret) -> None:
-    """So that the claim is kept by the noise, and not by an audit that sees little."""
+    """So the claims above hold because of the noise, and not because the audit is weak."""
     whole = planned_mechanism("local-gaussian", 4, delta=0.1)
     assert isinstance(whole, LocalGaussian)
     quarter = whole.model_copy(update={"variance": whole.variance / 16})
@@ -142,7 +145,7 @@ STATISTICS = [
 
 @pytest.mark.parametrize("statistic", STATISTICS, ids=str)
 def test_no_two_contexts_are_farther_apart_than_the_secret_ones(statistic: ContextualSum) -> None:
-    """The stated sensitivity is reached, and 20 000 drawn pairs, of any lengths and rewards, stay below it."""
+    """The secret's pair reaches the stated sensitivity, and 20 000 random pairs of any lengths and rewards do not."""
     rng, size = np.random.default_rng(36), (2, 20_000)
     contexts = rng.standard_normal((*size, statistic.features))
     contexts *= rng.choice([0.3, 1.0, 5.0], (*size, 1)) / np.linalg.norm(contexts, axis=-1, keepdims=True)
@@ -170,7 +173,7 @@ def test_two_arms_fill_two_blocks_with_the_same_numbers(statistic: ContextualSum
 
 
 def test_the_ratio_adds_up_coordinates_that_each_have_values_of_their_own() -> None:
-    """Against both worlds' laws of a message, noise and rounding, written out from the definition."""
+    """The oracle is both worlds' law of a message, with noise and rounding, written out from the definition."""
     mechanism = planned_mechanism("local-gaussian", 4, delta=0.1)
     assert isinstance(mechanism, LocalGaussian)
     secret = context_secret(ARMS)
@@ -180,7 +183,7 @@ def test_the_ratio_adds_up_coordinates_that_each_have_values_of_their_own() -> N
     messages = np.rint(steps[0] + np.random.default_rng(37).normal(0, math.sqrt(mechanism.variance), (50, 1, 15)))
 
     def log_mass(value: np.ndarray) -> np.ndarray:
-        """Of ⌊value⌋ or ⌈value⌉ by chance, and discrete Gaussian noise; without its normalization."""
+        """Return ln P up to a constant of ⌊value⌋ or ⌈value⌉, rounded at random, plus discrete Gaussian noise."""
         parts = [np.exp(-((messages - np.floor(value) - up) ** 2) / (2 * mechanism.variance)) for up in (0, 1)]
         chance = value - np.floor(value)
         return np.log((1 - chance) * parts[0] + chance * parts[1]).sum(axis=2)
@@ -192,7 +195,7 @@ def test_the_ratio_adds_up_coordinates_that_each_have_values_of_their_own() -> N
 
 
 def test_coordinates_without_noise_are_counted() -> None:
-    """World 0's message without any noise holds all four of its telling values, world 1's all of the others."""
+    """A message of world 0 without noise has all four values that tell it from world 1, one of world 1 the others."""
     setting = Setting(planned_mechanism("local-gaussian", 4, delta=0.1, precision=20), 4, secret=arm_secret(ARMS))
     steps = (setting.ends + setting.mechanism.high) * (20 / (2 * setting.mechanism.high))
     assert setting.telling.tolist() == [0, 2, 5, 7]
@@ -224,7 +227,7 @@ def test_three_numbers_a_trial_share_the_alarm() -> None:
 
 @pytest.mark.parametrize("name", ["local-gaussian", "distributed-discrete-gaussian", "central-gaussian"])
 def test_without_a_secret_the_ends_are_as_far_apart_as_clients_can_be(name: str) -> None:
-    """√4.5 on a ball of diameter 2√2, rounded up to a step; so the claim is kept, and nearly used up."""
+    """√4.5 on a ball of diameter 2√2, rounded up to a step. So the claim holds, and the audit comes near it."""
     mechanism = planned_mechanism(name, 4, delta=0.1)
     ends = Setting(mechanism, 4).ends
     step = (mechanism.high - mechanism.low) / mechanism.precision

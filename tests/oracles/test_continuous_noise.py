@@ -1,4 +1,4 @@
-"""Central and local Laplace and Gaussian noise: calibrated exactly, on the grid and, unsafely, as floating point."""
+"""Tests the exact calibration of central and local Laplace and Gaussian noise, on the grid and as floating point."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_gaussian_quantiles() -> None:
     [(Gaussian(2.0), stats.norm(scale=2.0).cdf), (Laplace(0.7), stats.laplace(scale=0.7).cdf)],
 )
 def test_continuous_draws_follow_their_law(law: Gaussian | Laplace, cdf: object) -> None:
-    """Kolmogorov and Smirnov; a fixed seed, and a false alarm once in 10⁷."""
+    """Kolmogorov-Smirnov test with a fixed seed: false alarm 1e-7."""
     assert stats.kstest(law.sample(UnsafeSeededStream(5), 200_000), cdf).pvalue > FALSE_ALARM
 
 
@@ -81,7 +81,7 @@ def test_the_continuous_gaussian_is_the_analytic_one(name: str, dimension: int |
     assert 0.8 * (1 - 1e-6) <= (promise.epsilon or 0.0) <= 0.8
     with mpmath.workdps(50):
         deltas = []
-        for square in (mechanism.grid.unrounded, mechanism.grid.squared_l2):  # without rounding, and the worst one
+        for square in (mechanism.grid.unrounded, mechanism.grid.squared_l2):  # without rounding, with the worst one
             ratio = mpmath.sqrt(square / mpmath.mpf(mechanism.variance))
             tails = mpmath.ncdf(ratio / 2 - 0.8 / ratio), mpmath.ncdf(-ratio / 2 - 0.8 / ratio)
             deltas.append(float(tails[0] - mpmath.exp(0.8) * tails[1]))

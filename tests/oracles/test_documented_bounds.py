@@ -1,4 +1,4 @@
-"""The probabilities that docs/secure-aggregation.md states, computed again from their formulas."""
+"""Tests the probabilities that docs/secure-aggregation.md states, by their formulas."""
 
 from math import comb, floor, log2
 from pathlib import Path
@@ -24,18 +24,18 @@ PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text(
 WORDS = " ".join(PAGE.split())
 RATE = 0.1  # d and c
 LARGE = [round(201 * (10**5 / 201) ** (i / 80)) for i in range(81)]
-"""From 201 to 10⁵ in equal ratios."""
+"""Numbers of clients from 201 to 10⁵, in equal ratios."""
 WORST = 708
-"""Where the bound on a cut is largest; all n from 201 to 1999 have been tried."""
+"""The n with the largest bound on a cut, among all n from 201 to 1999."""
 
 
 def cut(n: int, k: int, w: int) -> float:
-    """Bound: two disjoint runs of k/2 places hold k - 2w random colluders, so that w losses in each empty both."""
+    """Return a bound on the chance that two disjoint runs of k/2 places have k - 2w colluders: w losses empty each."""
     return n**2 / 2 * float(hypergeom.sf(k - 2 * w - 1, n, floor(RATE * n), k))
 
 
 def against_a_liar(n: int, bound: float) -> tuple[int, int]:
-    """The smallest k, with its t, that keeps colluders from t of a client's neighbours, from cutting and from w."""
+    """Return the smallest k, with its t, at which colluders reach neither t neighbours of a client nor a cut nor w."""
     bad = floor(RATE * n)
     for k in range(2, n - 1, 2):
         t = next(t for t in range(k // 2 + 1, k + 2) if n * hypergeom.sf(t - 1, n - 1, bad, k) <= bound)
@@ -72,7 +72,7 @@ def test_shares_off_the_polynomial_are_taken_for_good_ones_as_rarely_as_stated(n
 
 @pytest.mark.parametrize(("n", "stated"), [(100, "0.06"), (400, "0.03"), (1000, "0.02")])
 def test_few_honest_dealers_are_left_out_when_all_liars_accuse_them(n: int, stated: str) -> None:
-    """A dealer is left out when fewer of its neighbours are honest than it needs holders, no client lost so far."""
+    """A dealer is left out if fewer of its neighbours are honest than it needs holders. No client is lost so far."""
     assert "0.06 of 100, 0.03 of 400, 0.02 of 1000" in WORDS
     (k, t), bad = neighbourhood(n, RATE, RATE), floor(RATE * n)
     needed = holders_needed(n - 1, bad, k, t)
@@ -80,7 +80,7 @@ def test_few_honest_dealers_are_left_out_when_all_liars_accuse_them(n: int, stat
 
 
 def test_the_aggregator_leaves_out_as_many_honest_dealers_as_the_formula_says() -> None:
-    """1000 cohorts of 100 with 10 random liars that agree with no dealer: 0.060 expected, within four deviations."""
+    """1000 cohorts of 100 with 10 random liars that agree with no dealer: 0.060 a cohort, within four deviations."""
     n, bad, cohorts = 100, 10, 1000
     chance, everyone = np.random.default_rng(1), members_to_bitmap(range(n), n)
     roster = Roster(make_cohort(n, 97, 1), everyone, chance.bytes(KEYS * n))

@@ -1,4 +1,4 @@
-"""Error quantiles of every mechanism against laws that are worked out here: by scipy, or term by term convolved."""
+"""Tests the error quantiles of every mechanism against laws that this file computes with scipy or by convolution."""
 
 import itertools
 import math
@@ -30,13 +30,13 @@ Tail = Callable[[float], float]
 
 
 def integers(masses: NDArray[np.float64]) -> Tail:
-    """Of the law with these masses on a support around 0."""
+    """Return the tail of the law with these masses on a support around 0."""
     far = np.abs(np.arange(masses.size) - masses.size // 2)
     return lambda q: float(masses[far > q].sum())
 
 
 def sum_of(masses: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
-    """Positive terms only: small masses keep their digits."""
+    """Return the law of a sum. All terms are positive, so that small masses keep their digits."""
     total = np.ones(1)
     for _ in range(terms):
         total = np.convolve(total, masses)
@@ -44,18 +44,21 @@ def sum_of(masses: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
 
 
 def difference(one: Any) -> Tail:
-    """X - Y, both by a law of scipy's on 0, 1, …"""
+    """Return the tail of X - Y, where both have one law of scipy on 0, 1, …"""
     y = np.arange(2 * int(one.isf(1e-14)) + 50)
     return lambda q: 2 * float(one.pmf(y) @ one.sf(y + math.floor(q)))
 
 
 def laplace(mechanism: Any, terms: float) -> Tail:
-    """Of discrete Laplace variables: the difference of two negative binomial ones."""
+    """Return the tail of a sum of discrete Laplace variables: the difference of two negative binomial ones."""
     return difference(stats.nbinom(terms, -math.expm1(-1 / mechanism.scale)))
 
 
 def gaussian(variance: float, terms: int) -> Tail:
-    """Sums of wide ones are discrete Gaussian themselves: by Poisson's formula to e^(-π² variance), for two or more."""
+    """Return the tail of a sum of discrete Gaussian variables.
+
+    Sums of wide ones are discrete Gaussian themselves, to e^(-π² variance) by Poisson's formula.
+    """
     if variance > WIDE:
         variance, terms = terms * variance, 1
     reach = math.ceil(12 * math.sqrt(variance)) + 3
@@ -64,7 +67,7 @@ def gaussian(variance: float, terms: int) -> Tail:
 
 
 def real_laplace(mechanism: Any, terms: int) -> Tail:
-    """X - Y, both gamma variables."""
+    """Return the tail of a sum of Laplace variables: X - Y, both gamma variables."""
     one = stats.gamma(terms, scale=mechanism.scale)
 
     def tail(q: float) -> float:
@@ -85,7 +88,7 @@ def coins(mechanism: Any, survivors: int) -> Tail:
 
 
 def sphere(mechanism: Any, survivors: int) -> Tail:
-    """Equal values in one coordinate: ±r with the chance of +r anywhere between those of the ends."""
+    """Return the largest tail of sums of ±r for equal values in one coordinate, over all chances of +r."""
     least = 1 / (1 + math.exp(mechanism.epsilon))
     k = np.arange(-survivors, 2 * survivors + 1)
 
@@ -101,7 +104,7 @@ def sphere(mechanism: Any, survivors: int) -> Tail:
 
 
 def cut_shares(mechanism: Any, survivors: int) -> Tail:
-    """`relaxed-secagg-shuffle`: shares of discrete Laplace noise, each of their two parts at most W."""
+    """Return the tail of shares in `relaxed-secagg-shuffle`: discrete Laplace, each of their two parts at most W."""
     half = stats.nbinom(1 / mechanism.share, -math.expm1(-1 / mechanism.scale)).pmf(np.arange(mechanism.reach + 1))
     half /= half.sum()
     return integers(sum_of(np.convolve(half, half[::-1]), survivors))
@@ -146,10 +149,10 @@ CONTINUOUS: dict[MechanismName, Callable[[Any, int], Tail]] = {
     "local-gaussian": real_gaussian,
 }
 BOUNDS = {("local-sphere", 3), ("relaxed-secagg-shuffle", 1), ("relaxed-secagg-shuffle", 3)}
-"""Mechanisms and dimensions whose quantiles are said to be bounds."""
+"""Mechanisms and dimensions whose quantiles are marked as bounds."""
 
 REFUSED = {("shuffled-gaussian", "paper"), ("relaxed-secagg-shuffle", "paper")}
-"""No such calibration at this size (tests/unit/common/privacy/test_vector_table.py)."""
+"""Calibrations that do not exist at this size (tests/unit/common/privacy/test_vector_table.py)."""
 
 CASES = [
     pytest.param(name, calibration, dimension, id=f"{name}-{calibration}-{dimension}")
@@ -173,13 +176,13 @@ def planned_mechanism(name: MechanismName, calibration: str, dimension: int, noi
 
 
 def step(mechanism: Any) -> float:
-    """A step of the sum, in data units."""
+    """Return a step of the sum, in data units."""
     width = 2 * mechanism.radius if isinstance(mechanism, LocalSphere) else mechanism.high - mechanism.low
     return float(width / mechanism.precision)
 
 
 def check_least(tail: Tail, q: float, p: float) -> None:
-    """Q is the least number that noise passes with probability p at most."""
+    """Assert that q is the least number that noise passes with probability p at most."""
     assert tail(q * (1 + 1e-9)) <= p * (1 + 1e-8)
     assert q == 0 or tail(q * (1 - 1e-9)) >= p * (1 - 1e-8)
 
@@ -194,7 +197,7 @@ def test_the_table_has_every_mechanism() -> None:
 def test_quantiles_are_those_of_the_law_of_the_sum(
     name: MechanismName, calibration: str, dimension: int, survivors: int
 ) -> None:
-    """The least number; of several coordinates those of one. Bounds of shuffled bits are the least here as well.
+    """A quantile is the least number that one coordinate's noise passes with probability p, also for shuffled bits.
 
     In data units a quantile is a rounded product with the step, so that 121 steps may come back as 120.99999999999999.
     """
@@ -214,7 +217,7 @@ def test_quantiles_are_those_of_the_law_of_the_sum(
 def test_quantiles_of_continuous_noise_are_passed_with_just_that_probability(
     name: MechanismName, dimension: int, survivors: int
 ) -> None:
-    """What clients draw they round as well, which depends on the data: a bound, above the quantile of the draws."""
+    """Clients of local mechanisms also round, by their data. Their quantile is a bound, not below that of the draws."""
     mechanism = planned_mechanism(name, "exact", dimension, "continuous")
     law, tail = mechanism.error(survivors), CONTINUOUS[name](mechanism, survivors)
     rounds = isinstance(law.law, Rounded)
@@ -237,7 +240,7 @@ def test_prefixes_of_a_stream_have_the_quantiles_of_their_nodes(batches: int) ->
 
 @pytest.mark.parametrize("p", LEVELS)
 def test_the_tails_here_are_those_of_laws_in_closed_form(p: float) -> None:
-    """The oracles themselves: one Laplace term, two Gaussian ones far above a step."""
+    """This checks the oracles themselves: one Laplace term, and two Gaussian terms far wider than a step."""
     mechanism = planned_mechanism("central-laplace", "exact", 1)
     beta = math.exp(-1 / mechanism.scale)
     q = math.ceil(-mechanism.scale * math.log(p))

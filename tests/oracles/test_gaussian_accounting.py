@@ -1,4 +1,4 @@
-"""The analytic Gaussian mechanism and zCDP against high precision, and discrete Gaussian noise against the theorems."""
+"""Tests the analytic Gaussian mechanism and zCDP with high precision, and discrete Gaussian noise by the theorems."""
 
 import math
 
@@ -16,7 +16,7 @@ from distrust.common.privacy.sensitivity import Grid
 from tests.support.planned import planned
 
 SNAPPED = 4.8e-7
-"""Most that `snap_up` adds to the least variance, relatively."""
+"""The largest share of the least variance that `snap_up` adds to it."""
 
 
 def oracle_delta(ratio: float, epsilon: float) -> float:
@@ -42,7 +42,7 @@ def test_the_searches_invert_it_and_round_towards_privacy(epsilon: float, delta:
 
 
 def test_the_textbook_gaussian_is_not_what_it_says_above_one() -> None:
-    """√(2 ln(1.25/δ))/ε at ε = 10, δ = 0.25 really gives δ = 0.79 (PRIVACY 1)."""
+    """√(2 ln(1.25/δ))/ε at ε = 10, δ = 0.25 has the true δ = 0.79 (docs/privacy/errata.md, DLB Theorem A.1)."""
     ratio = 10 / math.sqrt(2 * math.log(1.25 / 0.25))
     assert gaussian_delta(ratio, 10.0) == pytest.approx(0.79, abs=0.005)
 
@@ -59,7 +59,7 @@ def test_zcdp_agrees_with_dp_accounting() -> None:
 
 @pytest.mark.parametrize(("variance", "shift"), [(100.0, 10), (17.5, 3), (0.5, 1)])
 def test_discrete_gaussian_hockey_stick_and_renyi(variance: float, shift: int) -> None:
-    """The first against 50 digits, the second against its closed form at orders with whole αg: ρ-zCDP exactly."""
+    """δ agrees with 50 digits. Rényi divergences of orders with whole αg have their closed form, exactly ρ-zCDP."""
     with mpmath.workdps(50):
         masses = [mpmath.exp(-mpmath.mpf(x * x) / (2 * mpmath.mpf(variance))) for x in range(-160, 161)]
         whole = mpmath.fsum(masses)
@@ -84,7 +84,7 @@ def test_agrees_with_dp_accounting_on_the_discrete_gaussian() -> None:
 
 @pytest.mark.parametrize(("variance", "terms"), [(3.95, 2), (2.62, 10**6), (2.2, 1000)])
 def test_the_shortcut_to_one_gaussian_is_the_same_law(variance: float, terms: int) -> None:
-    """Just above the threshold of `is_gaussian`, and just below, where the Fourier sum answers."""
+    """The laws agree just above the threshold of `is_gaussian`, and just below, where the Fourier sum computes."""
     assert is_gaussian(variance, terms)
     below = variance
     while is_gaussian(below, terms):
@@ -104,7 +104,7 @@ def planned_mechanism(calibration: str = "exact", clients: int = 1000, **words: 
 
 @pytest.mark.parametrize("precision", [1, 3, 40])
 def test_exact_shares_meet_epsilon_and_delta_and_no_less_noise_does(precision: int) -> None:
-    """With 0/1 rewards a share has a ninth of a step of deviation: the sum's own law decides."""
+    """With 0/1 rewards a share's deviation is a ninth of a step, so calibration uses the exact law of the sum."""
     mechanism = planned_mechanism(delta=1e-6, precision=precision)
     share = mechanism.variance / 1000
     assert hockey_stick(DiscreteGaussianSum(share, 1000).pmf(), precision, 1.0) <= 1e-6
@@ -119,7 +119,7 @@ def test_exact_shares_meet_epsilon_and_delta_and_no_less_noise_does(precision: i
 def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise_does(
     precision: int | None, excess: float
 ) -> None:
-    """With g = 1 a share is so small that the divergence falls 7.5 times as fast as the noise grows."""
+    """At g = 1 a share is so small that the divergence falls 7.5 times as fast as the noise grows."""
     mechanism = planned_mechanism(precision=precision)
     promise = mechanism.privacy().promise
     assert promise.kind == "renyi"
@@ -130,7 +130,7 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
 
 
 def test_the_paper_s_shares_do_not_keep_their_claim_where_its_lemma_is_silent() -> None:
-    """g²/(nε²) = 0.001 a client: hardly any client draws anything but 0, and the sum hides no client."""
+    """The variance is g²/(nε²) = 0.001 a client. Almost all clients draw 0, and the sum hides no client."""
     promise = planned_mechanism("paper", precision=1, delta=1e-6).privacy().promise
     assert promise.claimed == 1
     assert promise.epsilon > 400
@@ -144,7 +144,7 @@ def test_the_paper_s_own_grid_keeps_its_claim() -> None:
 
 
 def test_a_vector_s_bound_covers_every_shift_it_allows() -> None:
-    """Ten coordinates in an ℓ₂ ball of 6 steps, shares of a third of a step: three shifts, coordinate by coordinate."""
+    """Ten coordinates in an ℓ₂ ball of 6 steps, shares of a third of a step: four shifts, coordinate by coordinate."""
     variance, terms, grid = 0.12, 200, Grid(6, 10, "l2")
     bound = dict(sum_divergences(variance, terms, grid))
     pmf = DiscreteGaussianSum(variance, terms).pmf(least=600)

@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise on vectors: the box exactly, by one sum; every whole move as continuous noise of 3/2 less."""
+"""Tests ε of discrete Gaussian noise on vectors: exact in a box, elsewhere by continuous noise of variance 3/2 less."""
 
 import math
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class WholeMove:
 
 
 def enumerated(variance: float, move: tuple[int, ...], epsilon: float) -> float:
-    """δ(ε) of a vector's move, outcome by outcome."""
+    """Return δ(ε) of a vector's move, outcome by outcome."""
     reach = math.ceil(8 * math.sqrt(variance)) + max(move)
     x = np.arange(-reach, reach + 1, dtype=np.float64)
 
@@ -101,7 +101,7 @@ def test_no_whole_move_in_a_disc_beats_continuous_noise_of_a_little_less(
 
 
 def test_the_odds_of_rounding_add_up_to_the_same_wherever_one_stands() -> None:
-    """τ of the module's argument, to fifty digits; BLUR is above ln((1 + τ)²/(1 - τ)), and so above ln(1 + τ)."""
+    """BLUR is above ln((1 + τ)²/(1 - τ)), and so above ln(1 + τ), for τ of the module's proof with fifty digits."""
     with mpmath.workdps(50):
         even = mpmath.sqrt(2 * mpmath.pi * ROUNDED)
         sums = [mpmath.fsum(mpmath.exp(-((k - y) ** 2) / (2 * ROUNDED)) for k in range(-40, 41)) for y in (0, 0.5)]
@@ -150,7 +150,7 @@ def test_noise_in_a_ball_keeps_what_was_asked_and_is_labelled_a_bound(name: str,
 
 
 def test_a_tree_is_all_of_its_nodes_and_coordinates() -> None:
-    """Depth 2 in a box of two coordinates: four moves of g, outcome by outcome."""
+    """At depth 2 in a box of two coordinates a batch makes four moves of g, enumerated outcome by outcome."""
     tree = planned_mechanism("tree", dimension=2, batches=2, precision=1, epsilon=2.0, delta=0.01)
     epsilon = tree.privacy().promise.epsilon
     assert epsilon is not None

@@ -1,4 +1,4 @@
-"""What each mechanism promises, against numbers and oracles from outside."""
+"""Tests the promise of each mechanism against published numbers and computations that share no code with it."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Exact accounting against 50-digit arithmetic, to nine digits; and noise laws against closed forms."""
+"""Tests exact accounting against 50-digit arithmetic, to nine digits, and noise laws against closed forms."""
 
 import math
 
@@ -20,7 +20,7 @@ def _fifty_digits():  # noqa: ANN202
 
 
 def oracle_delta(masses: list[mpmath.mpf], shift: int, epsilon: float) -> float:
-    """Both directions, with zeros outside."""
+    """Return δ(ε), the larger of both directions, with zeros outside."""
     zeros = [mpmath.mpf(0)] * shift
     p, q, factor = masses + zeros, zeros + masses, mpmath.exp(mpmath.mpf(epsilon))
     forth = mpmath.fsum(max(a - factor * b, 0) for a, b in zip(p, q, strict=True))
@@ -108,7 +108,7 @@ def test_conversion_of_renyi_is_sound_for_skellam() -> None:
 
 
 def test_agrees_with_dp_accounting() -> None:
-    """An independent implementation, on its own grid of privacy losses (pessimistic by 1e-5 at most)."""
+    """The library computes on a grid of privacy losses, and is pessimistic by 1e-5 at most."""
     from dp_accounting.pld.privacy_loss_distribution import from_two_probability_mass_functions  # noqa: PLC0415 - slow to import
 
     pmf = Skellam(30.0).pmf()

@@ -1,4 +1,4 @@
-"""Laplace vectors at a δ: the box exactly, one coordinate as the worst of whole moves, and how near the bounds are."""
+"""Tests ε at δ of Laplace noise on vectors: exact in a box, one coordinate as the worst whole move, close bounds."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def planned_mechanism(
 
 
 def box_delta(scale: float, shift: int, dimension: int, epsilon: float) -> mpmath.mpf:
-    """Straight from the noise: the losses of every x from -70 scales on, all coordinates' outcomes one by one."""
+    """Return δ(ε) from the noise itself: losses of all x within 70 scales, and each combination of coordinates."""
     reach = math.ceil(70 * scale) + shift
     masses = laws.discrete_laplace(scale, reach)
     losses: dict[int, mpmath.mpf] = {}
@@ -60,7 +60,7 @@ def test_the_box_is_exact_to_nine_digits(scale: float, shift: int, dimension: in
 
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya"])
 def test_the_profile_of_a_box_has_it_and_says_that_it_is_exact(name: str) -> None:
-    """Composed losses agree here to nine digits, not to 3e-5 only: no loss of the sum is near ε."""
+    """Composed losses agree to nine digits here, and not to 3e-5 only, because no loss of the sum is near ε."""
     mechanism = planned_mechanism(name, 20)
     approximate = mechanism.privacy().profile(delta=1e-6).approximate
     assert approximate.how == "exact"
@@ -82,7 +82,7 @@ def test_more_honest_clients_than_the_floor_hide_more_of_a_box_too() -> None:
 
 
 def losses(scale: float, shift: int) -> tuple[Array, Array]:
-    """Masses of 0 … shift under the law and its shift."""
+    """Return the masses of 0 … shift under the law and its shift, with the tails added to the ends."""
     beta, x = math.exp(-1 / scale), np.arange(1, shift)
     inner = (1 - beta) / (1 + beta) * beta**x
     law = np.concatenate(([1 / (1 + beta)], inner, [beta**shift / (1 + beta)]))
@@ -109,7 +109,7 @@ def test_two_moves_overlap_as_the_formula_says_and_so_never_less_than_their_sum(
 
 @pytest.mark.parametrize("scale", [0.5, 3.0, 20.0])
 def test_no_split_of_a_whole_move_tells_more_than_the_move(scale: float) -> None:
-    """Seven steps over up to three coordinates, at 101 ε."""
+    """Seven steps are split over up to three coordinates, and compared at 101 values of ε."""
     one, other = losses(scale, 7)
     splits = [split for n in (2, 3) for split in itertools.combinations_with_replacement(range(1, 7), n)]
     for split in (split for split in splits if sum(split) == 7):
@@ -121,7 +121,7 @@ def test_no_split_of_a_whole_move_tells_more_than_the_move(scale: float) -> None
 
 @pytest.mark.parametrize(("loss", "delta"), [(0.3, 1e-3), (1.5, 1e-6), (0.05, 0.02)])
 def test_continuous_noise_in_a_box_is_bounded_by_the_grid_s_and_closely(loss: float, delta: float) -> None:
-    """Two coordinates by quadrature over the first one's noise; δ of one is 1 - e^((ε - loss)/2), 0 or 1 - e^ε."""
+    """δ of two coordinates by quadrature over the first one's noise. δ of one is 1 - e^((ε - loss)/2), 0 or 1 - e^ε."""
     whole = mpmath.mpf(loss)
 
     def single(e: mpmath.mpf) -> mpmath.mpf:
@@ -151,7 +151,7 @@ def test_continuous_noise_in_a_box_is_bounded_by_the_grid_s_and_closely(loss: fl
 def test_the_bounds_of_balls_are_near_the_best_whole_move(
     norm: Norm, dimension: int, delta: float, apart: float
 ) -> None:
-    """One coordinate by g for ℓ₁; k coordinates by ⌊g/√k⌋ for ℓ₂, the best k."""
+    """The best move has k coordinates, each of ⌊g/k⌋ steps for ℓ₁ and of ⌊g/√k⌋ steps for ℓ₂, with the best k."""
     mechanism = planned_mechanism("central-laplace-discrete", dimension, norm)
     g, found = mechanism.precision, mechanism.privacy().profile(delta=delta).approximate
     moves = [(k, g // k if norm == "l1" else math.isqrt(g * g // k)) for k in range(1, dimension + 1)]

@@ -1,4 +1,4 @@
-"""Calibrated noise is enough, and hardly more than enough: against mpmath, enumeration, and noise in reals."""
+"""Tests that calibrated noise is enough and close to the least, by mpmath, enumeration, and noise in reals."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ def planned_mechanism(
 
 
 def masses(name: str, variance: float, reach: int) -> list[mpmath.mpf]:
-    """The law on [-reach, reach], to 40 digits."""
+    """Return the law on [-reach, reach], to 40 digits."""
     v = mpmath.mpf(variance)
     if name == "distributed-skellam":
         half = [mpmath.besseli(k, v) * mpmath.exp(-v) for k in range(reach + 1)]
@@ -64,7 +64,7 @@ def masses(name: str, variance: float, reach: int) -> list[mpmath.mpf]:
 
 
 def oracle(name: str, variance: float, shift: int, epsilon: float) -> float:
-    """δ(ε) from the definition, on a support that holds both laws."""
+    """Return δ(ε) from the definition, on a support that holds both laws."""
     with mpmath.workdps(40):
         law = masses(name, variance, math.ceil(14 * math.sqrt(variance)) + shift + 20)
         pairs = zip(law[: len(law) - shift], law[shift:], strict=True)
@@ -91,7 +91,7 @@ def test_the_variance_is_enough_and_a_millionth_less_is_not(
 
 
 def test_the_issue_s_gaussian_takes_what_is_enough() -> None:
-    """25,114 steps squared before, where 11,073 are enough."""
+    """A variance of 11,073 steps squared is enough. An earlier calibration took 25,114."""
     assert planned_mechanism("central-gaussian", 20.0, 1e-18, precision=219).variance == pytest.approx(11_073, rel=1e-3)  # type: ignore[union-attr]
 
 
@@ -112,7 +112,7 @@ def test_a_box_s_scale_is_the_least_double_that_keeps_epsilon(epsilon: float, pr
 
 
 def test_a_box_of_a_million_clients_keeps_what_was_asked() -> None:
-    """1.0000014 was printed at ε = 1, which clients with that limit refuse."""
+    """The promise is at most the ε that was asked for: clients with that limit refuse 1.0000014."""
     for epsilon in (1.0, 20.0):
         found = planned_mechanism("central-gaussian", epsilon, 1e-18, 10**6, 20).privacy().promise.epsilon
         assert found is not None
@@ -125,7 +125,7 @@ def test_a_box_of_a_million_clients_keeps_what_was_asked() -> None:
 def test_composed_losses_are_at_most_thirty_millionths_too_large(
     variance: float, dimension: int, precision: int
 ) -> None:
-    """Against the box of discrete Gaussians, which is known exactly. Before: 4.2e-4 at δ = 0.01, nothing at 1e-13."""
+    """The oracle is the exact ε of discrete Gaussian noise in a box."""
     pmf = stretched(DiscreteGaussian(variance), precision)
     for delta in (0.2, 0.01, 1e-6, 1e-18):
         exact = gaussian_box_epsilon(variance, Grid(precision, dimension, "linf"), delta)
@@ -133,7 +133,7 @@ def test_composed_losses_are_at_most_thirty_millionths_too_large(
 
 
 def test_skellam_without_delta_says_the_exact_epsilon() -> None:
-    """By Rényi orders it says 7 % more, 5.214 for 4.8806 at n = 1000."""
+    """The promise shows the exact ε at its δ. The Rényi orders give 7 % more: 5.214 for 4.8806 at n = 1000."""
     mechanism = planned_mechanism("distributed-skellam", 1.0, clients=20)
     promise = mechanism.privacy().promise
     assert promise.kind == "renyi"
@@ -160,13 +160,13 @@ def test_no_move_s_rounding_has_a_larger_moment(move: list[float], norm: Norm, l
 
 
 def outcomes(law: NDArray[np.float64], moves: tuple[int, ...], room: int) -> NDArray[np.float64]:
-    """The joint law of coordinates with this noise, moved."""
+    """Return the joint law of coordinates with this noise, moved."""
     padded = [np.pad(law, (room + one, room - one)) for one in moves]
     return np.asarray(reduce(np.multiply.outer, padded), dtype=np.float64)
 
 
 def rounded(law: NDArray[np.float64], values: tuple[float, ...], room: int) -> NDArray[np.float64]:
-    """The joint law of noise on values that are rounded at random."""
+    """Return the joint law of noise on values that are rounded at random."""
     total = np.zeros((law.size + 2 * room,) * len(values))
     for up in itertools.product((0, 1), repeat=len(values)):
         ways = [value - math.floor(value) for value in values]
@@ -178,7 +178,7 @@ def rounded(law: NDArray[np.float64], values: tuple[float, ...], room: int) -> N
 @pytest.mark.parametrize("delta", [0.1, 1e-3, 1e-6])
 @pytest.mark.parametrize(("variance", "precision"), [(2.0, 1), (9.0, 2), (40.0, 3)])
 def test_no_vectors_of_a_disc_beat_the_bound_after_rounding(variance: float, precision: int, delta: float) -> None:
-    """Two coordinates on a fine lattice of starts and moves: δ of the mixtures, outcome by outcome."""
+    """δ of the mixtures is enumerated outcome by outcome, for two coordinates and a lattice of starts and moves."""
     law = np.exp(stretched(DiscreteGaussian(variance), 0).logs)
     epsilon = lattice_epsilon(Grid(precision, 2, "l2"), variance, delta)
     room = precision + 1
@@ -210,7 +210,7 @@ def test_no_moves_of_skellam_noise_beat_the_gaussian_that_covers_it(variance: fl
     "law", [Skellam(3.0), Skellam(400.0), DiscreteGaussianSum(0.1, 300)], ids=["steps", "skellam", "small-shares"]
 )
 def test_every_shift_is_covered_and_not_by_a_hundredth_more_noise(law: Extensible, tolerance: float) -> None:
-    """H ≤ G + η, H summed term by term, at γ = 1, wherever H bends, and between; with more noise in reals it is not."""
+    """H ≤ G + η at γ = 1, at each kink of H and between, H summed term by term. With more noise in reals it fails."""
     most = 60
     pmf = stretched(law, most)
     enough = Covering(pmf, tolerance).variance(most)
@@ -232,7 +232,7 @@ def test_every_shift_is_covered_and_not_by_a_hundredth_more_noise(law: Extensibl
 @pytest.mark.parametrize("norm", [*BALLS, "linf"])
 @pytest.mark.parametrize("order", [1.25, 2.0, 8.0])
 def test_renyi_of_a_move_of_many_deviations_is_that_of_a_longer_support(order: float, norm: Norm) -> None:
-    """A support that reached (α - 1) shifts gave 181 for 198.6 at α = 1.25, and missed part of every highest order."""
+    """A support of (α - 1) shifts only would give 181 for 198.6 at α = 1.25, and lose part of every highest order."""
     law, shift = Skellam(2500.0), 900
     (whole,) = rdp(law.pmf(least=math.ceil(2 * order * shift) + 2000), shift, [order])
     ((_, found),) = skellam_divergences(law.variance, shift, 2, norm, (order,))
@@ -254,7 +254,7 @@ def test_a_law_that_is_not_known_far_enough_out_is_covered_by_nothing() -> None:
 def test_balls_of_twenty_coordinates_take_hardly_more_than_noise_in_reals(
     name: MechanismName, norm: Norm, most: float
 ) -> None:
-    """8 to 12 % before. In reals, without rounding, Δ₂ over the largest ratio is exact."""
+    """The least deviation of noise in reals, without rounding, is Δ₂ over the largest ratio, exactly."""
     mechanism = planned_mechanism(name, 1.0, 1e-6, 1000, 20, norm=norm)
     least = (mechanism.high - mechanism.low) / largest_ratio(1.0, 1e-6)
     assert least < mechanism.error(1000).std <= most * least
@@ -272,7 +272,7 @@ def test_calibrated_variances_have_few_bits(norm: Norm) -> None:
 
 
 def test_rounding_noise_is_what_it_is_said_to_be() -> None:
-    """Discrete noise in a ball promises what continuous noise of ROUNDED less does."""
+    """Discrete noise in a ball has the ε of continuous noise whose variance is less by ROUNDED."""
     grid = Grid(5, 3, "l2")
     epsilon = lattice_epsilon(grid, 200.0, 1e-6)
     assert rounded_log_delta(grid, 200.0 - ROUNDED, epsilon) == pytest.approx(math.log(1e-6), abs=1e-6)

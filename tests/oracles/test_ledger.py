@@ -1,4 +1,4 @@
-"""Ledger algebra: parallel and sequential composition, budgets that are never overdrawn, oracles from dp-accounting."""
+"""Tests the ledger: parallel and sequential composition, budgets that are never overdrawn, against dp-accounting."""
 
 import math
 from functools import reduce
@@ -45,7 +45,7 @@ def spent(guarantee: Guarantee) -> float:
 @given(st.sampled_from([pure(0.3), approximate(0.2, 1e-8), renyi(0.01)]), st.integers(2, 12))
 @settings(max_examples=20, deadline=None)
 def test_n_times_one_is_one_n_times(one: Guarantee, times: int) -> None:
-    """compose(e, n) == n × compose(e): a count is never ignored."""
+    """compose(e, n) equals n times e written out: a count is never ignored."""
     counted, written_out = compose(((one, times),), 1e-4), compose(((one, 1),) * times, 1e-4)
     assert counted.epsilon == pytest.approx(written_out.epsilon, rel=1e-9)
     assert dict(counted.rdp) == pytest.approx(dict(written_out.rdp))
@@ -70,7 +70,7 @@ def test_a_delta_buys_a_smaller_epsilon_and_never_a_larger_one() -> None:
 
 
 def test_renyi_curves_add_up_by_order_and_are_converted_like_dp_accounting() -> None:
-    """The Gaussian mechanism with σ = 5, ten times: our list against the library's own events."""
+    """The Gaussian mechanism with σ = 5, ten times, against the events of dp-accounting."""
     one = renyi(1 / (2 * 25))
     total = compose(((one, 10),), 1e-5)
     oracle = RdpAccountant(list(ORDERS))
@@ -114,7 +114,7 @@ def test_what_cannot_hold_at_a_delta_is_no_guarantee() -> None:
     ],
 )
 def test_exact_composition_lies_between_the_truth_and_the_generic_bounds(pmf: Pmf, shift: int) -> None:
-    """Below the Rényi bound of the same law; above what one release costs; growing with the count."""
+    """Its ε grows with the count, is above that of one release, and at most the Rényi bound of the law."""
     once, often = (compose_exactly(pmf, shift, count, 1e-6) for count in (1, 10))
     curve = zip(ORDERS, rdp(pmf, shift, ORDERS), strict=True)
     bound = min(10 * one + math.log1p(-1 / a) - math.log(1e-6 * a) / (a - 1) for a, one in curve)
@@ -123,7 +123,7 @@ def test_exact_composition_lies_between_the_truth_and_the_generic_bounds(pmf: Pm
 
 @pytest.mark.parametrize(("trials", "chance", "shift"), [(1000, 0.034, 1), (300, 0.9, 4)])
 def test_a_biased_law_is_composed_above_every_order_of_ups_and_downs(trials: int, chance: float, shift: int) -> None:
-    """A client's values may rise in one release and fall in the next: all splits of four releases, composed apart."""
+    """A client's values may rise in one release and fall in the next: all splits of four releases are composed."""
     pmf = Binomial(trials, chance).pmf()
     lower = {int(x): float(log) for x, log in zip(pmf.support, pmf.logs, strict=True)}
     upper = {x + shift: log for x, log in lower.items()}

@@ -1,4 +1,4 @@
-"""Binomial noise too long to be stored: ε and quantiles from two tails, against forty digits and the stored laws."""
+"""Tests ε and quantiles of binomial noise that is too long to be stored, against forty digits and stored laws."""
 
 import math
 
@@ -15,7 +15,7 @@ DIGITS = 40
 
 
 def below(trials: int, chance: mpmath.mpf, k: int) -> mpmath.mpf:
-    """P(Bin(trials, chance) ≤ k): the probability of k times the continued fraction of the sum, after Lentz."""
+    """Return P(Bin(trials, chance) ≤ k): the probability of k times the sum's continued fraction, after Lentz."""
     if k + 1 > trials * chance:
         return 1 - below(trials, 1 - chance, trials - k - 1)
     a, b, x = mpmath.mpf(trials - k), mpmath.mpf(k + 1), 1 - chance
@@ -34,7 +34,7 @@ def below(trials: int, chance: mpmath.mpf, k: int) -> mpmath.mpf:
 
 
 def delta_at(epsilon: mpmath.mpf, trials: int, chance: float, shift: int) -> mpmath.mpf:
-    """δ(ε), the larger of both directions: up to the last count that is e^ε times as likely without the shift."""
+    """Return δ(ε), the larger of both directions: a sum up to the last count that is e^ε times likelier unshifted."""
 
     def one_way(p: mpmath.mpf) -> mpmath.mpf:
         def log_ratio(k: int) -> mpmath.mpf:
@@ -96,7 +96,7 @@ def test_a_quantile_is_the_least_of_forty_digits(trials: int, chance: float, p: 
         mean, share = mpmath.mpf(law.mean), mpmath.mpf(chance)
 
         def beyond(far: mpmath.mpf) -> mpmath.mpf:
-            """P(|X - mean| ≥ far)."""
+            """Return P(|X - mean| ≥ far)."""
             low, high = int(mpmath.floor(mean - far)), int(mpmath.ceil(mean + far))
             return below(trials, share, low) + below(trials, 1 - share, trials - high)
 

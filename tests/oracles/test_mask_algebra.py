@@ -1,8 +1,9 @@
-"""One story for all, by statements: without them a two-faced aggregator opens single vectors, with them only one sum.
+"""Tests by linear algebra that an aggregator opens single vectors without statements, and only one sum with them.
 
-Exhaustive for up to six clients: one story for all with any losses, a story for each with one lost client at most. For
-real k and t an integer program finds the opening without the statements. With them, docs/secure-aggregation.md argues
-that there is none; random and hostile survivors' sets, with and without colluders, are tried against the oracle.
+With statements all clients are told one story. Up to six clients are enumerated: one story for all with any losses, and
+a story for each client with at most one lost client. For real k and t an integer program finds the opening without
+statements. docs/secure-aggregation.md argues that there is none with them. Random and hostile sets of survivors, with
+and without colluders, are checked by the oracle.
 """
 
 import random
@@ -21,14 +22,14 @@ from tests.support.mask_algebra import Graph, Story, believed, dimension, groups
 
 
 def own_stories(graph: Graph, slot: int, threshold: int, minimum: int) -> list[Story]:
-    """Everything that one client would answer to without statements."""
+    """Return all stories that one client would answer without statements."""
     everyone = frozenset(range(len(graph)))
     views = [Story(m, s) for m in subsets(everyone, minimum) for s in subsets(m, minimum)]
     return [story for story in views if believed(graph, slot, story, threshold, minimum)]
 
 
 def test_the_rank_and_the_groups_agree() -> None:
-    """Two ways to compute what is determined: Gauss modulo a prime, and components of the graph of unknown masks."""
+    """The rank modulo a prime, and the components of the graph of unknown masks, give the number of determined sums."""
     chance, graph = random.Random(1), ring(7, 4)
     views = [own_stories(graph, slot, 2, 4) for slot in range(7)]
     for _ in range(400):
@@ -40,7 +41,7 @@ def test_the_rank_and_the_groups_agree() -> None:
 
 @pytest.mark.parametrize(("n", "degree"), [(2, 1), (3, 2), (4, 3), (4, 2), (5, 4), (5, 2), (6, 5), (6, 4), (6, 2)])
 def test_with_one_story_for_all_only_the_sum_over_the_survivors_is_determined(n: int, degree: int) -> None:
-    """All members' and survivors' sets, all thresholds above k/2, any answers. No run of k/2 places may be lost."""
+    """For all sets of members and survivors and all thresholds above k/2, if no run of k/2 places is lost."""
     graph, everyone = ring(n, degree), frozenset(range(n))
     for threshold in range(degree // 2 + 1, degree + 1):
         for story in (Story(m, s) for m in subsets(everyone, 2) for s in subsets(m, 2)):
@@ -55,9 +56,9 @@ def test_with_one_story_for_all_only_the_sum_over_the_survivors_is_determined(n:
 
 
 def one_lost(graph: Graph, slot: int, threshold: int) -> list[Story | None]:
-    """The stories with one lost client at most: none, then each client as lost, then each as no member.
+    """Return the stories with at most one lost client: first none, then each client as lost, then each as no member.
 
-    None where the client would not answer. The place in the list says which client it is about.
+    An entry is None if the client would not answer.
     """
     everyone = frozenset(range(len(graph)))
     views = [Story(everyone, everyone)]
@@ -67,7 +68,7 @@ def one_lost(graph: Graph, slot: int, threshold: int) -> list[Story | None]:
 
 
 def symmetries(graph: Graph) -> list[list[int]]:
-    """Renamings of the clients that leave the graph as it is: of a rotation, a reflection, a swap, those that do."""
+    """Return those of a rotation, a reflection and two swaps of the clients that map the graph to itself."""
     n = len(graph)
     edges = {frozenset((u, v)) for u, near in enumerate(graph) for v in near}
     opposite = n // 2
@@ -81,7 +82,7 @@ def symmetries(graph: Graph) -> list[list[int]]:
 
 
 def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Story]], int]:
-    """One of each class of combinations that the symmetries make equal; and the number of combinations."""
+    """Return one combination of stories of each class under the symmetries, and the number of all combinations."""
     n = len(graph)
     views = [one_lost(graph, slot, threshold) for slot in range(n)]
     heard = [[i for i, one in enumerate(own) if one is not None] for own in views]
@@ -113,10 +114,11 @@ def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Stor
     ],
 )
 def test_every_story_of_a_few_clients_without_statements(n: int, degree: int, threshold: int, fewest: int) -> None:
-    """All combinations of all members' and survivors' sets with one lost at most: the fewest clients in an opened sum.
+    """The fewest clients in an opened sum, over all combinations of members and survivors with one lost at most.
 
-    Combinations that a renaming of the clients makes equal are computed once. With n = 4 and t = 2, a majority, two are
-    opened where three is the minimum; with n = 6 and t = 3 four where five is.
+    Combinations that are equal up to a renaming of the clients are computed once. With n = 4 and t = 2, a majority, a
+    sum of two is opened, and the minimum is three. With n = 6 and t = 3 a sum of four is opened, and the minimum is
+    five.
     """
     graph = ring(n, degree)
     different, everything = different_stories(graph, threshold)
@@ -130,7 +132,7 @@ def test_every_story_of_a_few_clients_without_statements(n: int, degree: int, th
 def test_two_survivors_sets_open_one_client_of_a_ring_whose_threshold_is_half(
     n: int, lost: int, threshold: int
 ) -> None:
-    """k = 4. With t = k/2 half of the neighbours give the self seed, half the mask key seed; a majority cannot."""
+    """At k = 4, t = k/2 half of the neighbours give the self seed, half the mask key seed. A larger t prevents it."""
     graph, everyone = ring(n, 4), frozenset(range(n))
     views = [[Story(everyone, s) for s in subsets(everyone, n - lost)] for _ in range(n)]
     views = [[s for s in own if believed(graph, slot, s, threshold, n - lost)] for slot, own in enumerate(views)]
@@ -144,7 +146,7 @@ def test_two_survivors_sets_open_one_client_of_a_ring_whose_threshold_is_half(
 
 @pytest.mark.parametrize("n", [150, 400, pytest.param(1000, marks=pytest.mark.slow)])
 def test_without_statements_an_aggregator_without_colluders_opens_any_client(n: int) -> None:
-    """At the k and t in use: t > k/2 is not enough on a sparse ring."""
+    """It does so at the k and t in use: t > k/2 is not enough on a sparse ring."""
     k, t = neighbourhood(n, 0.1, 0.1)
     graph = ring(n, k)
     stories = opening(graph, 0, t, n // 10)
@@ -164,7 +166,7 @@ def test_a_dense_ring_with_few_losses_has_no_such_opening_and_the_sparser_first_
 
 @pytest.mark.parametrize("n", [100, 400])
 def test_with_statements_no_survivors_that_clients_accept_open_more_than_their_sum(n: int) -> None:
-    """Real k, t and w, a random graph as clients derive it; losses at random, and as dense as the checks allow."""
+    """k, t, w and the random graph are those of clients. Losses are random, and as dense as the checks allow."""
     chance = random.Random(n)
     colluders = set(chance.sample(range(n), n // 10))
     cohort = make_cohort(n, 97, 1)
@@ -193,7 +195,7 @@ def test_with_statements_no_survivors_that_clients_accept_open_more_than_their_s
 
 @pytest.mark.parametrize("threshold", [2, 3, 4])
 def test_fewer_than_t_colluders_learn_the_sum_of_the_others_and_t_open_all_clients(threshold: int) -> None:
-    """n = 6, k = 5, one story: all survivors' sets with at most two lost, all sets of colluders."""
+    """n = 6, k = 5, one story, for all sets of survivors with at most two lost and all sets of colluders."""
     graph, everyone = ring(6, 5), frozenset(range(6))
     for survivors, colluders in product(subsets(everyone, 4), subsets(everyone, 1)):
         if len(survivors) <= threshold:
@@ -208,9 +210,9 @@ def test_fewer_than_t_colluders_learn_the_sum_of_the_others_and_t_open_all_clien
 
 
 def test_colluders_and_chosen_losses_cut_the_ring_where_w_is_not_kept() -> None:
-    """n = 20, k = 8, t = 5: two runs of four places, each one colluder and three lost; t is kept all around.
+    """n = 20, k = 8, t = 5. Two runs of four places have a colluder and three lost clients each; t is kept everywhere.
 
-    w = 2 stops it: then the two runs take four colluders. Without w two parts of the others' sum are determined.
+    Two parts of the others' sum are then determined. With w = 2 the attack would need four colluders.
     """
     n, t = 20, 5
     graph, everyone = ring(n, 8), frozenset(range(n))

@@ -1,5 +1,6 @@
-"""Mechanisms that release noise of the same law cost the same when they are repeated, whatever they are called."""
+"""Tests that mechanisms with noise of one law cost the same ε when they are repeated."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ def planned(name: str, **words: Any) -> Mechanism:
     return question(name, **words).planned(name, "exact")
 
 
+@cache
 def price(name: str, **words: int) -> float:
     found = guaranteed(planned(name, **words), question(name, contributions=20, target_delta=1e-6, **words)).epsilon
     assert found is not None
@@ -36,7 +38,7 @@ def test_a_laplace_law_has_one_price(name: str) -> None:
 
 
 def test_it_is_that_of_the_continuous_law_on_a_fine_grid_and_below_a_coarse_one_s() -> None:
-    """One step is the worst pure law, randomized response; dp-accounting composes continuous noise."""
+    """A grid of one step is randomized response, the worst pure law. dp-accounting composes the continuous noise."""
     oracle = PLDAccountant(value_discretization_interval=1e-4)
     oracle.compose(dp_event.LaplaceDpEvent(10.0), 20)
     fine, coarse = (price("central-laplace-discrete", precision=g) for g in (100, 1))
@@ -46,7 +48,7 @@ def test_it_is_that_of_the_continuous_law_on_a_fine_grid_and_below_a_coarse_one_
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_a_gaussian_law_has_one_price(name: str) -> None:
-    """Each is calibrated to (0.1, 1e-6); twenty are one whose noise has a twentieth of the variance."""
+    """Each is calibrated to (0.1, 1e-6). Twenty releases equal one whose noise has a twentieth of the variance."""
     assert price(name) == pytest.approx(0.496, rel=0.01)
 
 

@@ -1,4 +1,4 @@
-"""The profile of every mechanism against 50-digit arithmetic, to nine digits and never below the truth."""
+"""Tests the profile of every mechanism against 50-digit arithmetic: equal to nine digits, and never below the truth."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def planned_mechanism(
 
 
 def agrees(found: float | None, truth: mpmath.mpf) -> None:
-    """From above, to nine digits."""
+    """Assert that a number is not below the truth, and equal to nine digits."""
     assert found is not None
     assert truth * (1 - mpmath.mpf("1e-15")) <= found <= truth * (1 + NINE_DIGITS)
 
@@ -48,7 +48,7 @@ def check_renyi(profile: Profile, truth: Callable[[float], mpmath.mpf]) -> None:
 
 
 def check_delta(profile: Profile, delta_at: Callable[[float], mpmath.mpf]) -> None:
-    """ε is enough at δ, and one that is smaller by a billionth is not."""
+    """Assert that ε is enough at δ, and that an ε smaller by a billionth is not."""
     epsilon = profile.approximate.epsilon
     assert epsilon is not None
     assert profile.approximate.how == "exact"
@@ -101,7 +101,7 @@ def test_more_survivors_than_the_floor_hide_more_in_every_figure_but_the_pure_on
 @pytest.mark.parametrize("shape", [0.025, 0.3, 0.75, 0.975])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
 def test_the_largest_shift_is_the_worst_for_less_than_one_term_too(shape: float, epsilon: float) -> None:
-    """Such noise is not log-concave, so that this needs the argument of `discrete_laplace_profile`."""
+    """Such noise is not log-concave, so this rests on the proof in `discrete_laplace_profile`."""
     masses = laws.polya_difference(mpmath.mpf(shape), 3.0, 150)
     by_shift = [laws.delta_of(masses, shift, epsilon) for shift in range(1, 9)]
     assert by_shift == sorted(by_shift)
@@ -112,7 +112,7 @@ def test_the_largest_shift_is_the_worst_for_less_than_one_term_too(shape: float,
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-3), (1.0, 1e-6), (8.0, 1e-9)])
 def test_continuous_laplace(epsilon: float, delta: float) -> None:
-    """By quadrature between the two kinks, outside of which the loss is ± ε."""
+    """The oracle integrates between the two kinks. Outside of them the loss is ± ε."""
     profile = planned_mechanism("central-laplace", epsilon=epsilon, noise="continuous").privacy().profile(delta=delta)
     e = mpmath.mpf(epsilon)
 
@@ -154,7 +154,7 @@ def test_continuous_noise_that_is_rounded_afterwards_has_bounds_and_says_that_it
 
 @pytest.mark.parametrize(("epsilon", "precision"), [(0.5, 2), (4.0, 1), (9.0, 1), (30.0, 3)])
 def test_one_discrete_gaussian(epsilon: float, precision: int) -> None:
-    """Down to variances of a few hundredths, where orders that are no whole multiples lie below the continuous law."""
+    """At variances of a few hundredths fractional orders lie below the continuous law."""
     mechanism = planned_mechanism("local-gaussian", epsilon=epsilon, delta=DELTA, precision=precision)
     reach = 127 * precision + math.ceil(16 * math.sqrt(mechanism.variance)) + 20
     check_law(mechanism.privacy().profile(delta=DELTA), laws.discrete_gaussian(mechanism.variance, reach), precision)
@@ -236,14 +236,14 @@ def test_a_box_of_two_coordinates_is_two_draws_moved_together(name: str) -> None
     }
     masses = laws_of[name]()
     check_renyi(mechanism.privacy().profile(), lambda order: 2 * laws.renyi_of(masses, 2, order))
-    on_grid = name == "central-laplace-discrete"  # whose losses are; tests/oracles/test_laplace_box.py
+    on_grid = name == "central-laplace-discrete"  # its losses are on a grid: test_laplace_box.py
     assert mechanism.privacy().profile().approximate.how == ("exact" if on_grid else "bound")
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> None:
-    """Rényi grows with the order and stays below the pure ε; more δ costs no more ε; no honest client, no privacy."""
+    """Rényi ε grows with the order up to the pure ε. A larger δ has no larger ε. No honest client, no finite ε."""
     words: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}
     words |= {"delta": 1e-5} if MECHANISMS[name].takes_delta == "needed" else {}
     words |= {"batches": 4} if name == "tree" else {}

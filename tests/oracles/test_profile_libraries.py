@@ -1,4 +1,4 @@
-"""Profiles against dp-accounting where it has the same law: its losses, its two accountants, and one bug of theirs."""
+"""Tests profiles against dp-accounting for the laws that it has: its losses, its two accountants, and one bug of it."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ GAUSSIAN_ON_GRID = planned_mechanism("local-gaussian", epsilon=0.7, delta=1e-5, 
 
 
 def losses() -> dict[str, tuple[Mechanism, Any]]:
-    """Each mechanism, and the library's loss of the same law."""
+    """Return each mechanism with the library's loss of its law."""
     theirs = privacy_loss_mechanism
     deviations = [math.sqrt(one.variance) for one in (GAUSSIAN, GAUSSIAN_ON_GRID)]
     return {
@@ -67,7 +67,7 @@ def test_renyi_by_order_is_the_library_s(mechanism: Mechanism, event: Any, count
 
 
 def distributions() -> dict[str, tuple[Mechanism, Any]]:
-    """Each mechanism, and the library's distribution of the loss of one release."""
+    """Return each mechanism with the library's distribution of the loss of one release."""
     deviations = [math.sqrt(one.variance) for one in (GAUSSIAN, GAUSSIAN_ON_GRID)]
     of = privacy_loss_distribution
     return {
@@ -83,7 +83,7 @@ def distributions() -> dict[str, tuple[Mechanism, Any]]:
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian", "discrete-laplace", "discrete-gaussian"])
 def test_several_releases_cost_no_less_than_the_library_s_composed_losses(law: str) -> None:
-    """Ten Rényi orders are an upper bound of the composed losses, and not a wild one."""
+    """Ten Rényi orders give an upper bound of the composed losses, at most 35 % above them."""
     mechanism, one = distributions()[law]
     composed = one.self_compose(12).get_epsilon_for_delta(1e-6)
     found = mechanism.privacy().profile(delta=1e-6).repeated(12).approximate
@@ -92,7 +92,7 @@ def test_several_releases_cost_no_less_than_the_library_s_composed_losses(law: s
 
 
 def test_our_composition_of_randomized_response_counts_and_their_accountant_does_not() -> None:
-    """Twenty releases as one event with its count cost what one costs there; composed losses do not forget."""
+    """Their accountant charges one event with count twenty as a single release. Their composed losses count it."""
     epsilon, count = 0.5, 20
     event = dp_event.RandomizedResponseDpEvent(noise_parameter=2 / (1 + math.exp(epsilon)), num_buckets=2)
     forgetful, single = (PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(event, n) for n in (count, 1))

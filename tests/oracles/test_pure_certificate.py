@@ -1,4 +1,4 @@
-"""The certificate of labelled bits with an escape mode, against laws that are computed outright."""
+"""Tests the certificate of labelled bits with an escape mode against laws that are computed in full."""
 
 import itertools
 import math
@@ -35,7 +35,7 @@ SMALL = [
 
 
 def user(design: BitDesign, value: int) -> Array:
-    """The law of one user's ones, straight from the definition, without its constant shift."""
+    """Return the law of one user's ones from the definition, without its constant shift."""
     one = design.one_sided()
     noise = np.convolve(one, one[::-1])
     law = np.full(design.length + 1, design.escape / (design.length + 1))
@@ -50,7 +50,7 @@ def normal(design: BitDesign) -> Array:
 
 
 def given_modes(design: BitDesign, value: int, others: int, escaped: int) -> Array:
-    """The law of the count of ones, others' values 0, `escaped` of them in escape mode: everything, tails and all."""
+    """Return the whole law of the count of ones. The others' values are 0, and `escaped` of them are in escape mode."""
     law = user(design, value)
     for _ in range(others - escaped):
         law = np.convolve(law, normal(design))
@@ -99,7 +99,7 @@ def test_the_ends_of_the_grid_are_the_worst_pair(design: BitDesign, others: int,
 
 @pytest.mark.parametrize("design", SMALL)
 def test_no_dataset_of_others_beats_the_certificate(design: BitDesign) -> None:
-    """The released law itself: modes are not known to anyone, others hold any values."""
+    """The law is the released one: no party knows the modes, and the others hold any values."""
     honest = min(3, design.share)
     bound = certified_epsilon(design, honest)
     for rest in itertools.product(range(design.precision + 1), repeat=honest - 1):
@@ -110,7 +110,7 @@ def test_no_dataset_of_others_beats_the_certificate(design: BitDesign) -> None:
 
 
 def with_offset(design: BitDesign, value: int, escaped: int, others: int, offset: int) -> Array:
-    """As `given_modes`, with `offset` ones instead of c in normal mode."""
+    """Return the law of `given_modes`, with `offset` ones instead of c in normal mode."""
     law = np.full(design.length + 1, design.escape / (design.length + 1))
     start = offset + value - design.reach
     law[start : start + 2 * design.reach + 1] += (1 - design.escape) * normal(design)
@@ -128,7 +128,7 @@ def with_offset(design: BitDesign, value: int, escaped: int, others: int, offset
 def test_the_first_computations_are_reproduced_and_the_centre_is_better(
     chance: float, first: float, centred: float
 ) -> None:
-    """n = 16, ε = 1, g = 4, W = 133, d = 1066: first proposed with W ones for a zero, where d is not used evenly."""
+    """n = 16, ε = 1, g = 4, W = 133, d = 1066. The first proposal had W ones for a zero, which uses d unevenly."""
     design = BitDesign(precision=4, share=16, scale=4.0, reach=133, length=1066, escape=chance / 16)
     pairs = ([with_offset(design, x, k, 15, design.reach) for x in (0, 4)] for k in range(16))
     assert max(farthest(*pair) for pair in pairs) == pytest.approx(first, abs=0.005)
@@ -182,7 +182,7 @@ def test_the_search_finds_short_answers_and_certifies_them(
 
 
 def test_the_sum_of_shares_agrees_with_fifty_digits_far_out() -> None:
-    """Below the truncation's influence the law of t shares is discrete Laplace; a mirror of Pólya sums otherwise."""
+    """t shares have the discrete Laplace law where truncation has no influence; fewer have a Pólya difference's."""
     design = BitDesign(1, 7, 3.0, 400, 801, 1e-3)
     lower, upper = difference_law(design, 7, 300)
     with mpmath.workdps(50):
@@ -209,7 +209,7 @@ def test_truncated_sums_lie_between_their_bounds(count: int, last: int) -> None:
 
 
 def test_tails_of_shares_fall_by_beta_at_least() -> None:
-    """Step 2 of the proof, on sums that feel the truncation."""
+    """This is step 2 of the proof, on sums that the truncation changes."""
     for design in (BitDesign(1, 3, 2.0, 9, 19, 1e-2), BitDesign(1, 8, 20.0, 15, 31, 1e-2)):
         law = np.ones(1)
         for _ in range(design.share):
@@ -258,7 +258,7 @@ def test_what_cannot_be_certified_is_refused() -> None:
 @pytest.mark.parametrize("design", SMALL)
 @pytest.mark.parametrize("honest", [1, 2, 3])
 def test_moves_of_fewer_steps_are_certified_wherever_they_start(design: BitDesign, honest: int) -> None:
-    """Every x̂ against x̂ + m, every number of escapes: no ratio of the whole laws is above the certificate."""
+    """For every x̂ and x̂ + m and every number of escapes, no ratio of the whole laws is above the certificate."""
     honest = min(honest, design.share)
     for move in range(1, design.precision + 1):
         bound = certified_epsilon(design, honest, move=move)
@@ -269,7 +269,7 @@ def test_moves_of_fewer_steps_are_certified_wherever_they_start(design: BitDesig
 
 @pytest.mark.parametrize(("norm", "most"), [("l1", 1700), ("l2", 6300)])
 def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, most: int) -> None:
-    """27,340 bits in the box of twenty coordinates at g = 1, which the balls paid too."""
+    """In the box of twenty coordinates at g = 1 a message has 27,340 bits."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0, precision=1)
     statistic = BoundedVector.model_validate({"dimension": 20, "norm": norm})
     mechanism = planned(spec, 1000, statistic=statistic)
@@ -278,7 +278,7 @@ def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, m
 
 
 def test_the_grid_is_the_theorem_s() -> None:
-    """⌈ε√t/2⌉: with rewards inside (0, 1) the error stays near the noise, 1.4, and grew as √n/2 at g = 1."""
+    """g = ⌈ε√t/2⌉. With rewards inside (0, 1) the error stays near the noise's, 1.4; at g = 1 it grows like √n/2."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0)
     mechanism = planned(spec, 400)
     assert mechanism.precision == 10
@@ -288,7 +288,7 @@ def test_the_grid_is_the_theorem_s() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("honest", [2, 4, 8, 128, 1024])
 def test_small_epsilon_is_planned_in_seconds(honest: int) -> None:
-    """ε = 0.01, a run of T = 2000 and two arms: minutes before."""
+    """ε = 0.01, as in a run of T = 2000 and two arms, takes less than 20 s of CPU."""
     began = time.process_time()
     design = fewest_bits(0.01, honest, 1, 1 / 8000 / honest)
     assert time.process_time() - began < 20

@@ -1,7 +1,7 @@
-"""Bits with an escape mode a second time: forty digits, straight from the definition, every count and every pair of x̂.
+"""Tests the certificate of bits with an escape mode from the definition, with forty digits, for all counts and pairs.
 
-Each user escapes with probability q to a uniform number of ones in {0..d}, else sends c + x̂ + γ⁺ - γ⁻ of them, γ± being
-Pólya(1/t, β) given that they are at most W. Given that k of the others escape the law of the sum is a convolution.
+Each user escapes with probability q to a uniform number of ones in {0..d}, and sends c + x̂ + γ⁺ - γ⁻ ones otherwise.
+γ± are Pólya(1/t, β) given that they are at most W. Given that k of the others escape the sum's law is a convolution.
 """
 
 import itertools
@@ -27,7 +27,7 @@ def _forty_digits() -> Iterator[None]:
 
 
 def noise(design: BitDesign) -> Law:
-    """γ⁺ - γ⁻ from -W to W."""
+    """Return the law of γ⁺ - γ⁻ from -W to W."""
     r, beta = mpmath.mpf(1) / design.share, mpmath.exp(-1 / mpmath.mpf(design.scale))
     masses = [mpmath.rf(r, v) / mpmath.factorial(v) * beta**v for v in range(design.reach + 1)]
     one = [mass / mpmath.fsum(masses) for mass in masses]
@@ -39,7 +39,7 @@ def uniform(design: BitDesign) -> Law:
 
 
 def user(design: BitDesign, value: int) -> Law:
-    """All that one user may send for x̂ = value."""
+    """Return the law of the ones that a user sends for x̂ = value."""
     law = [mpmath.mpf(design.escape) * mass for mass in uniform(design)]
     start = (design.length - design.precision) // 2 + value - design.reach
     for i, mass in enumerate(noise(design)):
@@ -48,7 +48,7 @@ def user(design: BitDesign, value: int) -> Law:
 
 
 def others(design: BitDesign, normal: int, escaped: int) -> Law:
-    """The others' ones, up to a translation by their x̂."""
+    """Return the law of the others' ones, up to a translation by their x̂."""
     law = [mpmath.mpf(1)]
     for one in [noise(design)] * normal + [uniform(design)] * escaped:
         law = convolution(law, one)
@@ -56,7 +56,7 @@ def others(design: BitDesign, normal: int, escaped: int) -> Law:
 
 
 def ratio(design: BitDesign, normal: int, escaped: int) -> mpmath.mpf:
-    """The largest |ln p/p'| over all counts and all pairs of x̂."""
+    """Return the largest |ln p/p'| over all counts and all pairs of x̂."""
     rest = others(design, normal, escaped)
     laws = [convolution(user(design, x), rest) for x in range(design.precision + 1)]
     pairs = (zip(one, other, strict=True) for one, other in itertools.combinations(laws, 2))
@@ -74,7 +74,7 @@ RELEASES = [
 def test_what_is_certified_is_the_largest_ratio_to_nine_digits(
     users: int, precision: int, epsilon: float, chance: float
 ) -> None:
-    """For all users honest, over every number k of escapes among the others, as they would be released."""
+    """All users are honest. The largest ratio is over every number k of escapes among the others."""
     design = fewest_bits(epsilon, users, precision, chance / users)
     truth = max(ratio(design, users - 1 - k, k) for k in range(users))
     certified = certified_epsilon(design, users)
@@ -94,7 +94,7 @@ def test_with_fewer_honest_users_than_the_noise_counts_on_it_still_is(honest: in
 
 @pytest.mark.parametrize("escaped", [0, 1, 4])
 def test_where_the_tail_decides_the_certificate_stays_above(escaped: int) -> None:
-    """So few bits that the escape hides the far tail by the bound only, not by as much as it really does."""
+    """With so few bits the certificate bounds the escape's effect on the far tail, and is above the true ratio."""
     design = BitDesign(3, 5, 1.7, 16, 35, 2e-4)
     assert ratio(design, 4 - escaped, escaped) < pair_epsilon(design, 4 - escaped, escaped)
 

@@ -1,4 +1,4 @@
-"""Rényi divergences of shuffled messages: the integral over hockey sticks, the bounds by it, and what they save."""
+"""Tests Rényi divergences of shuffled messages: the integral over hockey sticks, its bounds, and the ε they save."""
 
 import itertools
 import math
@@ -52,7 +52,7 @@ def laplace_curve(local: float) -> Curve:
 
 
 def laplace_renyi(local: float, order: float) -> mpmath.mpf:
-    """Mironov 2017, Table II."""
+    """Return the Rényi divergence of Laplace noise (Mironov 2017, Table II)."""
     a, e = mpmath.mpf(order), mpmath.mpf(local)
     whole = (a * mpmath.exp((a - 1) * e) + (a - 1) * mpmath.exp(-a * e)) / (2 * a - 1)
     return mpmath.log(whole) / (a - 1)
@@ -75,7 +75,7 @@ CURVES = [
 def test_a_renyi_divergence_is_an_integral_over_the_hockey_sticks(
     curve: Curve, truth: Callable[[float], mpmath.mpf], last: float, order: float
 ) -> None:
-    """Sason & Verdú's formula with ε = ln γ, by quadrature; these pairs are symmetric, one curve serves twice."""
+    """Sason & Verdú's formula with ε = ln γ, by quadrature. The pairs are symmetric, so one curve serves both sides."""
     with mpmath.workdps(30):
         a = mpmath.mpf(order)
 
@@ -91,7 +91,7 @@ def test_a_renyi_divergence_is_an_integral_over_the_hockey_sticks(
 def test_chords_are_above_the_divergence_and_close_to_it_when_they_are_many(
     curve: Curve, truth: Callable[[float], mpmath.mpf], last: float, points: int
 ) -> None:
-    """The Gaussian's curve ends at ε = 40, beyond which its mass of 1e-1300 and less is nothing."""
+    """The Gaussian's curve ends at ε = 40, beyond which its mass is below 1e-1300."""
     epsilons = np.geomspace(last / 4000, last, points)
     deltas = np.array([float(curve(mpmath.mpf(e))) for e in epsilons])
     for order in (1.25, 2.0, 8.0):
@@ -110,7 +110,7 @@ def test_large_orders_do_not_overflow() -> None:
 
 @pytest.mark.parametrize(("rho", "order", "start"), [(0.1, 2.0, 1.0), (1.0, 4.0, 12.0), (0.01, 32.0, 1.5)])
 def test_the_tail_is_above_the_gaussian_s_own(rho: float, order: float, start: float) -> None:
-    """A Gaussian of that ρ is ρ-zCDP, and its own integral from ε on must lie below, at most 40 times."""
+    """A Gaussian of that ρ is ρ-zCDP. Its own integral from ε on is at most the tail, and at least a 40th of it."""
     with mpmath.workdps(30):
         a, curve = mpmath.mpf(order), gaussian_curve(math.sqrt(2 * rho))
 
@@ -142,7 +142,7 @@ def test_the_quick_tail_of_the_blanket_is_above_the_truth(seed: int, outputs: in
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 9.0])
 def test_far_out_one_message_has_to_outweigh_all_the_others(epsilon: float) -> None:
-    """A thousand messages at ε have about one message's δ at ε + ln 1000: less than 30 times, and not less than it."""
+    """A thousand messages at ε have at least one message's δ at ε + ln 1000, and a close upper bound."""
     randomizer = added_noise(DiscreteGaussian(2.0).pmf(1e-280), 2)
     found = extreme_delta(randomizer, (0, 2), epsilon, 1000)
 
@@ -153,7 +153,7 @@ def test_far_out_one_message_has_to_outweigh_all_the_others(epsilon: float) -> N
 
 
 def exact_renyi(masses: Array, users: int, order: float) -> float:
-    """The worst over all inputs, from every outcome of the shuffler."""
+    """Return the largest Rényi divergence over all inputs, by enumeration of the shuffler's outcomes."""
     worst, inputs = 0.0, range(len(masses))
     for others in itertools.combinations_with_replacement(inputs, users - 1):
         laws = [shuffled(masses, (x, *others)) for x in inputs]
@@ -188,7 +188,7 @@ def test_any_table_s_shuffled_messages_stay_below_the_blanket(seed: int, inputs:
 def test_laplace_messages_put_between_the_ends_are_no_less_private_and_lose_nothing(
     scale: float, precision: int
 ) -> None:
-    """They tell as much: the blanket's ε is the same. Then orders whose outcomes are rare are seen to the end."""
+    """The blanket's ε stays the same. No mass is left out, which high orders need for their rare outcomes."""
     cut, whole = laplace_on_grid(scale, precision), added_noise(DiscreteLaplace(scale).pmf(), precision)
     assert cut.masses.sum(axis=1) == pytest.approx(1, rel=1e-14)
     assert cut.lost == 0
@@ -207,7 +207,7 @@ def test_laplace_messages_stay_below_their_blanket_and_that_below_the_clones(use
 
 @pytest.mark.parametrize("users", [1, 3])
 def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
-    """Randomized response is ½ε₀²-zCDP."""
+    """Randomized response is ½ε₀²-zCDP, so the bound for concentrated messages covers it."""
     found = concentrated_renyi(users, 0.5, (1.5, 4.0), lambda delta: zcdp_epsilon(0.5, delta)[0])
     for order, bound in zip((1.5, 4.0), found, strict=True):
         assert exact_renyi(responses(1.0), users, order) <= bound
@@ -224,7 +224,7 @@ def planned_mechanism(name: str, clients: int, dimension: int = 1) -> Mechanism:
     [("shuffled-laplace", 1, 90), ("shuffled-gaussian", 1, 600), ("shuffled-gaussian", 4, 15)],
 )
 def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimension: int, saved: float) -> None:
-    """Order 2 of ε = 1, δ = 1e-6; with no other honest client each message is all there is."""
+    """Order 2 at ε = 1, δ = 1e-6. Without another honest client the batch tells as much as the message."""
     mechanism = planned_mechanism(name, 10_000, dimension)
     together, alone = mechanism.privacy().profile().known, mechanism.privacy(10_000, 9_999).profile().known
     assert dict(together)[2.0] < dict(alone)[2.0] / saved
@@ -236,7 +236,7 @@ def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimensio
 
 
 def test_returning_clients_are_charged_by_it() -> None:
-    """A hundred rounds of (1, 1e-6) at δ = 1e-4: 89.7 by the worst pair, about 11 by Rényi; and at any other δ too."""
+    """A hundred rounds of (1, 1e-6) at δ = 1e-4 cost 89.7 by the worst pair, and about 11 by Rényi, at any δ."""
     mechanism = planned_mechanism("shuffled-laplace", 10_000)
     plain, full = mechanism.privacy().promise, mechanism.privacy().composable
     assert plain.rdp == ()
@@ -249,7 +249,7 @@ def test_returning_clients_are_charged_by_it() -> None:
 
 @pytest.mark.parametrize(("variance", "users"), [(1.5, 1), (0.6, 1), (4.0, 1), (1.5, 50), (0.6, 1000)])
 def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
-    """All others send the same: the mixture's loss is the one message's less ln n, and α/(α - 1) of it is lost."""
+    """If all others send one value, the divergence is at least one message's less α/(α - 1) · ln n."""
     rho = 1 / (2 * variance)
     found = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
     for order, bound in zip(PROFILE_ORDERS, found, strict=True):
@@ -263,6 +263,6 @@ def test_one_discrete_gaussian_far_out_is_as_private_as_continuous_noise(shift: 
 
 
 def test_more_messages_never_promise_less() -> None:
-    """Around the number that the blanket is computed for."""
+    """This checks the largest number of messages that the blanket is computed for, and one more."""
     few, many = (alike_epsilon(6.0, 2, 1e-6, honest, 0.0) for honest in (MOST_ALIKE, MOST_ALIKE + 1))
     assert many <= few < clones_epsilon(1e-6, 6.0, MOST_ALIKE)

@@ -1,4 +1,4 @@
-"""Several releases of labelled bits about one client, against the worst client that adapts to earlier releases."""
+"""Tests the ε of several releases of labelled bits against the worst client that adapts to earlier releases."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def pairs(trials: int, chance: float, grid: Grid) -> Laws:
 
 
 def adaptive_delta(laws: Laws, epsilon: float, times: int) -> float:
-    """Return the largest Σ (P - e^ε Q)₊ over clients that choose each move after they saw the earlier releases."""
+    """Return the largest Σ (P - e^ε Q)₊ over clients that choose each move by the earlier releases."""
     return float(_worst(laws, np.array([math.exp(epsilon)]), times)[0])
 
 
@@ -48,7 +48,12 @@ def _worst(laws: Laws, ratios: NDArray[np.float64], times: int) -> NDArray[np.fl
     best = np.zeros(ratios.size)
     for p, q in laws:
         if times == 1:
-            best = np.maximum(best, np.maximum(p - ratios[:, np.newaxis] * q, 0.0).sum(axis=1))
+            # The outcomes with P > r Q are the first ones in the order of P/Q: their sums are looked up.
+            likelier = np.divide(p, q, out=np.full(p.size, np.inf), where=q > 0)
+            order = np.argsort(-likelier)
+            counts = np.searchsorted(-likelier[order], -ratios)
+            of_p, of_q = (np.concatenate(([0.0], np.cumsum(law[order]))) for law in (p, q))
+            best = np.maximum(best, of_p[counts] - ratios * of_q[counts])
             continue
         met = p > 0
         after = ratios[:, np.newaxis] * (q[met] / p[met])

@@ -1,4 +1,4 @@
-"""The ℓ₂-ball mechanism: an exact coin over symmetric pairs of points."""
+"""Tests the mechanism for ℓ₂ balls: an exact coin chooses one of a symmetric pair of points."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def planned_mechanism(dimension: int = 4, epsilon: float = 1.5, bound: float = 2
 
 
 def answers(mechanism: LocalSphere, x: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """What the clients send, as points in data units."""
+    """Return the clients' messages as points in data units, shape (count, dimension)."""
     messages = mechanism.randomize(np.tile(x, (count, 1)), UnsafeSeededStream(seed)).astype(np.int64)
     assert messages.max() <= mechanism.precision
     return (messages - mechanism.precision / 2) * mechanism.step
@@ -57,7 +57,7 @@ def test_the_coin_never_loses_more_than_epsilon(epsilon: float) -> None:
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 10, 500])
 def test_the_radius_is_the_paper_s(dimension: int) -> None:
-    """GLB Lemma 2.2, as it is printed: R (√π/2) (e^ε + 1)/(e^ε - 1) · dΓ((d+1)/2)/Γ(d/2 + 1)."""
+    """GLB Lemma 2.2 as printed: R (√π/2) (e^ε + 1)/(e^ε - 1) · dΓ((d+1)/2)/Γ(d/2 + 1)."""
     with mpmath.workdps(40):
         d, e = mpmath.mpf(dimension), mpmath.exp(mpmath.mpf("0.7"))
         want = (
@@ -67,7 +67,7 @@ def test_the_radius_is_the_paper_s(dimension: int) -> None:
 
 
 class Flipped:
-    """A stream whose words have their last bit turned."""
+    """A stream whose words have their last bit flipped."""
 
     def __init__(self) -> None:
         self._stream = UnsafeSeededStream(4)
@@ -80,7 +80,7 @@ class Flipped:
 
 
 def test_directions_are_symmetric_to_the_last_bit_and_uniform() -> None:
-    """Kolmogorov and Smirnov on one coordinate in three dimensions, uniform by Archimedes: false alarm 1e-7."""
+    """Kolmogorov-Smirnov tests of each coordinate in three dimensions, uniform by Archimedes: false alarm 1e-7."""
     points = directions(UnsafeSeededStream(4), 100_000, 3)
     assert np.array_equal(directions(Flipped(), 100_000, 3), -points)  # type: ignore[arg-type]
     assert np.linalg.norm(points, axis=1) == pytest.approx(1.0)
@@ -89,7 +89,7 @@ def test_directions_are_symmetric_to_the_last_bit_and_uniform() -> None:
 
 
 def test_two_vectors_are_answered_with_the_same_or_the_opposite_point() -> None:
-    """Whatever x, the stream fixes a pair ±u; only the choice between them can tell x."""
+    """The stream fixes a pair ±u for any x, and x decides only the choice between them."""
     mechanism = planned_mechanism()
     first = answers(mechanism, np.array([2.0, 0, 0, 0]), 500, 3)
     second = answers(mechanism, np.array([-0.3, 1.0, 0.5, 0]), 500, 3)
@@ -102,7 +102,7 @@ def test_two_vectors_are_answered_with_the_same_or_the_opposite_point() -> None:
 
 @pytest.mark.parametrize("length", [2.0, 0.5])
 def test_the_half_is_chosen_by_the_coin(length: float) -> None:
-    """Answers ahead of x: p for the longest vectors, nearer to 1/2 for shorter ones. Binomial, false alarm 1e-7."""
+    """The share of answers on x's side is p for the longest vectors, nearer to 1/2 for shorter: false alarm 1e-7."""
     mechanism = planned_mechanism(precision=2**20)
     x = np.array([0.6, 0.0, -0.8, 0.0]) * length
     ahead = int((answers(mechanism, x, 40_000, 8) @ x > 0).sum())
@@ -112,7 +112,7 @@ def test_the_half_is_chosen_by_the_coin(length: float) -> None:
 
 @pytest.mark.parametrize("dimension", [1, 2, 12])
 def test_answers_lie_on_the_sphere_and_are_unbiased(dimension: int) -> None:
-    """Mean of 40,000 within 5.5 standard errors in every coordinate: false alarm below 1e-6."""
+    """The mean of 40,000 is within 5.5 standard errors in every coordinate: false alarm below 1e-6."""
     mechanism = planned_mechanism(dimension, precision=2**20)
     x = np.full(dimension, 1.2 / math.sqrt(dimension))
     points = answers(mechanism, x, 40_000, 2)
@@ -143,9 +143,9 @@ def test_more_coordinates_are_rounded_by_a_hundredth_of_the_variance(dimension: 
 
 
 def leaning(size: float, dimension: int, share: float, angle: float) -> float:
-    """Ln E e^(λ(V - E V)) for λ = `size`, a vector at `angle` to the direction, `share` = s of its half-sphere.
+    """Return ln E e^(λ(V - E V)) for λ = `size`, a vector at `angle` to the direction, `share` = s of its half-sphere.
 
-    Over τ = ⟨u, x⟩/|x|, by quadrature; the rest of u is uniform on a sphere of one dimension less.
+    By quadrature over τ = ⟨u, x⟩/|x|. The rest of u is uniform on a sphere of one dimension less.
     """
     along, across, half = size * math.cos(angle), size * math.sin(angle), (dimension - 1) / 2
 
@@ -168,7 +168,7 @@ def leaning(size: float, dimension: int, share: float, angle: float) -> float:
 def test_no_vector_has_a_larger_moment_than_the_bound_s_and_one_reaches_it(
     dimension: int, size: float, most: float
 ) -> None:
-    """Chernoff's bound rests on `direction_log_moment`: vectors of every length and angle, by quadrature."""
+    """Chernoff's bound rests on `direction_log_moment`. The oracle draws vectors of all lengths and angles."""
     mu = 1 / radius(1.0, dimension, 60.0)
     bound = direction_log_moment(size, dimension, most * mu)
     rng = np.random.default_rng(dimension)
@@ -208,7 +208,7 @@ def test_the_guarantee_is_the_coin_s() -> None:
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
 @pytest.mark.parametrize("p", [0.1, 1e-3, 1e-9, 1e-12])
 def test_the_quantile_of_one_coordinate_is_that_of_the_worst_data(survivors: int, epsilon: float, p: float) -> None:
-    """Equal values are the worst (Hoeffding 1956, Theorem 5), and the sum is a binomial: the next count is too few."""
+    """Equal values are the worst (Hoeffding 1956, Theorem 5). For their binomial sum a lower quantile fails."""
     mechanism = planned_mechanism(1, epsilon)
     law, width = mechanism.error(survivors), 2 * mechanism.radius
     most = 1 / (1 + math.exp(-epsilon))

@@ -1,4 +1,4 @@
-"""`local-sphere` on blocks: which block a client fills is as private as what is in it, at the same ε."""
+"""Tests `local-sphere` on blocks: one ε protects both the block that a client fills and the block's values."""
 
 import itertools
 import math
@@ -45,7 +45,7 @@ def law(mechanism: LocalSphere, vector: NDArray[np.float64]) -> dict[tuple[int, 
 
 
 def test_the_pulled_arm_and_the_gradient_together_cost_epsilon_exactly() -> None:
-    """By enumeration: no two clients' messages differ by more than e^ε, and some do by that."""
+    """By enumeration no two clients' messages differ by more than e^ε, and some pair differs by e^ε."""
     mechanism = planned_mechanism(1, 1.3)
     ends = [filled(mechanism, arm, np.array([x])) for arm in range(ARMS) for x in (-1, -0.3, 0, 1)]
     ends = [mechanism.reach * end for end in ends]
@@ -56,7 +56,7 @@ def test_the_pulled_arm_and_the_gradient_together_cost_epsilon_exactly() -> None
 
 
 def test_messages_have_the_law_that_is_enumerated() -> None:
-    """60,000 messages against eight outcomes; a false alarm has probability 1e-9."""
+    """χ² test of 60,000 messages over eight outcomes: false alarm 1e-9."""
     mechanism, count = planned_mechanism(1), 60_000
     vector = mechanism.reach * filled(mechanism, 1, np.array([0.8]))
     rows = mechanism.randomize(np.tile(vector, (count, 1)), UnsafeSeededStream(4, "sphere"))
@@ -67,7 +67,7 @@ def test_messages_have_the_law_that_is_enumerated() -> None:
 
 @pytest.mark.parametrize("features", [1, 2, 3])
 def test_the_sum_is_unbiased_in_every_block_and_its_noise_is_that_of_one_block(features: int) -> None:
-    """40,000 clients; a coordinate is off by six of its standard deviations with probability 2e-9."""
+    """The mean of 40,000 clients is off by six standard deviations in a coordinate with probability 2e-9."""
     mechanism, count = planned_mechanism(features), 40_000
     block = np.zeros(features)
     block[0] = 0.9 * mechanism.reach

@@ -1,4 +1,4 @@
-"""The table of docs/privacy/noise.md: the bound on `local-sphere`'s error over what particular data reach."""
+"""Tests the table of docs/privacy/noise.md: the bound on `local-sphere`'s error over the error of particular data."""
 
 import math
 from pathlib import Path
@@ -17,14 +17,14 @@ HEAD = next(number for number, line in enumerate(LINES) if line.startswith("| n 
 ROWS = [line for line in LINES[HEAD + 2 :][:20] if line.count("|") == LINES[HEAD].count("|")]
 LEVELS = (1e-3, 1e-6, 1e-12)
 LENGTHS = (0.0, 0.1, 0.25, 0.5, 1.0)
-"""Of equal vectors along the coordinate, over R."""
+"""Lengths of equal vectors along the coordinate, in units of R."""
 
 CELLS = 25
-"""A deviation of one answer's coordinate: taking answers to the middles of cells adds 2e-4 of their variance."""
+"""Cells in one deviation of an answer's coordinate. Rounding answers to cells' middles adds 2e-4 of the variance."""
 
 
 def answer(dimension: int, share: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Middles and masses of cells for one coordinate: of a uniform direction, times 1 ± `share` by its sign."""
+    """Return middles and masses of cells for a coordinate of a uniform direction, weighted 1 ± `share` by sign."""
     cell = 1 / (CELLS * math.sqrt(dimension))
     k = np.arange(-math.ceil(1 / cell) - 1, math.ceil(1 / cell) + 2)
     edges = np.clip(np.append(k - 0.5, k[-1] + 0.5) * cell, -1, 1)
@@ -33,7 +33,7 @@ def answer(dimension: int, share: float) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def beyond(middles: NDArray[np.float64], masses: NDArray[np.float64], terms: int, q: float) -> float:
-    """P(sum - its mean > q), by FFT of the law tilted to q, so that the tail keeps its digits."""
+    """Return P(sum - its mean > q), by FFT of the law tilted to q, so that the tail keeps its digits."""
     cell, mean = middles[1] - middles[0], float(middles @ masses)
     half = middles.size // 2
 
@@ -55,11 +55,11 @@ def beyond(middles: NDArray[np.float64], masses: NDArray[np.float64], terms: int
     law = irfft(np.exp(terms * np.log(rfft(shifted) + 1e-300) + 1j * angles), length)
     at = (np.fft.fftfreq(length, 1 / length) + center) * cell - terms * mean
     logs = terms * math.log(weights.sum()) - tilt * np.maximum(at, q - cell)
-    return float((np.clip((at - q) / cell + 0.5, 0, 1) * law * np.exp(logs)).sum())  # a cell's mass lies all over it
+    return float((np.clip((at - q) / cell + 0.5, 0, 1) * law * np.exp(logs)).sum())  # a cell's mass is spread over it
 
 
 def reached(terms: int, dimension: int, ratio: float, p: float) -> float:
-    """The largest quantile of |error|, for answers of length 1, over LENGTHS."""
+    """Return the largest quantile of |error| over LENGTHS, for answers of length 1."""
     found = []
     for length in LENGTHS:
         middles, masses = answer(dimension, length * ratio * radius(1.0, dimension, 60.0))
@@ -78,7 +78,7 @@ def cells(row: str) -> list[str]:
 
 
 def compared(terms: int, dimension: int, epsilon: float) -> list[float]:
-    """Bound over what is reached, at the levels."""
+    """Return the bound divided by the reached quantile, at each of LEVELS."""
     ratio = 1 / radius(1.0, dimension, epsilon)
     law = SphereSum(terms, dimension, 1.0, ratio)
     return [law.quantile(p) / reached(terms, dimension, ratio, p) for p in LEVELS]
@@ -98,7 +98,7 @@ def test_the_document_has_the_table() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_the_tail_of_two_answers_is_that_of_their_density(share: float) -> None:
-    """Three dimensions, where a coordinate is uniform (Archimedes): P(U + V - E > q) by area, halves weighted."""
+    """In three dimensions a coordinate is uniform (Archimedes), so that P(U + V - E > q) is a weighted area."""
     middles, masses = answer(3, share)
     corner = (2 - 1.5) ** 2 / 2  # both in the positive half, where the density is (1 + share)/2
     found = beyond(middles, masses, 2, 1.5 - 2 * float(middles @ masses))

@@ -1,4 +1,4 @@
-"""The binary tree: every node drawn once, prefix sums right, and the privacy of all nodes together."""
+"""Tests the binary tree: every node's noise is drawn once, prefix sums are right, all nodes together are private."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ def run(mechanism: Tree, batches: int, seed: int = 0) -> tuple[Counter, list[Tre
 
 
 def test_the_sum_of_nodes_decides_exactly_as_the_product_does() -> None:
-    """Three nodes by brute force with fifty digits: δ of the product law against the shift of the sum by 3g."""
+    """For three nodes with fifty digits: δ of the product law by brute force equals that of the sum shifted by 3g."""
     variance, g, epsilon = 3.0, 2, 1.5
     with mpmath.workdps(50):
         v = mpmath.mpf(variance)
@@ -59,7 +59,7 @@ def test_the_sum_of_nodes_decides_exactly_as_the_product_does() -> None:
 
 @pytest.mark.parametrize(("batches", "depth"), [(1, 1), (2, 2), (3, 2), (4, 3), (13, 4), (1024, 11)])
 def test_a_batch_is_in_as_many_nodes_as_the_depth_says(batches: int, depth: int) -> None:
-    """Counted: complete dyadic intervals of 1 … M around each batch."""
+    """The oracle counts the complete dyadic intervals of 1 … M around each batch."""
     assert planned_mechanism(batches).depth == depth
     most = max(
         sum(1 for level in range(20) if ((t >> level) + 1) << level <= batches) for t in range(min(batches, 1024))
@@ -90,7 +90,7 @@ def test_paper_noise_is_safe_and_larger_and_needs_epsilon_below_one() -> None:
 
 @pytest.mark.parametrize("dimension", [None, 3])
 def test_prefix_sums_are_right_up_to_their_stated_noise(dimension: int | None) -> None:
-    """Each of 13 prefixes within its exact 1e-9 quantile, leaves too: a false alarm once in 10⁷ runs."""
+    """Each of 13 prefixes and leaves is within its exact 1e-9 quantile: false alarm 1e-7."""
     mechanism = planned_mechanism(13, dimension)
     counter, released, truth = run(mechanism, 13)
     assert [node.level for node in counter.nodes] == [3, 2, 0]
@@ -101,7 +101,7 @@ def test_prefix_sums_are_right_up_to_their_stated_noise(dimension: int | None) -
 
 
 def noises(mechanism: Tree, batches: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The noise in each leaf and each prefix, in grid steps."""
+    """Return the noise in each leaf and in each prefix, in grid steps."""
     _, released, truth = run(mechanism, batches, seed)
     leaves = [(out.batch - x)[0] / mechanism.step for out, x in zip(released, truth, strict=True)]
     prefixes = [(out.prefix - np.sum(truth[:t], axis=0))[0] / mechanism.step for t, out in enumerate(released, 1)]
@@ -109,7 +109,7 @@ def noises(mechanism: Tree, batches: int, seed: int) -> tuple[np.ndarray, np.nda
 
 
 def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
-    """In grid steps: prefix 3 is node [1,2] and leaf 3, prefix 2 is the same node alone; 5, 6 and 7 share [1,4]."""
+    """In grid steps: prefix 3 is node [1,2] and leaf 3, and prefix 2 is this node alone. 5, 6 and 7 share [1,4]."""
     leaf, prefix = noises(planned_mechanism(13), 13, 4)
     assert prefix[0] == leaf[0]
     assert prefix[2] - prefix[1] == leaf[2]
@@ -119,7 +119,7 @@ def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
 
 
 def test_no_node_s_noise_is_used_for_another_node() -> None:
-    """3000 trees: noise of leaves 1, 2, node [1,2] and node [1,4] uncorrelated, and each of the stated law (1e-7)."""
+    """3000 trees: leaves 1 and 2, nodes [1,2] and [1,4] are uncorrelated and have the stated law; false alarm 1e-7."""
     mechanism = planned_mechanism(4)
     law = DiscreteGaussian(mechanism.variance)
     rows = []
@@ -169,7 +169,7 @@ def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str,
 
 
 def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopped() -> None:
-    """From the true sums of the stored batches and the released prefixes: nothing is drawn again."""
+    """It is restored from the true sums of the stored batches and the released prefixes, and draws nothing again."""
     statistic = BoundedVector(dimension=3)
     words = MechanismSpec(name="tree", epsilon=1.0, delta=1e-3, batches=20)
     size = {"clients": 5, "min_survivors": 4, "min_honest": 4}

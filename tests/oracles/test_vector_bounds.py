@@ -1,4 +1,4 @@
-"""What is proven for vectors against all there is: every pair of inputs, rounded, enumerated outcome by outcome."""
+"""Tests the proven bounds for vectors against enumeration: all pairs of inputs, rounded, outcome by outcome."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ ORDER = {"l1": 1, "l2": 2, "linf": np.inf}
 
 
 def rounded(position: float, pmf: NDArray[np.float64], precision: int) -> NDArray[np.float64]:
-    """The law of ⌊w⌋ + Ber(w - ⌊w⌋) + noise."""
+    """Return the law of ⌊w⌋ + Ber(w - ⌊w⌋) + noise."""
     low, up = math.floor(position), position - math.floor(position)
     law = np.zeros(pmf.size + precision + 1)
     law[low : low + pmf.size] += (1 - up) * pmf
@@ -45,7 +45,7 @@ def joint(laws: tuple[NDArray[np.float64], ...]) -> NDArray[np.float64]:
 
 
 def worst_delta(trials: int, chance: float, grid: Grid, epsilon: float) -> float:
-    """The largest δ(ε) over all pairs of inputs, the coordinates of each on a grid of thirds of a step."""
+    """Return the largest δ(ε) over all pairs of inputs whose coordinates are on a grid of thirds of a step."""
     precision = grid.precision
     pmf = np.array([math.comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(trials + 1)])
     ticks = [i / 3 for i in range(3 * precision + 1)]
@@ -78,20 +78,20 @@ def test_no_pair_of_inputs_beats_the_proven_epsilon(
     assert math.isfinite(epsilon)
     found = worst_delta(trials, chance, grid, epsilon)
     assert 0 < found <= delta
-    if norm == "linf" and chance == 0.5:  # composed from the worst corner to its opposite: nothing is given away
+    if norm == "linf" and chance == 0.5:  # composed from the worst corner to its opposite: the bound is tight
         assert found >= delta * 0.998
 
 
 @pytest.mark.parametrize(("norm", "excess"), [("l1", 0.15), ("l2", 0.25)])
 def test_the_proven_epsilon_is_near_the_worst_pair_s(norm: Norm, excess: float) -> None:
-    """On a coarse grid: not far above what some pair of grid points loses. The rest is Rényi's and the rounding's."""
+    """On a coarse grid ε is near the loss of the worst pair of grid points. Rényi orders and rounding add the rest."""
     epsilon = binomial_epsilon(400, 0.5, Grid(4, 2, norm), 1e-4)
     lower = worst_pair_epsilon(Binomial(400).pmf().masses, 4, norm, 1e-4)
     assert lower <= epsilon <= lower * (1 + excess)
 
 
 def worst_pair_epsilon(pmf: NDArray[np.float64], precision: int, norm: Norm, delta: float) -> float:
-    """Two coordinates, from grid point to grid point: the largest ε at δ."""
+    """Return the largest ε at δ over moves of two coordinates between grid points."""
 
     def spent(shifts: tuple[int, int]) -> float:
         laws = [(np.pad(pmf, (0, s)), np.pad(pmf, (s, 0))) for s in shifts]
@@ -111,7 +111,7 @@ def worst_pair_epsilon(pmf: NDArray[np.float64], precision: int, norm: Norm, del
 
 @pytest.mark.parametrize(("trials", "shift", "count"), [(200, 5, 1), (200, 5, 2), (60, 2, 3), (24, 1, 4)])
 def test_composed_coordinates_agree_with_every_outcome_added_up(trials: int, shift: int, count: int) -> None:
-    """δ at the returned ε over all outcomes, from 40-digit probabilities: at most δ, and nearly δ."""
+    """At the returned ε the sum over all outcomes, from 40-digit probabilities, is at most δ and above 0.998 δ."""
     delta = 1e-4
     epsilon = product_epsilon(Binomial(trials).pmf(), shift, count, delta)
     with mp.workdps(40):
@@ -124,7 +124,7 @@ def test_composed_coordinates_agree_with_every_outcome_added_up(trials: int, shi
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("precision", "dimension"), [(1, 4), (3, 3), (5, 2), (40, 2)])
 def test_the_moment_of_every_move_is_below_its_bound(norm: Norm, precision: int, dimension: int) -> None:
-    """Real moves in the ball, on a grid and at random: the product of the coordinates' rounded moments."""
+    """The moment is the product of the coordinates' rounded moments, for moves in the ball on a grid and at random."""
     losses, _ = central(Skellam(400.0).pmf(), precision, 1e-9)
     order = 9.0
     moments = np.exp([losses.at(s, order) for s in range(precision + 2)])
@@ -142,7 +142,7 @@ def test_the_moment_of_every_move_is_below_its_bound(norm: Norm, precision: int,
 
 
 def test_the_moment_between_computed_shifts_lies_below_the_chord() -> None:
-    """Convexity of ln M in the shift, on which shifts above sixteen rest: binomial, unfair and Skellam."""
+    """ln M is convex in the shift, on which shifts above sixteen rest: fair and unfair binomial, and Skellam."""
     for law in (Binomial(3000), Binomial(3000, 0.2), Skellam(900.0)):
         losses, _ = central(law.pmf(), 60, 1e-9, both=True)
         for order in (1.1, 4.0, 30.0):
@@ -152,7 +152,7 @@ def test_the_moment_between_computed_shifts_lies_below_the_chord() -> None:
 
 @pytest.mark.parametrize(("dimension", "precision"), [(3, 8), (20, 40)])
 def test_renyi_of_a_box_and_of_an_l1_ball_is_that_of_the_law(dimension: int, precision: int) -> None:
-    """The box moves from corner to corner; in an ℓ₁ ball all of the move in one coordinate is the worst."""
+    """The worst move of a box is from corner to corner. That of an ℓ₁ ball is in one coordinate."""
     losses = whole(Skellam(9.0 * precision**2).pmf(least=60 * precision + 500), 45 * precision + 30)
     one = losses.at(precision, 8.0) / 7
     assert vector_rdp(losses, 8.0, Grid(precision, dimension, "linf")) == pytest.approx(dimension * one)

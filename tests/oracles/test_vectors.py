@@ -1,4 +1,4 @@
-"""Vectors in ℓ₁, ℓ₂ and ℓ∞ balls: what rounding adds to their sensitivity, and what they are promised."""
+"""Tests vectors in ℓ₁, ℓ₂ and ℓ∞ balls: the rounding's share of their sensitivity, and their promises."""
 
 import itertools
 import math
@@ -77,7 +77,7 @@ def inside(count: int, norm: Norm, bound: float = 2.0) -> NDArray[np.float64]:
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("precision", [1, 2, 3, 4])
 def test_no_two_rounded_vectors_are_farther_apart_than_the_bound(norm: Norm, precision: int) -> None:
-    """Three coordinates, exhaustively: every pair of rounded differences that real differences within g can become."""
+    """Three coordinates, enumerated: all rounded differences that real differences within g can become."""
     worst = 0
     for shift in itertools.product(range(precision + 1), repeat=3):
         least = np.maximum(np.array(shift) - 1 + 1e-9, 0)  # the smallest real difference that rounds up to it
@@ -103,7 +103,7 @@ def test_random_pairs_stay_within_the_rounded_bound(norm: Norm, dimension: int, 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize(("precision", "scale"), [(2, 0.7), (3, 2.0), (8, 5.0)])
 def test_the_laplace_loss_with_rounding_covers_every_pair(norm: Norm, precision: int, scale: float) -> None:
-    """Two coordinates on a grid of tenths: the log-ratio of the exact laws of rounding and noise, at every outcome."""
+    """For two coordinates on a grid of tenths, by the log-ratio of the exact laws of rounding and noise, by outcome."""
 
     def law(w: float) -> NDArray[np.float64]:
         whole, up = math.floor(w), w - math.floor(w)
@@ -119,7 +119,7 @@ def test_the_laplace_loss_with_rounding_covers_every_pair(norm: Norm, precision:
     both = [losses[a] + losses[b] for a in ticks for b in ticks if length(np.array([a, b]), norm) <= precision + 1e-9]
     bound = laplace_loss(scale, precision, 2, norm)
     assert max(both) <= bound * (1 + 1e-12)
-    if norm != "l2":  # where the budget is ℓ₁ itself, the bound is almost reached
+    if norm != "l2":  # in the other norms the bound is almost reached
         assert bound <= max(both) * 1.02
 
 
@@ -131,7 +131,7 @@ def test_the_laplace_scale_is_the_least_that_keeps_epsilon(norm: Norm, epsilon: 
 
 
 def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
-    """Shifts within an ℓ₂ ball of 6 steps in ten coordinates, coordinate by coordinate."""
+    """Four shifts in an ℓ₂ ball of 6 steps in ten coordinates, whose divergences are added up by coordinate."""
     bound = dict(skellam_divergences(40.0, 6, 10, "l2"))
     pmf = Skellam(40.0).pmf(least=500)
     for shifts in ([6], [4, 4, 1], [2] * 9, [1] * 10):
@@ -142,23 +142,23 @@ def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: str) -> None:
-    """`paper` noise may miss its claim, which is why the promise is computed: by a fifth at most on these grids."""
+    """`paper` noise may miss its claim, by a fifth at most on these grids. The promise is computed, so it holds."""
     if name == "shuffled-gaussian" and calibration == "paper":
-        with pytest.raises(BadParameter, match="ε₀ ≤ 1"):
+        with pytest.raises(BadParameter, match=r"must be at most √\(ln\(2/δ\)/B\)"):
             planned_mechanism(name, norm, calibration=calibration, epsilon=0.9)
         return
     mechanism = planned_mechanism(name, norm, calibration=calibration, epsilon=0.9)
     promise = mechanism.privacy().promise
     spent = promise.epsilon
     if name in ("distributed-skellam", "distributed-discrete-gaussian") and calibration == "paper":
-        # their theorems say RDP(α) ≤ αε²/2, whatever δ it is shown at
+        # their theorems say RDP(α) ≤ αε²/2, for every δ that it is shown at
         spent = math.sqrt(max(2 * one / order for order, one in promise.rdp))
     assert spent is not None
     assert spent <= 0.9 * (1 + 2e-6 if calibration == "exact" else 1.2)
     if calibration == "exact" and isinstance(mechanism, ShuffledBinomial):
         fewer = mechanism.model_copy(update={"coins": mechanism.coins - 1}).privacy().promise.epsilon
         assert fewer is not None
-        assert fewer > 0.9  # bits come in whole numbers: one less is one too few
+        assert fewer > 0.9  # with one bit less the claim fails
     elif calibration == "exact":
         assert spent == pytest.approx(0.9, rel=1e-5)
 
@@ -172,7 +172,7 @@ def test_without_a_delta_the_noise_is_the_least_that_keeps_every_order(name: str
 
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
 def test_sums_of_vectors_come_back(name: str, norm: Norm) -> None:
-    """Each coordinate within the 1e-10 quantile of the noise and 7 deviations of the rounding."""
+    """Each coordinate is within the 1e-10 quantile of the noise plus 7 deviations of the rounding."""
     mechanism = planned_mechanism(name, norm)
     data = inside(260, norm)
     messages = mechanism.randomize(data, UnsafeSeededStream(1))
@@ -203,7 +203,7 @@ def test_a_narrower_ball_needs_less_noise(name: str) -> None:
 
 
 def test_short_polya_cohorts_of_vectors_are_bounded_by_their_spread() -> None:
-    """Half the shares: the bound lies between one coordinate's loss and that of the whole box."""
+    """With half the shares the bound is between one coordinate's loss and that of the whole box."""
     mechanism = planned_mechanism("distributed-polya", "l1")
     half, whole = mechanism.privacy(FLOOR // 2).promise.epsilon, mechanism.privacy().promise.epsilon
     box = planned_mechanism("distributed-polya", "linf", precision=mechanism.precision)

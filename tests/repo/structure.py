@@ -90,6 +90,7 @@ def folder(name: str) -> str:
     return name if (ROOT / name.replace(".", "/")).is_dir() else name.rpartition(".")[0]
 
 
+@cache
 def figures() -> dict[str, object]:
     """Return each figure by what it counts."""
     graph = imports()

@@ -1,4 +1,4 @@
-"""Who may import whom; and that breaking a contract is noticed."""
+"""Tests that the import contracts hold, and that only the client and the lab import true means."""
 
 import subprocess
 import sys

@@ -5,7 +5,7 @@ import pytest
 from distrust.lab.cli.sweep import COMPOSITION, DELTA, EPSILON
 from distrust.lab.figures.composition import composition_curves, composition_stamp
 from distrust.lab.figures.drawing import matched, stamp
-from distrust.lab.sweep.cells import all_cells, cell_digest, load_experiment
+from distrust.lab.sweep.cells import all_cells, cell_digest, read_experiment
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell
 from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
@@ -13,7 +13,7 @@ from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
-    return {name: load_experiment(name) for name in PUBLISHED}
+    return {name: read_experiment(name) for name in PUBLISHED}
 
 
 def test_every_experiment_has_its_rows_published_and_nothing_else_is() -> None:
@@ -36,26 +36,24 @@ def test_every_figure_is_kept_as_png_and_pdf_and_nothing_else_lies_beside_them()
     assert {path.name for path in FIGURES.iterdir()} == {*wanted, "rows"}
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf"])
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_picture_was_drawn_from_the_published_rows_and_the_committed_words(
-    name: str, suffix: str, loaded: dict[str, Experiment]
+def test_both_pictures_were_drawn_from_the_published_rows_and_the_committed_words(
+    name: str, loaded: dict[str, Experiment]
 ) -> None:
-    experiment = loaded[name]
-    assert drawn_from(FIGURES / f"{name}.{suffix}") == stamp(experiment, matched(experiment, rows(name)))
+    wanted = stamp(loaded[name], matched(loaded[name], rows(name)))
+    assert [drawn_from(FIGURES / f"{name}.{suffix}") for suffix in ("png", "pdf")] == [wanted, wanted]
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf"])
-def test_composition_was_drawn_from_what_is_computed_now(suffix: str) -> None:
-    found = composition_curves(EPSILON, DELTA)
-    assert drawn_from(FIGURES / f"{COMPOSITION}.{suffix}") == composition_stamp(found)
+def test_composition_was_drawn_from_what_is_computed_now() -> None:
+    wanted = composition_stamp(composition_curves(EPSILON, DELTA))
+    assert [drawn_from(FIGURES / f"{COMPOSITION}.{suffix}") for suffix in ("png", "pdf")] == [wanted, wanted]
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, COMPOSITION])
-def test_a_pdf_is_small_and_has_no_date(name: str) -> None:
+def test_a_pdf_is_small_and_has_no_date() -> None:
     """So that drawing again from the same rows changes no byte."""
-    content = (FIGURES / f"{name}.pdf").read_bytes()
-    assert content.startswith(b"%PDF")
-    assert b"CreationDate" not in content
-    assert b"ModDate" not in content
-    assert len(content) < 150_000
+    for name in (*PUBLISHED, COMPOSITION):
+        content = (FIGURES / f"{name}.pdf").read_bytes()
+        assert content.startswith(b"%PDF"), name
+        assert b"CreationDate" not in content, name
+        assert b"ModDate" not in content, name
+        assert len(content) < 150_000, name

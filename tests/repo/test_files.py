@@ -1,4 +1,4 @@
-"""What every file of the repository keeps to."""
+"""Tests of the rules for every file of the repository: length, paths, docstrings, licence."""
 
 import ast
 import re
@@ -41,6 +41,18 @@ def test_no_file_names_a_path_of_a_developers_machine() -> None:
 
 def test_nothing_is_left_for_later() -> None:
     assert [name(path) for path in PYTHON if LEFT_BEHIND.search(text_of(path))] == []
+
+
+def test_conditional_expressions_are_not_chained() -> None:
+    assert [(name(path), line) for path in PYTHON for line in chained_conditionals(path)] == []
+
+
+def chained_conditionals(path: Path) -> list[int]:
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text_of(path)))
+        if isinstance(node, ast.IfExp) and isinstance(node.orelse, ast.IfExp)
+    ]
 
 
 def test_every_module_and_public_function_says_what_it_is() -> None:

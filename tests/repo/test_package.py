@@ -33,7 +33,7 @@ def test_the_public_names_are_sorted_and_each_is_what_its_module_defines() -> No
 
 
 def test_the_types_of_the_public_names_come_from_the_same_modules() -> None:
-    """What a type checker sees, and what runs."""
+    """A type checker reads the imports of the package's `__init__`; at run time `MODULES` names the modules."""
     text = (PACKAGE / "__init__.py").read_text("utf-8")
     for name, module in distrust.MODULES.items():
         assert f"    from distrust.{module} import {name} as {name}\n" in text

@@ -1,4 +1,4 @@
-"""Where chance comes from: the operating system, except in worlds of rewards and in runs that are named unsafe."""
+"""Tests that parties draw from the operating system, except for worlds of rewards and runs that are named unsafe."""
 
 import ast
 from functools import cache
@@ -27,13 +27,13 @@ NAMED_UNSAFE = {
 
 @cache
 def sources() -> dict[str, set[str]]:
-    """Return for each file of the parties what it imports or mentions."""
+    """Return for each file of the parties the names that it imports or mentions."""
     files = [path for party in PARTIES for path in sorted((ROOT / party).rglob("*.py"))]
     return {path.relative_to(ROOT).as_posix(): names(ast.parse(path.read_text("utf-8"))) for path in files}
 
 
 def names(tree: ast.Module) -> set[str]:
-    """Everything that a module imports or mentions, with its dots."""
+    """Return the dotted names that a module imports or mentions."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -46,7 +46,7 @@ def names(tree: ast.Module) -> set[str]:
 
 
 def users(*wanted: str) -> set[str]:
-    """The files that mention any of these names."""
+    """Return the files that mention any of these names."""
     return {path for path, found in sources().items() if found & set(wanted)}
 
 

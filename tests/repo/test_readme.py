@@ -1,4 +1,4 @@
-"""What the README shows is what the commands do."""
+"""Tests that the README's commands, options, files and outputs are those of the code."""
 
 import io
 import os
@@ -80,7 +80,7 @@ def test_every_file_that_the_readme_names_is_there(path: str) -> None:
 
 
 def shown_after(command: str) -> list[str]:
-    """The README's block of output that follows a command."""
+    """Return the README's block of output that follows a command."""
     block = README.split(f"$ {command}", 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
     return squeezed(block)
 
@@ -143,7 +143,7 @@ def test_the_page_about_the_library_lists_every_function_of_the_public_face() ->
 
 
 def labels(lines: list[str]) -> set[str]:
-    """What stands left of the facts; tables are drawn with other letters."""
+    """Return the labels of lines "label  fact". Lines of tables, which begin with other letters, are left out."""
     return {line.split("  ")[0] for line in lines if line[0].isascii()}
 
 

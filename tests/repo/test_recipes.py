@@ -133,7 +133,7 @@ def test_a_recipe_has_five_steps_and_names_files_that_are_there(title: str) -> N
     assert [file for file in sorted(named) if "NAME" in file and not (ROOT / file).parent.exists()] == []
 
 
-POLICY = '''class ExploreThenCommitSpec(ArmSpec):
+POLICY = '''class ExploreThenCommitSpec(PolicySpec):
     """Explore, then commit: `explore` clients an arm, then the best of them until the horizon."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.explore_then_commit:ExploreThenCommit"

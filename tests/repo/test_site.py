@@ -1,6 +1,7 @@
 """The documentation's site: generated pages say all, examples print what they show. `make docs` builds it strictly."""
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_the_reference_has_every_command_policy_environment_and_mechanism() -> N
     assert [name for name in MECHANISMS if f"\n## {name}\n" not in page("mechanisms")] == []
 
 
+def test_the_page_of_the_mechanisms_says_all_that_their_docstrings_say_and_has_no_block_that_scrolls() -> None:
+    shown = " ".join(page("mechanisms").split())
+    for name in MECHANISMS:
+        lines = (inspect.getdoc(MECHANISMS[name]) or "").splitlines()
+        pieces = [piece for line in lines for piece in re.split(r" {2,}", line.strip())]
+        assert [piece for piece in pieces if piece not in shown] == []
+    assert "```" not in page("mechanisms")
+
+
 @pytest.mark.parametrize("name", ["run-file", "settings"])
 def test_every_key_of_a_run_file_and_every_setting_has_a_meaning(name: str) -> None:
     rows = [line for line in page(name).splitlines() if line.startswith("| `")]
@@ -55,10 +65,12 @@ def test_operations_that_refuse_without_a_token_name_it_in_openapi_and_no_operat
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTRUST_KEYS", str(tmp_path / "server.keys"))
-    rows = [line.split(" | ") for line in page("http-api").splitlines() if line.startswith("| `")]
-    assert len(rows) > 40
-    assert {needs for _, _, needs, problems in rows if "401" in problems} == {"operator", "inspector"}
-    assert {needs for _, _, needs, problems in rows if "401" not in problems} == {""}
+    operations = re.findall(r"^<code>(.+)</code><br>\n(.+)$", page("http-api"), re.MULTILINE)
+    assert len(operations) > 40
+    needs = {name: re.search(r" Needs the (\w+)'s token\.", words) for name, words in operations}
+    refusing = {name for name, words in operations if re.search(r" Problems: .*\b401\b", words)}
+    assert {needs[name][1] for name in refusing if needs[name]} == {"operator", "inspector"}  # type: ignore[index]
+    assert {name for name, found in needs.items() if found} == refusing
     assert list(tmp_path.iterdir()) == []
 
 

@@ -58,7 +58,7 @@ class AggregatorHarness:
         self.service.depart(self.cohort.cohort, server.departure(self.cohort, slots))
 
     def released(self) -> BatchAnswer:
-        """The end, once the mixing thread is done."""
+        """Return the batch, or why there is none, once the mixing thread is done."""
         self.service.settled(self.cohort.cohort)
         self.service._mixer.submit(lambda: None).result(timeout=20)
         found = self.service.batch(self.cohort.cohort)

@@ -67,7 +67,7 @@ def _members(view: dict[str, Any]) -> tuple[int, ...]:
 
 
 def foreign_keys(view: dict[str, Any], own: set[int]) -> None:
-    """Keys of the aggregator's own in place of those of all other clients: it could read every box and every mask."""
+    """Replace the keys of all other clients by keys of the aggregator's own, with which it could read every box."""
     members, keys = _members(view), bytearray(_bytes(view, "roster"))
     for i, slot in enumerate(members):
         if slot not in own:
@@ -76,7 +76,7 @@ def foreign_keys(view: dict[str, Any], own: set[int]) -> None:
 
 
 def another_roster(view: dict[str, Any], own: set[int]) -> None:
-    """One member less: other clients' graph is another one."""
+    """Leave one member out of the roster: the clients that are lied to compute another graph than the others."""
     members, keys = _members(view), _bytes(view, "roster")
     gone = next(i for i, slot in enumerate(members) if slot not in own)
     view["members"] = encode_blob(members_to_bitmap([*members[:gone], *members[gone + 1 :]], _clients(view)))
@@ -84,27 +84,27 @@ def another_roster(view: dict[str, Any], own: set[int]) -> None:
 
 
 def another_set(view: dict[str, Any], own: set[int]) -> None:
-    """One client less among the members, or among the survivors."""
+    """Leave one client out of the members, or of the survivors."""
     members = _members(view)
     gone = next(slot for slot in members if slot not in own)
     view["members"] = encode_blob(members_to_bitmap([slot for slot in members if slot != gone], _clients(view)))
 
 
 def without_itself(view: dict[str, Any], own: set[int]) -> None:
-    """The clients that are lied to are called lost."""
+    """Call the clients that are lied to lost."""
     kept = [slot for slot in _members(view) if slot not in own]
     view["members"] = encode_blob(members_to_bitmap(kept, _clients(view)))
 
 
 def another_challenge(view: dict[str, Any], own: set[int]) -> None:
-    """With two challenges the blinded polynomials give a seed away."""
+    """Send another challenge. Answers to two challenges reveal the seed under a blinded polynomial."""
     del own
     view["challenge"] = encode_blob(bytes(32))
 
 
 @dataclass
 class Played:
-    """How an attack ended.
+    """The end of an attack, and the requests and answers of its clients.
 
     reasons   why clients refused, by fleet. sent: the stages at which each fleet sent anything.
     """
@@ -115,24 +115,24 @@ class Played:
     exchanges: list[Exchange]
 
     def cohorts(self) -> dict[str, Cohort]:
-        """The cohorts that clients asked the aggregator for."""
+        """Return by name the cohorts that clients asked the aggregator for."""
         found = [one.answer for one in self.exchanges if one.url.path.endswith("/terms")]
         return {one.cohort: one for one in map(Cohort.model_validate_json, found)}
 
     def answers(self, fleet: str, cohort: str) -> dict[str, dict[str, Any]]:
-        """What a fleet was told as each stage opened."""
+        """Return by stage the view that a fleet got of a cohort as the stage opened."""
         path = f"/v1/cohorts/{cohort}/stage"
         views = [json.loads(one.answer) for one in self.exchanges if (one.caller, one.url.path) == (fleet, path)]
         return {view["stage"]: view for view in views if "stage" in view}
 
     def posted(self, fleet: str, cohort: str, stage: str) -> set[int]:
-        """The slots of a fleet that sent a message of this stage."""
+        """Return the slots of a fleet that sent a message of this stage."""
         path = f"/v1/cohorts/{cohort}/{stage}"
         posts = [one.body for one in self.exchanges if (one.caller, one.url.path, one.method) == (fleet, path, "POST")]
         return {item["slot"] for body in posts for item in json.loads(body)["items"]}
 
     def determined(self, cohort: Cohort, colluders: frozenset[int] = frozenset()) -> set[frozenset[int]]:
-        """Which sums of vectors the oracle computes from everything that was said, see `tests.support.mask_algebra`."""
+        """Return the sets of clients whose sums the messages of a cohort determine, by `tests.support.mask_algebra`."""
         stories = {}
         for fleet in self.sent:
             answers, answered = self.answers(fleet, cohort.cohort), self.posted(fleet, cohort.cohort, "unmask")
@@ -147,13 +147,13 @@ class Played:
         return groups(graph, stories, masking(cohort).threshold, colluders)
 
     def opened(self) -> dict[str, set[frozenset[int]]]:
-        """The same of every cohort in which a sum is determined."""
+        """Return by cohort the sets of clients whose sums are determined; cohorts without such a set are left out."""
         found = {name: self.determined(cohort) for name, cohort in self.cohorts().items()}
         return {name: sums for name, sums in found.items() if sums}
 
 
 def liar(stage: str, lie: Lie, exchanges: list[Exchange], caller: str) -> Tamper:
-    """Tell one fleet something else as a stage opens."""
+    """Return a tamper that applies a lie to the views of one stage that a fleet gets."""
 
     def tamper(url: httpx.URL, raw: bytes) -> bytes:
         if url.host != "aggregator" or not url.path.endswith("/stage"):
@@ -172,10 +172,10 @@ def own_slots(exchanges: list[Exchange], caller: str, cohort: str) -> set[int]:
 
 
 class InTurn(RecordingTransport):
-    """A fleet's way to all services, on which it gets no more tickets than the other fleet, and then some.
+    """A fleet's transport, which asks for tickets only while the fleet has no more of them than the other fleet.
 
-    So each fleet holds about half of every cohort, however fast it is. One that asks for no more tickets is not waited
-    for longer than a second.
+    So each fleet holds about half of every cohort, however fast it is. It waits at most a second for the other fleet,
+    which may want no more tickets.
     """
 
     granted: dict[str, int]  # by fleet
@@ -200,7 +200,10 @@ def attack(
     tampers: dict[str, Callable[[list[Exchange], str], Tamper]],
     clock: Callable[[list[Exchange]], Clock | None] = lambda _: None,
 ) -> Played:
-    """Let two fleets play; `tampers` has the lies by fleet, `clock` makes the intermediaries' clock."""
+    """Let two fleets play, and return how they ended.
+
+    tampers   the lies by fleet, "lied" and "honest". clock: makes the intermediaries' clock.
+    """
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
 
     async def whole() -> Played:

@@ -1,4 +1,4 @@
-"""A real app behind a real httpx client, without a socket: one event loop, synchronous calls."""
+"""A client that calls a real app through httpx without a socket: one event loop, synchronous calls."""
 
 import asyncio
 from types import TracebackType

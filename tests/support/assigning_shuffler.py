@@ -17,7 +17,7 @@ SIZE = sealed_size(8)
 
 
 class AssigningShuffler:
-    """A shuffler over a file, which can be killed and started again; `told` is what slots know."""
+    """A shuffler over a file, which can be killed and started again. `plays`: the play that each slot was told."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock, self.plays = folder, ManualClock(), dict[int, int]()
@@ -28,7 +28,7 @@ class AssigningShuffler:
         self.service = Shuffler(self.database, self.clock)
 
     def kill(self) -> None:
-        """Nothing is finished and nothing written."""
+        """Drop the service without closing it, so that it finishes and writes nothing, and start another."""
         self.database.close()
         self.start()
 

@@ -2,8 +2,8 @@
 
     python -m tests.support.attacker PORT PATH BODIES SIZE
 
-It says `begun` once the first bytes are sent, and at the end, on one line, the answers that it got: their status, and
-whether they say when to try again.
+It prints `begun` when its threads have started. At the end it prints the answers that it got, on one line of JSON: the
+status of each, and whether it has a Retry-After header.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ HEAD = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nCon
 
 
 def send_bodies(port: int, path: str, size: int, stopped: threading.Event, answers: list[tuple[str, bool]]) -> None:
-    """Send a body of `size` bytes that is an upload in form, and take the answer, again and again."""
+    """Send an upload with a field of `size` bytes and read the answer, again and again until `stopped` is set."""
     raw = b'{"version":1,"cohort":"target","stage":"report","items":[],"keys":"' + b"A" * size + b'"}'
     whole = HEAD.format(path=path, size=len(raw)).encode() + raw
     while not stopped.is_set():

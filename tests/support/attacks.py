@@ -1,4 +1,4 @@
-"""A real service to attack: started as a process, its memory and its speed for honest clients measured."""
+"""Starts a real service as a process to attack, and measures its memory and its speed for honest clients."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ START_SECONDS = 60.0
 
 
 class Timed(httpx.Client):
-    """A client that knows how long it has waited for answers."""
+    """A client that counts the seconds for which it has waited for answers."""
 
     seconds = 0.0
 
@@ -40,7 +40,7 @@ class Timed(httpx.Client):
 
 @dataclass
 class Attacked:
-    """A running service. `log` takes what it says; `target` is what can be attacked without a token."""
+    """A running service. `log`: the file of its standard error. `target`: the paths that take no token."""
 
     process: "subprocess.Popen[bytes]"
     port: int
@@ -60,11 +60,11 @@ class Attacked:
         return f"http://127.0.0.1:{self.port}"
 
     def memory(self) -> int:
-        """Resident bytes now."""
+        """Return the resident bytes now."""
         return self._status("VmRSS")
 
     def peak(self) -> int:
-        """The most resident bytes since `forget_peak`, or the start."""
+        """Return the most resident bytes since `forget_peak`, or since the start."""
         return self._status("VmHWM")
 
     def forget_peak(self) -> None:
@@ -78,23 +78,23 @@ class Attacked:
         return self.log.read_text("utf-8", errors="replace")
 
     def limit_files(self, size: int) -> None:
-        """Let no file of the service grow beyond `size` bytes: a full disk, as far as it can tell."""
+        """Let no file of the service grow beyond `size` bytes. A write beyond fails, as on a full disk."""
         hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
     def connect(self, raw: bytes = b"") -> socket.socket:
-        """A connection, with the first bytes that an attacker sends on it; closed with the service at the latest."""
+        """Return a new connection on which `raw` has been sent. `close` closes it at the latest."""
         made = socket.create_connection(("127.0.0.1", self.port), timeout=30)
         self._sockets.append(made)
         made.sendall(raw)
         return made
 
     def poll(self) -> bytes:
-        """A long poll of which nothing comes."""
+        """Return the bytes of a long poll that waits for its whole time."""
         return f"GET {self.target.poll} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
     def upload(self, size: int) -> bytes:
-        """Head of an upload of `size` bytes that any caller may send."""
+        """Return the head of an upload of `size` bytes that any caller may send."""
         head = f"POST {self.target.upload} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {size}\r\n\r\n".encode()
 
@@ -104,17 +104,17 @@ class Attacked:
             self._sockets.pop().close()
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections, the honest client's too."""
         self.hang_up()
         self._client.close()
 
     def counted(self, status: int) -> int:
-        """Requests that the service has answered with this status."""
+        """Return how many requests the service has answered with this status."""
         wanted = [line for line in self._metrics("distrust_requests_total") if f'"{status}"' in line]
         return int(sum(float(line.rpartition(" ")[2]) for line in wanted))
 
     def left_out(self) -> int:
-        """Connections that were closed by their callers before the service let them in."""
+        """Return how many connections their callers closed before the service let them in."""
         lines = self._metrics("distrust_abandoned_connections_total")
         return int(sum(float(line.rpartition(" ")[2]) for line in lines))
 
@@ -123,19 +123,19 @@ class Attacked:
         return [line for line in lines if line.startswith(name)]
 
     def prepare(self) -> None:
-        """Make what the polls and uploads of attackers name, serve for a while, and remember the size."""
+        """Create the cohort or run that attackers name, serve honest work, and store the resident bytes in `fresh`."""
         self.target.open(self._client, "target")
         self.honest_seconds(5)
         self.fresh = self.memory()
 
     def open(self, name: str, clients: int = CLIENTS) -> Cohort:
-        """A cohort of sealed records, at a shuffler."""
+        """Open a cohort of sealed records at a shuffler, and return it."""
         cohort = SERVER.sealed(name=name, clients=clients)
         self._client.put(f"/v1/cohorts/{name}", content=cohort.model_dump_json()).raise_for_status()
         return cohort
 
     def honest_seconds(self, times: int = 7) -> float:
-        """Mean time that honest work waits for the service, piece after piece, on a connection that stays open."""
+        """Play `times` pieces of honest work on one connection, and return the mean seconds of waiting for answers."""
         began = self._client.seconds
         for _ in range(times):
             self.target.play(self._client, f"honest{next(self._names)}")()
@@ -143,7 +143,7 @@ class Attacked:
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """What a service needs to start in `folder`: any port, an operator's token."""
+    """Return the environment variables of a service that starts in `folder`: any port, an operator's token."""
     (folder / "token").write_text(TOKEN)
     own = {
         "DISTRUST_PORT": "0",
@@ -154,7 +154,7 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
 
 
 def begin(party: str, folder: Path, command: Sequence[str] = (), **variables: str) -> "subprocess.Popen[bytes]":
-    """Start `python -m distrust.PARTY`, or another command; what it says goes to `PARTY.log`, anew."""
+    """Start `python -m distrust.PARTY`, or another command. Its standard error replaces `PARTY.log`."""
     with (folder / f"{party}.log").open("wb") as log:
         chosen = list(command) or [sys.executable, "-m", f"distrust.{party}"]
         return subprocess.Popen(chosen, cwd=folder, env=environment(folder, **variables), stderr=log)
@@ -162,7 +162,7 @@ def begin(party: str, folder: Path, command: Sequence[str] = (), **variables: st
 
 @contextmanager
 def attacked(party: str, folder: Path, command: Sequence[str] = (), **variables: str) -> Iterator[Attacked]:
-    """A service that listens, killed at the end."""
+    """Yield a service that listens. It is killed at the end."""
     process = begin(party, folder, command, **variables)
     log = folder / f"{party}.log"
     try:
@@ -179,7 +179,7 @@ def attacked(party: str, folder: Path, command: Sequence[str] = (), **variables:
 
 
 def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
-    """Exit code and words of a service that does not start."""
+    """Return the exit code and the standard error of a service that does not start."""
     process = begin(party, folder, **variables)
     try:
         code = process.wait(START_SECONDS)
@@ -190,7 +190,7 @@ def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
 
 
 def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Wait until something is true. Raises AssertionError when `seconds` are over."""
+    """Wait until the condition is true. Raises AssertionError when `seconds` are over."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"not within {seconds:g} s"
@@ -198,7 +198,7 @@ def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the service has closed a connection, whatever it said before."""
+    """Return True if the service has closed a connection. Reads and drops what it sent before."""
     connection.settimeout(0.01)
     try:
         while connection.recv(65_536):

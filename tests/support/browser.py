@@ -1,4 +1,4 @@
-"""A real Chromium for the tests of pages. Each page is watched: what it logs, what it asks for, how wide it is."""
+"""Opens pages in a real Chromium, and checks what a page logs, which hosts it asks and how wide it is."""
 
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What `distrust privacy` answers, without the command line: as programs read it, and as people do."""
+"""Answers of `distrust privacy` without the command line: as the JSON that programs read, and as printed text."""
 
 import io
 import json

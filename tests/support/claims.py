@@ -1,6 +1,6 @@
 """Experiments as paired tables: the rows that docs/figures.md publishes.
 
-Nothing is played: `test_published_rows.py` plays a cell of every experiment again, `make replay` all of them.
+These helpers play nothing. `test_published_rows.py` plays a cell of every experiment again, `make replay` all of them.
 """
 
 from collections.abc import Sequence
@@ -23,27 +23,27 @@ class PublishedRows:
         self.panels = list(dict.fromkeys(row.panel for row in rows))
 
     def regret(self, panel: str, series: str) -> Floats:
-        """Shape (repetitions,)."""
+        """Return the regret of each repetition, shape (repetitions,)."""
         return self.of(panel, series, "regret")
 
     def bits(self, panel: str, series: str) -> Floats:
         return self.of(panel, series, "bits")
 
     def mean(self, panel: str, series: str) -> float:
-        """Of the regrets."""
+        """Return the mean of the regrets over the repetitions."""
         return float(self.regret(panel, series).mean())
 
     def means(self, series: str) -> Floats:
-        """Panel by panel."""
+        """Return a series' mean regret in each panel, shape (panels,)."""
         return np.array([self.mean(panel, series) for panel in self.panels])
 
     def curve(self, panel: str, series: str) -> Floats:
-        """Mean regret at the checkpoints, shape (points,)."""
+        """Return the mean regret at the checkpoints, shape (points,)."""
         table = [row.curve for row in self.rows if (row.panel, row.series) == (panel, series)]
         return np.asarray(np.mean(table, axis=0), dtype=np.float64)
 
     def of(self, panel: str, series: str, column: str) -> Floats:
-        """A column, shape (repetitions,)."""
+        """Return a column, shape (repetitions,)."""
         found = [getattr(row, column) for row in self.rows if (row.panel, row.series) == (panel, series)]
         assert found, f"no rows for {panel!r}, {series!r}"
         return np.array(found, dtype=np.float64)

@@ -66,11 +66,14 @@ class Authority:
         return self.cohort(channel, clients, least, **more)
 
     def key_hash(self, cohort: Cohort, slot: int) -> bytes:
-        """What the slot's client said of its keys: of those that it sends first, or nothing that it could send."""
+        """Return the hash of keys that a slot's ticket names: of the first keys uploaded, else 32 zero bytes.
+
+        Empty for the shuffler, whose clients have no keys.
+        """
         return self._hashes(cohort).get(slot, bytes(32)) if cohort.via == "aggregator" else b""
 
     def _hashes(self, cohort: Cohort) -> dict[int, bytes]:
-        """By slot; of this very object, as names of cohorts return from test to test."""
+        """Return key hashes by slot. Cohorts are told apart by `id`, because tests use a name again."""
         return self.hashes.setdefault(id(cohort), (cohort, {}))[1]
 
     def ticket(self, cohort: Cohort, slot: int) -> bytes:
@@ -113,9 +116,9 @@ def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum:
 
 
 def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None = None) -> bytes:
-    """A slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label.
+    """Return a slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label.
 
-    `place`: that of its action in the list, for dealt actions.
+    mark   identifies the report; the slot when absent. place: of the client's action in the list of assigned actions.
     """
     if isinstance(cohort.channel, LabelledBits):
         return labelled(cohort, [slot % (cohort.channel.width + 1)] * cohort.channel.labels)
@@ -127,12 +130,12 @@ def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None
 
 
 def secret(slot: int) -> bytes:
-    """What the honest client of a slot alone knows."""
+    """Return the secret of a slot's honest client, which proves to the shuffler that a report is its own."""
     return slot.to_bytes(SECRET, "big")
 
 
 def labelled(cohort: Cohort, ones: list[int]) -> bytes:
-    """Labelled bits: for each label so many ones, first."""
+    """Return a message of labelled bits: for each label its number of ones, followed by zeros."""
     assert isinstance(cohort.channel, LabelledBits)
     rows = np.arange(cohort.channel.width) < np.array(ones)[:, np.newaxis]
     return np.packbits(rows.ravel(), bitorder="little").tobytes()
@@ -155,7 +158,7 @@ class MaskingClients:
         return [int(value) for value in sum(self.vector(s) for s in slots) % np.uint64(MODULUS)]
 
     def answer(self, view: StageView, slots: Iterable[int]) -> dict[int, bytes]:
-        """What these slots say in the stage of a view."""
+        """Return by slot the bodies that these clients send in the stage of a view."""
         match view.stage:
             case "keys":
                 return {s: self.clients[s].keys() for s in slots}

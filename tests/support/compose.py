@@ -1,28 +1,29 @@
-"""docker-compose.yml read as data, and its services as commands on loopback. A test's tool, not a test."""
+"""Reads docker-compose.yml as data, and starts its services as commands on loopback. A test's tool, not a test."""
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tests.support.forked import Process
+
 ROOT = Path(__file__).parents[2]
-ENTRYPOINT = [sys.executable, "-m", "distrust.lab"]  # the image's is `distrust`: the console script of the same module
+ENTRYPOINT = "distrust.lab"  # the image's is `distrust`: the console script of the same module
 
 Service = dict[str, Any]
 
 
 def load() -> dict[str, Any]:
-    """The file with its anchors resolved."""
+    """Return the file with its anchors resolved."""
     parsed: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
     return parsed
 
 
 def mounts(service: Service) -> dict[str, str]:
-    """Where the service sees each named volume: path in the container → volume."""
+    """Return the named volumes of a service: path in the container → volume."""
     return {path: volume for volume, path in (entry.split(":")[:2] for entry in service.get("volumes", []))}
 
 
@@ -38,7 +39,7 @@ class Loopback:
     files: dict[str, Path]
 
     def translate(self, text: str, service: Service) -> str:
-        """The same setting on this machine."""
+        """Return a setting of a service with this machine's paths, ports and host in place of the image's."""
         for inside, here in self.files.items():
             text = text.replace(inside, str(here))
         for inside, volume in mounts(service).items():
@@ -50,29 +51,27 @@ class Loopback:
         return "127.0.0.1" if text == "0.0.0.0" else text
 
     def start(self, service: Service, log: Path) -> subprocess.Popen[bytes]:
-        """The service's command with its environment, nothing else of ours."""
+        """Start the service's command with the service's environment."""
         for volume in mounts(service).values():
             (self.folder / volume).mkdir(exist_ok=True)
-        command = [*ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                command, cwd=ROOT, env=self.environment(service), stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        words = [ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
+        log.touch()
+        return Process(words, self.environment(service), log, ROOT)
 
     def environment(self, service: Service) -> dict[str, str]:
-        """The service's variables; of ours only what Python needs."""
+        """Return the service's variables, and of this process's only PATH, HOME and LANG."""
         ours = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         declared = {name: self.translate(value, service) for name, value in service.get("environment", {}).items()}
         return {**ours, **declared}
 
     def healthy(self, service: Service) -> bool:
-        """Run the service's health check once."""
+        """Run the service's health check once, and return True if it succeeds."""
         kind, program, *words = service["healthcheck"]["test"]
         assert (kind, program) == ("CMD", "distrust")
-        command = [*ENTRYPOINT, *(self.translate(word, service) for word in words)]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+        command = [ENTRYPOINT, *(self.translate(word, service) for word in words)]
+        return Process(command, self.environment(service), self.folder / "health.log", ROOT).wait(60) == 0
 
 
 def text_names(text: str, inside: str) -> bool:
-    """Whether a setting names a path below `inside`, alone, after an equals sign, or in a database URL."""
+    """Return True if a setting names a path below `inside`: alone, after an equals sign, or in a database URL."""
     return text.startswith((inside, f"sqlite:///{inside}")) or f"={inside}" in text

@@ -1,4 +1,4 @@
-"""Laws of noise and their divergences in 50 digits, for tests: nothing here is shared with what it checks."""
+"""Laws of noise and their divergences in 50 digits. Shares no code with the modules that it checks."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def discrete_laplace(scale: float, reach: int) -> Law:
 
 
 def polya_difference(shape: mpmath.mpf, scale: float, reach: int) -> Law:
-    """Σ_x p(x) p(x + k), p negative binomial: a hypergeometric series."""
+    """Return Σ_x p(x) p(x + k) for |k| ≤ reach, p negative binomial: a hypergeometric series."""
     r, beta = mpmath.mpf(shape), mpmath.exp(-1 / mpmath.mpf(scale))
     front = (1 - beta) ** (2 * r)
     return symmetric(
@@ -41,7 +41,7 @@ def discrete_gaussian(variance: float, reach: int) -> Law:
 
 
 def convolution(one: Law, other: Law) -> Law:
-    """The sum of two independent variables, directly."""
+    """Return the law of the sum of two independent variables, by direct summation."""
     total = [mpmath.mpf(0)] * (len(one) + len(other) - 1)
     for i, a in enumerate(one):
         for j, b in enumerate(other):
@@ -50,7 +50,7 @@ def convolution(one: Law, other: Law) -> Law:
 
 
 def convolved(one: Law, terms: int) -> Law:
-    """The sum of `terms` independent variables."""
+    """Return the law of the sum of `terms` independent variables of one law."""
     total = [mpmath.mpf(1)]
     for _ in range(terms):
         total = convolution(total, one)
@@ -63,7 +63,7 @@ def binomial(trials: int, chance: float) -> Law:
 
 
 def delta_of(masses: Law, shift: int, epsilon: float) -> mpmath.mpf:
-    """Hockey-stick divergence of a law and its shift, the larger of both directions, zeros outside."""
+    """Return the larger hockey-stick divergence, over both directions, of a law and its shift. Zeros outside."""
     zeros, factor = [mpmath.mpf(0)] * shift, mpmath.exp(mpmath.mpf(epsilon))
     p, q = masses + zeros, zeros + masses
     forth = mpmath.fsum(max(a - factor * b, 0) for a, b in zip(p, q, strict=True))
@@ -72,7 +72,7 @@ def delta_of(masses: Law, shift: int, epsilon: float) -> mpmath.mpf:
 
 
 def renyi_of(masses: Law, shift: int, order: float) -> mpmath.mpf:
-    """Rényi divergence of a symmetric law and its shift, over the part where both are listed."""
+    """Return the Rényi divergence of a symmetric law and its shift, over the part where both are listed."""
     a = mpmath.mpf(order)
     pairs = zip(masses[shift:], masses[: len(masses) - shift], strict=True)
     return mpmath.log(mpmath.fsum(p**a * q ** (1 - a) for p, q in pairs)) / (a - 1)

@@ -48,7 +48,7 @@ kind = "regret"
 
 
 def small(folder: Path, *changes: tuple[str, str], name: str = "small") -> str:
-    """Write the small experiment, with texts replaced by others, and say where."""
+    """Write the small experiment with some texts replaced, and return its path. changes: pairs of old and new text."""
     text = SMALL
     for old, new in changes:
         assert old in text

@@ -1,4 +1,4 @@
-"""A package of a user's own, as it lies in site-packages: one module, and metadata with entry points."""
+"""Writes a package of a user's own as pip installs it: one module, and metadata with entry points."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.client.environments.contextual import Contexts, ContextualSpec, GeneralizedLinear
 
 
 class Coins(EnvironmentSpec):
@@ -38,6 +39,23 @@ class World:
     def rewards(self, arm, count, stream):
         words = stream.words(count)
         return ((words >> np.uint64(11)) * 2.0**-53 < self.means[arm]).astype(float)
+
+
+class Shops(ContextualSpec):
+    """Three shops of one `theta`; every fourth client has contexts of length 2."""
+
+    name: str
+    seed: Seed = None
+
+    def build(self):
+        return Streets(self.name, 3, np.array([[0.6, 0.0]]), "identity", "single", (0.0, 1.0))
+
+
+class Streets(GeneralizedLinear):
+    def contexts(self, count, stream):
+        features = np.tile(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]), (count, 1, 1))
+        features[::4] *= 2
+        return Contexts(features, (stream.words(count) >> np.uint64(11)) * 2.0**-53)
 
 
 class Seedless(EnvironmentSpec):
@@ -79,11 +97,11 @@ class Unfinished(EnvironmentSpec):
 POLICY = '''
 from typing import ClassVar
 
-from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.messages.policy_spec import PolicySpec
 from distrust.server.policies.base import Ask, Interval, Query
 
 
-class HalvingSpec(ArmSpec):
+class HalvingSpec(PolicySpec):
     """Batches of `clients` an arm; the worse half drops out after each."""
 
     POLICY: ClassVar[str] = "MODULE:Halving"
@@ -134,19 +152,19 @@ class Halving:
         return {self.active[0]: left} if left else {}
 
 
-class Homeless(ArmSpec):
+class Homeless(PolicySpec):
     name: str
 
     def event_probability(self, size):
         return 1e-3
 
 
-class Silent(ArmSpec):
+class Silent(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:Halving"
     name: str
 
 
-class Lost(ArmSpec):
+class Lost(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:Nowhere"
     name: str
 
@@ -154,7 +172,7 @@ class Lost(ArmSpec):
         return 1e-3
 
 
-class Half(ArmSpec):
+class Half(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:World"
     name: str
 
@@ -166,7 +184,7 @@ class World:
     active = ()
 
 
-class Made(ArmSpec):
+class Made(PolicySpec):
     POLICY: ClassVar[str] = "MODULE:Made_"
     name: str
 

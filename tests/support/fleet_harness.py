@@ -36,7 +36,7 @@ PATIENCE = 60.0
 
 
 def serve(*fleets: Fleet) -> list[str]:
-    """All the fleets together to their ends, and how each of them ended."""
+    """Serve all the fleets at once until they end, and return the state in which each ended."""
 
     async def together() -> list[str]:
         return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), PATIENCE))
@@ -67,7 +67,7 @@ class FleetHarness:
             intermediary.open(cohort)
 
     async def round(self, after: int, wait: float) -> RoundView:
-        """Never waits: fleets must not rely on it."""
+        """Return the open round at once: fleets must not rely on a server that waits."""
         await asyncio.sleep(0)
         while self._at < len(self.rounds) and all(map(self._ended, self._cohorts())):
             self._at += 1
@@ -89,7 +89,7 @@ class FleetHarness:
         return KeyHashes(cohort=cohort.cohort, hashes=self.hashes[cohort.cohort])
 
     async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
-        """What the aggregator states, as the server passes it on."""
+        """Return the aggregator's statements after the first `after`, as a server passes them on."""
         del wait
         await asyncio.sleep(LOOK)
         assert isinstance(self.intermediary, Aggregator)
@@ -156,7 +156,7 @@ class FleetHarness:
 
 
 class LyingFleetHarness(FleetHarness):
-    """Tells the users one cohort, and the intermediary another."""
+    """Tells the clients one cohort, and the intermediary another."""
 
     def __init__(self, round_: Round, shown: Cohort, intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
         self.shown = shown

@@ -1,4 +1,4 @@
-"""Honest work at each service, and what a caller without a token may ask of it."""
+"""Honest work at each service, and the paths that a caller without a token may use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ Play = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How one service is attacked, and how it is used.
+    """The paths at which one service is attacked, and the calls of its honest use.
 
-    poll    a path whose answer waits for what never comes.
+    poll    a path whose answer waits for its whole time.
     upload  a path that takes bodies from any caller.
-    open    makes what both paths name.
-    play    prepares one piece of honest work, and returns what plays it.
+    open    creates the cohort or run that both paths name.
+    play    prepares one piece of honest work, and returns a function that plays it.
     """
 
     poll: str
@@ -44,7 +44,7 @@ def _released(client: httpx.Client, cohort: Cohort) -> None:
 
 
 def _shuffle(client: httpx.Client, name: str) -> Play:
-    """A cohort from its opening to its batch, at the shuffler."""
+    """Return a function that plays a cohort at the shuffler, from its opening to its batch."""
     cohort = SERVER.sealed(name=name, clients=CLIENTS)
     upload = SERVER.upload(cohort, "report", {slot: report(cohort, slot) for slot in range(CLIENTS)})
     sent = upload.model_dump_json()
@@ -58,7 +58,7 @@ def _shuffle(client: httpx.Client, name: str) -> Play:
 
 
 def _aggregate(client: httpx.Client, name: str) -> Play:
-    """A masked cohort through its five stages, at the aggregator."""
+    """Return a function that plays a masked cohort at the aggregator, through its five stages."""
     cohort = SERVER.masked(name=name, clients=MEMBERS)
     masking_clients, path, all_slots = MaskingClients(cohort), f"/v1/cohorts/{name}", range(MEMBERS)
 
@@ -88,13 +88,16 @@ def _tickets(client: httpx.Client, run: str, request: int, want: int) -> Any:
 
 
 def _create_taken(client: httpx.Client, name: str) -> None:
-    """A run whose first round has no ticket left: who asks for a later round waits."""
+    """Create a run and take all tickets of its first round, so that a poll for a later round waits."""
     _create(client, name)
     assert any(not _tickets(client, name, request, 2000) for request in range(10))
 
 
 def _serve(client: httpx.Client, name: str) -> Play:
-    """A run from its creation to the tickets of its first cohort, at the server, which opens it at a shuffler."""
+    """Return a function that creates a run at the server, takes tickets and cancels the run.
+
+    The server opens the first cohort at a shuffler.
+    """
 
     def play() -> None:
         _create(client, name)

@@ -22,7 +22,7 @@ from distrust.lab.stack.stack import Stack
 
 
 def _words(name: MechanismName, intermediary: Via, more: str = "") -> str:
-    """What a run file says of a mechanism."""
+    """Return the lines of a run file's table of a mechanism."""
     noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree"))
     lines = [f'name = "{name}"', f'via = "{intermediary}"', more]
     lines += [f"epsilon = {16.0 if noisy else 2.0}"] if name != "identity" else []
@@ -31,7 +31,7 @@ def _words(name: MechanismName, intermediary: Via, more: str = "") -> str:
     return "\n".join(lines)
 
 
-# Every mechanism there is, in every way that it can travel.
+# Every mechanism, via every intermediary that it allows.
 MECHANISMS = {
     f"{name}-{intermediary}": _words(name, intermediary) for name, kind in KINDS.items() for intermediary in kind.vias
 }
@@ -107,14 +107,14 @@ def smallest_run(name: str, mechanism: str, *, seed: int = 7, processes: int = 1
 def over_http(
     stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None, *, post_regret: bool = False
 ) -> Result:
-    """Play to the end over running services."""
+    """Play a run to its end over running services, and return its result."""
     fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
     progress = Progress(Console(file=io.StringIO()))
     return asyncio.run(HttpRun(file, stack.urls, fleets, progress, alive, post_regret).run())
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
-    """The same beside the test, which meanwhile breaks something."""
+    """Start a run in another thread and return its future, so that the test can disturb the services meanwhile."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(work)
     pool.shutdown(wait=False)
@@ -122,7 +122,7 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
 
 
 def until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something that must happen."""
+    """Wait until the condition is true. Raises AssertionError when `seconds` are over."""
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end
@@ -130,10 +130,10 @@ def until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def logs(folder: Path) -> str:
-    """Everything that the services said."""
+    """Return the logs of all services as one text."""
     return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted((folder / "logs").glob("*.log")))
 
 
 def learned(result: Result) -> dict[str, object]:
-    """Everything that must agree, whichever way the run was played."""
+    """Return a result without the fields that depend on the driver: all other fields must agree between drivers."""
     return result.model_dump(exclude={"driver", "seconds", "clients_per_second", "bits"})

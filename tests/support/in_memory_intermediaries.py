@@ -1,7 +1,7 @@
-"""Both intermediaries in memory, and clients of theirs: real tickets, seals and sums; only masking is left out.
+"""Both intermediaries in memory, and clients of theirs: real tickets, seals and sums, without masks.
 
-What a client sends through "secure aggregation" here is its packed vector in clear. Everything else is as deployed:
-tickets are verified and single-use, records are sealed, bits are permuted, a cohort below its minimum is aborted.
+A client of the aggregator sends its packed vector in clear. Everything else is as deployed: tickets are verified and
+single-use, records are sealed, bits are permuted, a cohort below its minimum is aborted.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from distrust.common.run.round import Assignment, Round
 
 @dataclass
 class Held:
-    """One cohort: what has come, who has left, how it ended."""
+    """One cohort: bodies and reports by slot, the slots that left, and the answer once it has ended."""
 
     cohort: Cohort
     bodies: dict[int, bytes] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class InMemoryIntermediaries:
             known.since = self.time
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
-        """Nothing is masked here, so nothing is stated."""
+        """Return no statements, because nothing is masked here."""
         self._reachable()
         return StatementList(cohort=self._held(cohort.cohort).cohort.cohort, statements=[], over=True)
 
@@ -74,7 +74,7 @@ class InMemoryIntermediaries:
         return held.answer or BatchAnswer(cohort=cohort.cohort, state="waiting")
 
     def send(self, cohort: str, slot: int, ticket: bytes, body: bytes, report: bytes = b"") -> None:
-        """One client's only message. Raises BadTicket, Conflict, WrongStage."""
+        """Take one client's only message. Raises BadTicket, Conflict, WrongStage."""
         held = self._held(cohort)
         check_ticket(held.cohort, slot, ticket)
         self._expire(held)
@@ -152,7 +152,7 @@ def checksum(reports: list[bytes]) -> bytes:
 
 
 class InMemoryClients:
-    """All the clients of a run: an arm's rewards are `rewards[arm]` for all of them, one after another, without chance.
+    """All the clients of a run. The clients of an arm get the rewards of `rewards[arm]` in turn, without chance.
 
     quit  slots that leave without a message, by arm and attempt ("arm.attempt").
     seed  of the privacy noise.
@@ -170,7 +170,7 @@ class InMemoryClients:
         self.sent: dict[str, int] = {}
 
     def answer(self, round_: Round, answer: TicketAnswer) -> int:
-        """Use all these tickets; how many there were."""
+        """Use all these tickets, and return how many there were."""
         for grant in answer.grants:
             assignment = next(one for one in round_.assignments if one.cohort.cohort == grant.cohort)
             self._send(round_, assignment, grant)
@@ -190,7 +190,7 @@ class InMemoryClients:
             self.sent[cohort.cohort] = self.sent.get(cohort.cohort, 0) + 1
 
     def _messages(self, round_: Round, assignment: Assignment) -> NDArray[np.uint64]:
-        """R for a whole cohort, once: shape (n, dimension)."""
+        """Return the randomized messages of a whole cohort, drawn once: shape (n, dimension)."""
         cohort = assignment.cohort
         if cohort.cohort not in self.rows:
             rewards = np.resize(np.array(self._rewards[assignment.arm]), cohort.clients)
@@ -200,7 +200,7 @@ class InMemoryClients:
 
 
 def body(round_: Round, cohort: Cohort, row: NDArray[np.uint64], report: bytes) -> bytes:
-    """One client's message as it travels in this cohort's channel."""
+    """Return one client's message as bytes of this cohort's channel."""
     channel = cohort.channel
     if isinstance(channel, Masking):
         return pack(row, channel.modulus)

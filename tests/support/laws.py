@@ -1,4 +1,4 @@
-"""Laws of noise that tests can work out by hand, and the test of draws against any law."""
+"""Laws of noise that tests can work out by hand, and a χ² test of draws against any law."""
 
 import math
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Normal:
 
 
 def chi_square(law: Law, draws: NDArray[np.int64]) -> float:
-    """P-value; neighbours are pooled until at least 20 are expected in each cell."""
+    """Return the p-value of a χ² test. Neighbouring values are pooled until each cell expects at least 20 draws."""
     pmf = law.pmf()
     expected = pmf.masses * draws.size
     cells = np.minimum((np.cumsum(expected) // 20).astype(int), int(expected.sum() // 20) - 1)

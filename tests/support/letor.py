@@ -1,4 +1,4 @@
-"""LETOR rows one by one: the plain reading that the reading in blocks is compared with."""
+"""Reads LETOR rows one by one, for comparison with the reading in blocks."""
 
 from collections.abc import Iterator
 from pathlib import Path

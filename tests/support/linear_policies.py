@@ -18,7 +18,7 @@ def actions(k: int = 25, d: int = 3) -> Floats:
 
 
 def played(ask: Ask) -> tuple[list[int], Floats]:
-    """What the clients play, and how many clients each mean is over."""
+    """Return the actions that clients play for this question, and the number of clients behind each mean."""
     if ask.decision.kind == "play-design":
         return list(ask.decision.actions), np.full(len(ask.decision.actions), float(ask.queries[0].clients))
     pulls = [pull for query in ask.queries for pull in ask.pulls(query)]
@@ -26,7 +26,7 @@ def played(ask: Ask) -> tuple[list[int], Floats]:
 
 
 def estimates(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
-    """Sums as the learner tells them: in one cohort or in many."""
+    """Return sums as the learner tells them to a policy: one estimate, or one for each query that names an arm."""
     counts = tuple(int(count) for count in clients)
     if len(ask.queries) == 1 and ask.queries[0].arm is None:
         return [Estimate(None, tuple(sums), counts, (law,) * len(sums), rounding)]

@@ -35,7 +35,7 @@ def spec_for(kind: type[ContextualPolicySpec], world: ContextualWorld, **words: 
 
 
 def same_alone(make: Callable[[int], Core], dimensions: Sequence[int], deviation: float) -> None:
-    """Assert, to the last bit, that each of five runs has the rules that it has alone.
+    """Assert that each of five runs side by side has the same rules, to the last bit, as alone.
 
     dimensions  D of each round's sums, which are drawn at random.
     """
@@ -117,7 +117,7 @@ class _Played:
 
 
 def mechanism_for(statistic: ContextualSum, clients: int, **words: object) -> Mechanism:
-    """Return the mechanism of these words for one cohort, all of whom answer."""
+    """Return the mechanism of these words for one cohort, of which all clients answer."""
     spec = MechanismSpec.model_validate(words)
     size = {"clients": clients, "min_survivors": clients, "min_honest": clients}
     return plan(spec, **size, overflow_probability=1e-9, statistic=statistic)

@@ -1,4 +1,4 @@
-"""Clients that lie, each at one stage: what they send is changed after they computed it honestly."""
+"""Clients that lie, each at one stage: their messages are changed after they computed them honestly."""
 
 import os
 import random
@@ -17,7 +17,7 @@ def element() -> bytes:
 
 
 def replace_entries(body: bytes, places: Iterable[int], entry: bytes | None = None) -> bytes:
-    """Other field elements, or `entry`, at these places of 17 bytes."""
+    """Return a body with other field elements, or with `entry`, at these places of 17 bytes."""
     parts = [body[i : i + SHARE] for i in range(0, len(body), SHARE)]
     for place in places:
         parts[place] = element() if entry is None else entry
@@ -25,7 +25,7 @@ def replace_entries(body: bytes, places: Iterable[int], entry: bytes | None = No
 
 
 class Lies:
-    """Lies in a simulation. Before `settle`, `judge` or `release` the caller may tell as many as it likes."""
+    """Lies in a simulation. The caller may tell any number before `settle`, `judge` or `release`."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -36,17 +36,17 @@ class Lies:
         return chance.sample(near, min(count, len(near)))
 
     def send_rubbish(self, dealer: int, holders: Collection[int]) -> None:
-        """Boxes that do not open."""
+        """Send these holders boxes that do not open."""
         for holder in holders:
             self._box(dealer, holder, os.urandom(BOX))
 
     def deal_rubbish(self, dealer: int, holders: Collection[int]) -> None:
-        """Boxes that open on shares of nothing."""
+        """Send these holders boxes that open, with random field elements for shares."""
         for holder in holders:
             self._close(dealer, holder, element() + element() + element())
 
     def deal_two_polynomials(self, dealer: int, holders: Collection[int]) -> None:
-        """Other polynomials for these holders: each half of the neighbours is consistent in itself."""
+        """Send these holders shares of other polynomials. Their shares agree with one another, not with the rest."""
         others = polynomials(os.urandom(16), os.urandom(16), self.threshold)
         for holder in holders:
             point = 1 + self.simulation.roster.neighbours(dealer).index(holder)
@@ -58,12 +58,12 @@ class Lies:
         self.simulation.confirmed[dealer] = replace_entries(body, range(self.threshold))
 
     def accuse(self, holder: int, dealers: Collection[int], entry: bytes | None = None) -> None:
-        """At `confirm`: another value, or `MISSING`, for shares that are good."""
+        """Replace a holder's values of good shares at `confirm` by other elements, or by `entry`, such as `MISSING`."""
         places = [self.threshold + self._shared(holder).index(dealer) for dealer in dealers]
         self.simulation.confirmed[holder] = replace_entries(self.simulation.confirmed[holder], places, entry)
 
     def return_false_shares(self, holder: int, dealers: Collection[int], entry: bytes | None = None) -> None:
-        """At `unmask`: another value, or `MISSING`."""
+        """Replace the shares that a holder returns at `unmask` by other elements, or by `entry`, such as `MISSING`."""
         near = self._members(holder)
         places = [near.index(dealer) for dealer in dealers if dealer in near]
         self.simulation.answers[holder] = replace_entries(self.simulation.answers[holder], places, entry)

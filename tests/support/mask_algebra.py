@@ -1,12 +1,12 @@
-"""What an aggregator learns that tells each client its own story: masks are unknowns, and linear algebra decides.
+"""Computes the sums that an aggregator learns if it tells each client its own story, by linear algebra on masks.
 
 Client u sends y_u = x_u + s_u + Σ ± m_uv over its neighbours v among the members that it was told. It reveals, for each
 of these, a share of v's self seed if it was told that v survived, and of v's mask key seed otherwise. t shares give a
-secret: a self seed gives s_v, a mask key seed gives m_vw for all w. The combinations Σ a_u·x_u that are determined are
-the a for which every unknown mask cancels in Σ a_u·y_u.
+secret: a self seed gives s_v, a mask key seed gives m_vw for all w. A combination Σ a_u·x_u is determined if every
+unknown mask cancels in Σ a_u·y_u.
 
-Colluding clients tell the aggregator their keys, seeds and vectors, and both shares that they hold of every neighbour:
-their masks are known, and what is asked is which sums of the other clients' vectors are determined.
+Colluding clients tell the aggregator their keys, seeds and vectors, and both shares that they hold of every neighbour.
+So their masks are known, and the question is which sums of the other clients' vectors are determined.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ NO_CLIENTS: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What one client is told: the members before it sends its vector, and the survivors before it reveals shares.
+    """The members that one client is told before it sends its vector, and the survivors before it reveals shares.
 
-    survivors   None: it refuses, and reveals nothing.
+    survivors   None: the client refuses, and reveals nothing.
     """
 
     members: frozenset[int]
@@ -35,7 +35,7 @@ class Story:
 
 
 def believed(graph: Graph, slot: int, story: Story, threshold: int, minimum: int) -> bool:
-    """Whether a client answers that looks at its own neighbours only (the graph's checks, no statements)."""
+    """Return True if a client that makes the graph's checks, and reads no statements, answers its story."""
     near = set(graph[slot])
     return story.survivors is not None and (
         slot in story.survivors <= story.members
@@ -47,7 +47,7 @@ def believed(graph: Graph, slot: int, story: Story, threshold: int, minimum: int
 def known_masks(
     graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NO_CLIENTS
 ) -> tuple[set[int], set[int]]:
-    """The clients whose self mask, and those whose pair masks, the aggregator can compute."""
+    """Return the clients whose self mask, and those whose pair masks, the aggregator can compute."""
     alive, lost = dict.fromkeys(range(len(graph)), 0), dict.fromkeys(range(len(graph)), 0)
     for slot, story in stories.items():
         if story.survivors is None or slot in colluders:
@@ -68,7 +68,7 @@ def known_masks(
 def unknown_masks(
     graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NO_CLIENTS
 ) -> Iterator[dict[int, int]]:
-    """For each mask that the aggregator does not know its coefficients in the y of the clients: 1, or 1 and -1."""
+    """Yield the coefficients of each unknown mask in the y of the clients: 1, or 1 and -1."""
     selves, pairs = known_masks(graph, stories, threshold, colluders)
     for slot in stories:
         if slot not in selves:
@@ -85,7 +85,7 @@ def unknown_masks(
 def groups(
     graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NO_CLIENTS
 ) -> set[frozenset[int]]:
-    """The minimal sets of clients that do not collude whose sum is determined: all sums are combinations of theirs.
+    """Return the minimal sets of honest clients whose sum is determined. All determined sums are combinations of these.
 
     A mask of one y forces its coefficient to zero, a mask of two makes their coefficients equal.
     """
@@ -114,7 +114,7 @@ def dimension(
     colluders: AbstractSet[int] = NO_CLIENTS,
     prime: int = 2**31 - 1,
 ) -> int:
-    """How many independent combinations are determined, from the rank of the masks modulo a prime: clients - rank."""
+    """Return the number of independent determined combinations: clients less the rank of the masks modulo a prime."""
     order = {slot: i for i, slot in enumerate(slot for slot in stories if slot not in colluders)}
     pivots: dict[int, dict[int, int]] = {}
     for mask in unknown_masks(graph, stories, threshold, colluders):
@@ -133,7 +133,7 @@ def dimension(
 
 
 def ring(n: int, degree: int) -> list[list[int]]:
-    """A Harary ring in the order of the slots; the full graph when the degree reaches n - 1."""
+    """Return a Harary ring in the order of the slots; the full graph when the degree reaches n - 1."""
     if degree >= n - 1:
         return [[v for v in range(n) if v != slot] for slot in range(n)]
     steps = [*range(-(degree // 2), 0), *range(1, degree // 2 + 1)]
@@ -141,16 +141,17 @@ def ring(n: int, degree: int) -> list[list[int]]:
 
 
 def subsets(items: frozenset[int], least: int) -> list[frozenset[int]]:
-    """All subsets of at least `least` items."""
+    """Return all subsets of at least `least` items."""
     ordered = sorted(items)
     return [frozenset(c) for size in range(least, len(ordered) + 1) for c in combinations(ordered, size)]
 
 
 def opening(graph: Graph, victim: int, threshold: int, lost: int) -> dict[int, Story] | None:
-    """Stories that open one client: all its neighbours' mask key seeds from others, its self seed from its neighbours.
+    """Return stories that open one client, or None if there are none.
 
-    An integer program: who is told that which neighbour w of the victim is lost; t clients for each w, and no client
-    hears of more losses than the cohort allows, or than leave it t neighbours.
+    Other clients reveal the mask key seeds of all its neighbours, and its neighbours reveal its self seed. An integer
+    program chooses the clients that are told that a neighbour w of the victim is lost: t clients for each w. A client
+    is told of no more losses than the cohort allows, and of so few that t of its neighbours are left.
     """
     near = graph[victim]
     pairs = [(u, w) for w in near for u in graph[w]]

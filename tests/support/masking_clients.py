@@ -1,4 +1,4 @@
-"""A cohort of masking clients that has shared its keys, for tests of what each of them insists on."""
+"""A cohort of masking clients that has shared its keys, for tests of the checks that each client makes."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def without(*slots: int) -> list[int]:
 
 
 def sharing(n: int = N, **rates: Any) -> Simulation:
-    """A cohort in stage `confirm`."""
+    """Return a cohort in stage `confirm`."""
     simulation = enrol(make_cohort(n, M, 1), **rates)
     simulation.send_keys(range(n))
     simulation.send_shares(range(n))
@@ -26,7 +26,7 @@ def sharing(n: int = N, **rates: Any) -> Simulation:
 
 
 class Story:
-    """What the aggregator tells one client, with the statements that fit it: as if the server had published them."""
+    """The aggregator's answers to one client, with statements that fit them, as if the server had published these."""
 
     def __init__(self, simulation: Simulation, slot: int = 0) -> None:
         self.simulation, self.slot = simulation, slot

@@ -1,4 +1,4 @@
-"""Each intermediary as a party behind HTTP: the same app, the same file, killed and started again."""
+"""Each intermediary as a party behind HTTP, which can be stopped and started again over the same file."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -24,7 +24,7 @@ INSPECTOR = {"Authorization": "Bearer look, but do not touch"}
 
 
 class Party(ABC):
-    """One intermediary behind HTTP, which can be killed and started again over the same file."""
+    """One intermediary behind HTTP, which can be stopped and started again over the same file."""
 
     first: str
     path: str
@@ -43,10 +43,10 @@ class Party(ABC):
 
     @abstractmethod
     def bodies(self, cohort: Cohort) -> dict[int, bytes]:
-        """The first stage's messages of all slots; the same each time."""
+        """Return the first stage's messages of all slots. Further calls return equal messages."""
 
     def rest(self, cohort: Cohort) -> None:
-        """What clients still have to say after the first stage."""
+        """Send the clients' messages of all stages after the first."""
         del cohort  # the shuffler has one stage only
 
     def start(self, **settings: Any) -> None:
@@ -73,7 +73,7 @@ class Party(ABC):
         return self.client.post(path, json=upload.model_dump(mode="json"))
 
     def get(self, path: str) -> httpx.Response:
-        """With the token that the path takes: transcripts are the inspector's."""
+        """Get a path below `/v1/cohorts` with the token that it takes: the inspector's for transcripts."""
         inspected = path.partition("?")[0].endswith("/messages")
         return self.client.get(f"/v1/cohorts{path}", headers=INSPECTOR if inspected else OPERATOR)
 
@@ -100,20 +100,20 @@ class ShufflerParty(Party):
 
 
 class AssigningShufflerParty(ShufflerParty):
-    """The shuffler with a cohort whose actions it assigns; two actions, played three times and twice."""
+    """The shuffler with a cohort whose actions it assigns: two actions, played three times and twice."""
 
     def cohort(self, **more: Any) -> Cohort:
         return server.assigned(**more)
 
     def open(self, cohort: Cohort) -> httpx.Response:
-        """All clients ask at once what to play."""
+        """Open a cohort, and let all its clients ask for their plays."""
         answer = super().open(cohort)
         if answer.status_code == httpx.codes.OK:
             self.ask(cohort, list(range(cohort.clients)))
         return answer
 
     def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
-        """A client that reports shows its own secret, whatever else it says."""
+        """Send bodies in which each client shows its own secret, also where the rest is another client's."""
         own = {slot: body[:-SECRET] + secret(slot % cohort.clients) for slot, body in bodies.items()}
         return super().send(cohort, own, stage)
 

@@ -1,4 +1,4 @@
-"""Plans a mechanism for one cohort, as most tests need it: survivors and honest clients are the same number."""
+"""Plans a mechanism for one cohort, as most tests need it: the least survivors are all honest."""
 
 from distrust.common.bandit.statistics import Reward, Statistic
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
@@ -14,7 +14,7 @@ def planned(
 ) -> Mechanism:
     """Return the mechanism, whose sums wrap around with probability at most 1e-6.
 
-    honest     survivors at least, all of them honest; all clients when absent.
+    honest     the least survivors, all of them honest; all clients when absent.
     statistic  a reward in [0, 1] when absent.
     """
     least = clients if honest is None else honest

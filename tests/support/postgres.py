@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: made in a folder, listening on loopback, gone afterwards."""
+"""Runs a PostgreSQL server for the tests: in a temporary folder, on loopback, removed afterwards."""
 
 import os
 import pwd
@@ -28,7 +28,7 @@ def programs() -> Path:
 
 
 def _call(folder: Path, *command: str) -> None:
-    """Run one of PostgreSQL's programs, as an account that is not root's. Raises AssertionError with what it says."""
+    """Run one of PostgreSQL's programs, not as root. Raises AssertionError with its output if it fails."""
     user = ACCOUNT if os.geteuid() == 0 else None
     with (folder / "said").open("wb") as log:  # a pipe would be kept open by the server that pg_ctl starts
         program = str(programs() / command[0])

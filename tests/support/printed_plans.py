@@ -1,4 +1,4 @@
-"""Print what processors have to agree on: planned mechanisms, the demo's first rounds, cells of figures.
+"""Prints the results on which processors have to agree: planned mechanisms, the demo's first rounds, cells of figures.
 
 `python -m tests.support.printed_plans` writes one line of JSON each, with a label before a tab.
 `tests/repo/test_same_on_every_machine.py` compares the lines of several processes.
@@ -29,7 +29,7 @@ SCALARS = [
 """n, ε and δ of cohorts of one coordinate."""
 
 FEW = [(n, epsilon, 1e-6, 1, "linf") for n, epsilon in ((20, 5.0), (1000, 1.0))]
-"""What `relaxed-secagg-shuffle` is planned for, whose search is long."""
+"""The few cohorts of `relaxed-secagg-shuffle`, whose search is long: n, ε, δ, D and norm."""
 
 VECTORS = list(itertools.product((20,), (5.0,), (1e-6,), (4,), ("l1", "l2", "linf")))
 """n, ε, δ, D and norm."""
@@ -38,10 +38,10 @@ CELLS = [("free-2", 0, "Alg. 3 (shuffled), exact"), ("dlb-2a", 1, "SDP-DPE")]
 """Cells of experiments' quick forms: name, panel and series."""
 
 CELL = "cell "
-"""Before the labels of cells, whose floats may differ in last bits."""
+"""Begins the labels of cells whose floats may differ in their last bits."""
 
 FIGURE = ("mab-2", 0, "Dist-DP-SE, exact")
-"""A cell without linear algebra, whose row is the same bytes everywhere."""
+"""A cell without linear algebra, whose row has the same bytes on every machine."""
 
 DEMO = Path(__file__).parents[2] / "lab/runs/demo.toml"
 HORIZON = 11_000
@@ -49,7 +49,7 @@ HORIZON = 11_000
 
 
 def questions(name: MechanismName) -> Iterator[PrivacyQuery]:
-    """Cohorts that a mechanism is planned for, with the options that it takes."""
+    """Yield the cohorts that a mechanism is planned for, with the options that it takes."""
     batches = 100 if name == "tree" else None
     every = [*((*one, 1, "linf") for one in SCALARS), *VECTORS]
     for n, epsilon, delta, dimension, norm in FEW if name == "relaxed-secagg-shuffle" else every:
@@ -64,7 +64,7 @@ def questions(name: MechanismName) -> Iterator[PrivacyQuery]:
 
 
 def planned(name: MechanismName) -> Iterator[tuple[str, object]]:
-    """Every plan of a mechanism, or the refusal, labelled by its cohort."""
+    """Yield every plan of a mechanism, or the refused field, labelled by its cohort."""
     for query, calibration in itertools.product(questions(name), get_args(Calibration)):
         n, epsilon, delta = query.clients, query.epsilon, query.delta
         label = f"{name} {calibration} n={n} ε={epsilon} δ={delta} D={query.dimension} {query.norm}"
@@ -75,14 +75,14 @@ def planned(name: MechanismName) -> Iterator[tuple[str, object]]:
 
 
 def rounds() -> Iterator[tuple[str, object]]:
-    """The demo's first rounds in process, with its noise from a seed."""
+    """Yield the result of the demo's first rounds in process, with noise from a seed."""
     table = tomllib.loads(DEMO.read_text("utf-8"))
     result = in_process.run(parse_table({**table, "horizon": HORIZON, "unsafe": {"noise_seed": 1}}))
     yield "demo", result.model_dump(mode="json", exclude={"seconds", "clients_per_second"})
 
 
 def played(name: str, panel: int, series: str) -> Row:
-    """One cell of an experiment's quick form."""
+    """Return the row of one cell of an experiment's quick form."""
     experiment = load_experiment(name, quick=True)
     row = play_cell(experiment, Cell(experiment.panels[panel].label, series, 0))
     assert isinstance(row, Row), row.reason
@@ -90,14 +90,14 @@ def played(name: str, panel: int, series: str) -> Row:
 
 
 def cells() -> Iterator[tuple[str, object]]:
-    """The cells with linear algebra, and the one without."""
+    """Yield the cells with linear algebra, and the one without."""
     for name, panel, series in CELLS:
         yield f"{CELL}{name}", played(name, panel, series).model_dump(mode="json")
     yield f"figure {FIGURE[0]}", played(*FIGURE).model_dump(mode="json", exclude={"seconds"})
 
 
 def main() -> None:
-    """Print all of it."""
+    """Print all plans, rounds and cells, one a line."""
     parts = [*(planned(name) for name in MECHANISMS), rounds(), cells()]
     for label, value in itertools.chain.from_iterable(parts):
         sys.stdout.write(f"{label}\t{json.dumps(value, sort_keys=True)}\n")

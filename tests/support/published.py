@@ -1,6 +1,7 @@
-"""What docs/figures.md shows, as it is in the repository: every experiment's rows, and the pictures drawn from them."""
+"""Reads the files that docs/figures.md shows: every experiment's rows, and the pictures drawn from them."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 from PIL import Image
@@ -14,13 +15,14 @@ FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
 
 
+@cache
 def rows(name: str) -> list[Row]:
-    """An experiment's, in their order."""
+    """Return an experiment's published rows, in the order of the file. Every caller gets the same list."""
     return read_rows(FIGURES / "rows" / f"{name}.parquet")
 
 
 def drawn_from(path: Path) -> str:
-    """The stamp inside a PNG or a PDF; empty where there is none."""
+    """Return the stamp inside a PNG or a PDF; empty where there is none."""
     if path.suffix == ".pdf":
         found = re.search(rf"/Keywords \({KEY} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
         return found[1] if found else ""

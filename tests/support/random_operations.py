@@ -42,7 +42,7 @@ class Powers(MaskingClients):
 
 
 class Operations(RuleBasedStateMachine):
-    """What both intermediaries go through; a subclass says what clients send, and reads the sum."""
+    """The operations on either intermediary. A subclass makes the clients' messages, and reads the sum of a batch."""
 
     stages: tuple[str, ...]
 
@@ -61,11 +61,11 @@ class Operations(RuleBasedStateMachine):
         raise NotImplementedError(BY_SUBCLASS)
 
     def bodies(self, view: StageView, who: set[int]) -> dict[int, bytes]:
-        """New messages for the open stage."""
+        """Return new messages for the open stage."""
         raise NotImplementedError(BY_SUBCLASS)
 
     def counted(self, answer: BatchAnswer) -> int:
-        """The sum of the values in a batch."""
+        """Return the sum of the values in a batch."""
         raise NotImplementedError(BY_SUBCLASS)
 
     @initialize()
@@ -76,7 +76,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(twice=st.booleans())
     def everyone_answers(self, *, twice: bool) -> None:
-        """Three rules of this kind, else hardly any cohort would be released."""
+        """Let all clients answer. With fewer than three rules of this kind hardly any cohort would be released."""
         self._answer(EVERYONE, twice=twice)
 
     @rule(missing=one)
@@ -88,7 +88,7 @@ class Operations(RuleBasedStateMachine):
         self._answer(who, twice=twice)
 
     def _answer(self, who: AbstractSet[int], *, twice: bool) -> None:
-        """Clients answer the open stage; `twice`: the answer was lost, and they send the same again."""
+        """Let clients answer the open stage; `twice`: they send the same bodies again, as if the answer was lost."""
         view = self.view()
         if view.stage not in self.stages:
             return
@@ -100,13 +100,13 @@ class Operations(RuleBasedStateMachine):
 
     @rule(stage=st.integers(0, 4), who=some)
     def replay(self, stage: int, who: set[int]) -> None:
-        """Old messages come again, of any stage."""
+        """Send old messages of any stage again."""
         name = self.stages[stage % len(self.stages)]
         self._send(name, {slot: body for slot, body in self.sent.get(name, {}).items() if slot in who})
 
     @rule(victim=one, thief=one)
     def steal(self, victim: int, thief: int) -> None:
-        """One client sends another's message as its own; where it is not refused, it is the thief's only one."""
+        """Send another client's message as a client's own. The client has sent its own message of this stage before."""
         name = self.stages[-1] if self.stages == ("report",) else "keys"
         body = self.sent.get(name, {}).get(victim)
         if body is not None and thief in self.sent.get(name, {}) and thief != victim:
@@ -128,7 +128,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule()
     def open_again(self) -> None:
-        """A restarted server opens what it had opened. It is told that a cohort was aborted."""
+        """Open the cohort again, as a restarted server does. The intermediary refuses if the cohort was aborted."""
         try:
             self.service.open(self.cohort)
         except Aborted:
@@ -152,7 +152,7 @@ class Operations(RuleBasedStateMachine):
         assert len(survivors) >= self.cohort.minimum
 
     def survivors(self) -> Iterator[int]:
-        """Slots whose vector the intermediary has committed, read from its database."""
+        """Yield the slots whose vector the intermediary has committed, read from its database."""
         stage = "masked" if "masked" in self.stages else "report"
         with self.database.reading() as tx:
             query = "SELECT slot FROM messages WHERE stage = ? AND slot >= 0"
@@ -225,7 +225,7 @@ class AtTheAggregator(Operations):
         return cohort
 
     def bodies(self, view: StageView, who: set[int]) -> dict[int, bytes]:
-        """A client answers as long as it has answered every stage before."""
+        """Return new messages of the clients that have answered every earlier stage."""
         before = self.stages[: self.stages.index(view.stage)]
         able = {slot for slot in who if all(slot in self.sent.get(stage, {}) for stage in before)}
         return dict(self.masking_clients.answer(view, sorted(able)))

@@ -1,4 +1,4 @@
-"""Randomizers and bounds of shuffled messages for checks against other computations: no mechanism uses them."""
+"""Randomizers, and bounds for shuffled messages, for checks against other computations. No mechanism uses them."""
 
 import math
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from distrust.common.privacy.amplification import randomizers as known
 from distrust.common.privacy.amplification.blanket import LEFT_OUTS, pair_delta
 from distrust.common.privacy.amplification.randomizers import Array, LocalRandomizer
 
-FINE = 256  # cells in one unit of noise, or of what changes the density by e
-FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 is beyond them
+FINE = 256  # cells in one unit of noise, or in a distance over which the density changes by a factor e
+FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 of mass is beyond them
 WIDER = 1e-12  # relative, for the rounding of densities
 
 
@@ -36,7 +36,7 @@ def tabulated(masses: Array) -> LocalRandomizer:
 
 
 def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:
-    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}. γ = 2Φ(-1/(2σ)), whatever the grid."""
+    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}. γ = 2Φ(-1/(2σ)) for every grid."""
     step = min(sigma, sigma**2) / FINE
     half = math.ceil((0.5 + FARTHEST * sigma) / step)
     edges = 0.5 + step * np.arange(-half, half + 1)
@@ -72,9 +72,10 @@ def _between(edges: Array, below: Callable[[Array], Array]) -> Array:
 
 
 def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> LocalRandomizer:
-    """Return intervals as cells: left of 1/2, `half` of them, the last input's law is the least; right of it the first.
+    """Return a randomizer whose outputs are intervals, `half` of them left of 1/2.
 
-    Densities relative to the least law are monotone between edges; `ratios` holds them there.
+    Left of 1/2 the last input's law is the least, right of it the first input's. `ratios` holds the densities relative
+    to the least law at the edges; between edges they are monotone.
     """
     blanket = np.concatenate((masses[-1, :half], masses[0, half:]))
     low = np.minimum(ratios[:, :-1], ratios[:, 1:]) * (1 - WIDER)

@@ -67,10 +67,10 @@ Tamper = Callable[[httpx.URL, bytes], bytes]
 
 
 class JumpingClock(SystemClock):
-    """The machine's clock, until clients have sent `messages` messages of a stage; `seconds` ahead from then on.
+    """The machine's clock, which jumps `seconds` ahead once clients have sent `messages` messages of a stage.
 
-    With the stage's length as `seconds`, its deadline passes once only clients that will never answer are awaited: the
-    stage is long enough for a slow machine, and nothing waits for its end.
+    Let `seconds` be the stage's length, and `messages` the clients that will answer. Then the deadline passes as soon
+    as all of these have answered. So the stage is long enough for a slow machine, and no test waits for its end.
     """
 
     def __init__(self, exchanges: list[Exchange], stage: str, messages: int, seconds: float) -> None:
@@ -93,9 +93,9 @@ class JumpingClock(SystemClock):
 
 
 class RecordingTransport(httpx.AsyncBaseTransport):
-    """One caller's way to all services; writes down what passes.
+    """One caller's transport to all services, which records each request and answer.
 
-    tamper   what the caller gets in place of an answer: a party that lies to this caller alone.
+    tamper   changes the answers that this caller gets, so that a party lies to this caller alone.
     """
 
     def __init__(
@@ -122,9 +122,10 @@ class RecordingTransport(httpx.AsyncBaseTransport):
 
 @dataclass
 class Truth:
-    """What clients alone know, by cohort and slot: rewards, messages before they are hidden, seeds and keys.
+    """The values that only clients know: rewards, messages before they are hidden, seeds and keys.
 
-    Where actions are assigned `rewards` are by play, and `plays` says whose each play was.
+    rewards  by cohort, one a slot; one a play where actions are assigned.
+    rows     messages by cohort and slot. plays: the play of each slot, by cohort, where actions are assigned.
     """
 
     rewards: dict[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -137,7 +138,7 @@ class Truth:
 
 @dataclass
 class RecordedRun:
-    """A finished run: what was true, what was said, what is remembered."""
+    """A finished run: the clients' values, all requests and answers, and the services' databases."""
 
     truth: Truth
     exchanges: list[Exchange]
@@ -147,11 +148,11 @@ class RecordedRun:
     transcripts: dict[str, bytes]  # by party: what its operator is shown of all cohorts
 
     def between(self, caller: str, callee: str) -> list[Exchange]:
-        """What `caller` (or callers whose name begins so) said to `callee`."""
+        """Return the exchanges in which a caller whose name begins with `caller` asked `callee`."""
         return [one for one in self.exchanges if one.caller.startswith(caller) and one.callee == callee]
 
     def rows(self, party: str, query: str) -> list[tuple[Any, ...]]:
-        """Straight from a party's database."""
+        """Return the rows of an SQL query on a party's database."""
         connection = sqlite3.connect(self.databases[party])
         try:
             return connection.execute(query).fetchall()
@@ -160,11 +161,11 @@ class RecordedRun:
 
 
 APART = b"\xff" * 4
-"""Between two straws; no payload begins so, for its modulus would be all of its bytes."""
+"""Separates the parts of a recording. No payload begins with it, for no modulus fills all bytes of its payload."""
 
 
 class Recording:
-    """Everything that a party holds or has heard."""
+    """All bytes that a party has: the cells of its database, and its requests and answers."""
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self._all = APART.join(parts)
@@ -181,17 +182,17 @@ class Recording:
         return needle in self._all
 
     def holds_number(self, value: float) -> bool:
-        """As text, or as a double, whichever way round."""
+        """Return True if the recording has a number as text, or as a double in either byte order."""
         return any(map(self.holds, (repr(value).encode(), struct.pack("<d", value), struct.pack(">d", value))))
 
     def reads(self, heads: Sequence[bytes], payloads: set[bytes]) -> bool:
-        """Whether most of these heads are followed by one of the payloads: all of them are, if nothing is sealed.
+        """Return True if one of the payloads follows more than half of these heads. It follows all if none is sealed.
 
-        Payloads may be two bytes long, so that a ciphertext begins like one of them by chance, at most once in 100
-        reports; half of 20 or more do with probability below 1e-12.
+        Payloads may be two bytes long. By chance a ciphertext begins like one of them at most once in 100 reports. Half
+        of 20 or more ciphertexts do so with probability below 1e-12.
         """
         assert len(heads) >= 20
-        assert not any(APART.startswith(payload) for payload in payloads)  # a head may be the end of a straw
+        assert not any(APART.startswith(payload) for payload in payloads)  # a head may be the end of a part
         assert len(payloads) < 2 ** (8 * min(map(len, payloads))) / 100
         return sum(any(self.holds(head + payload) for payload in payloads) for head in heads) > len(heads) / 2
 
@@ -207,7 +208,7 @@ def _cells(path: Path) -> Iterator[bytes]:
 
 
 def _opened(raw: bytes) -> Iterator[bytes]:
-    """The bytes, and, where they are JSON, its strings as they are and decoded."""
+    """Yield the bytes and, where they are JSON, its strings as they are and decoded."""
     yield raw
     try:
         tree = json.loads(raw)
@@ -235,7 +236,7 @@ def _strings(tree: object) -> Iterator[str]:
 
 
 def keys(tree: object) -> set[str]:
-    """All the names in a JSON document, however deep."""
+    """Return the names of all fields in a JSON document, at any depth."""
     if isinstance(tree, Mapping):
         return set(tree) | {name for value in tree.values() for name in keys(value)}
     if isinstance(tree, list):
@@ -255,11 +256,11 @@ def record_run(
     clock: Clock | None = None,
     world: AnyWorld | None = None,
 ) -> RecordedRun:
-    """Play all runs to their end, at once, on the users' `requirements`.
+    """Play all runs at once to their ends, and return the recording. Users have these `requirements`.
 
     exchanges  takes the requests and answers, also of a run that fails.
     clock      of the intermediaries; None: the machine's.
-    world      of the clients; None: two arms with Gaussian rewards, which the recorded environment always is.
+    world      of the clients; None: two arms with Gaussian rewards. `environment` of the result is always these arms.
     """
     truth, exchanges = Truth(), [] if exchanges is None else exchanges
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
@@ -271,7 +272,7 @@ def record_run(
 
 
 def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
-    """Write down what happens inside the clients; nothing of it leaves them this way."""
+    """Copy rewards, messages, seeds and keys from inside the clients into `truth`. No request carries the copies."""
     rows, begin = CohortRandomizer.rows, Secrets.__init__
 
     def noted_rows(self: CohortRandomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
@@ -316,7 +317,7 @@ async def _record(
 async def services(
     databases: Mapping[str, Path], exchanges: list[Exchange], clock: Clock | None = None
 ) -> AsyncIterator[tuple[dict[str, FastAPI], Http]]:
-    """The three services on these database files, and the operator's client, which is not listened to."""
+    """Yield the three services on these database files, and the operator's client, whose requests are not recorded."""
     apps: dict[str, FastAPI] = {}
     own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
     folder = databases["server"].parent
@@ -338,7 +339,7 @@ async def services(
 
 
 async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig]) -> bytes:
-    """Every page of every cohort that the party knows."""
+    """Return the transcript's pages of every cohort that the party knows."""
     peer, pages = operator.peer(f"http://{party}", TOKEN if party == "server" else INSPECTOR), []
     for config in configs:
         paths = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
@@ -353,7 +354,7 @@ async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig])
 def fleet_over(
     world: World, requirements: PrivacyRequirements, options: FleetOptions, config: RunConfig, wire: RecordingTransport
 ) -> Fleet:
-    """A fleet of one run, over a wire of its own."""
+    """Return a fleet of one run, over a transport of its own."""
     addresses = Addresses(*(f"http://{party}" for party in PARTIES))
     transport = HttpTransport(Http(patience(20), transport=wire), addresses, config.run)
     return Fleet(transport, world, requirements, options)

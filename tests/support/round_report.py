@@ -1,6 +1,7 @@
-"""A round of a small run as the server reports it, with cohorts in each state."""
+"""The server's report of one round of a small run: a released, an open and a planned cohort."""
 
-from distrust.common.run.progress import CohortView, RoundReport
+from distrust.common.messages.status import CohortView
+from distrust.common.run.progress import RoundReport
 from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner
 

@@ -42,7 +42,7 @@ def config(run: str = "demo", **changes: Any) -> RunConfig:
 
 
 class ServerHarness:
-    """A server's logic on a database file, with intermediaries in memory; may be closed and built again.
+    """A server's logic on a database file, with intermediaries in memory. A test may stop it and build it again.
 
     awaited  returns whether clients wait for a run's next round.
     """
@@ -77,10 +77,10 @@ class ServerHarness:
             view = self.service.round_view(run)
             if view.round is None or view.round.number >= until:
                 return self.service.view(run)
-            with suppress(WrongStage):  # the round may have moved on since we looked
+            with suppress(WrongStage):  # the next round may have opened since `round_view`
                 tickets = await self.ask(run)
                 round_ = self.service.round_view(run).round
-                if tickets.grants and round_ is not None:  # an outcome that came meanwhile may have ended the run
+                if tickets.grants and round_ is not None:  # an outcome may have ended the run meanwhile
                     clients.answer(round_, tickets)
             await asyncio.sleep(0.001)
 

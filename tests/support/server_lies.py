@@ -1,4 +1,4 @@
-"""The lies that a server tells one client in test_lying_server, and the field that a client's reason names."""
+"""The lies that a server tells one fleet in test_lying_server, and the field that a client's reason names."""
 
 import json
 import re
@@ -30,7 +30,7 @@ CHOICES = {
     "link": ("identity", "logistic"),
     "residual": ("identity", "logistic"),
 }
-"""The values of fields that allow a few words only."""
+"""Two legal values of each field that allows a few words only."""
 ABSENT: dict[str, Any] = {
     "base": 4,
     "constants": "published-code",
@@ -45,16 +45,16 @@ ABSENT: dict[str, Any] = {
     "failure": 0.1,
     "weights": [0.5, 1.0],
 }
-"""What a field holds that the truth leaves out; 1 where the name is not listed."""
+"""The false values of fields that are absent in the truth; 1 for a field that is not listed."""
 ALIKE = {
     "number": {"cohort.round"},
     "arm": {"cohort.cohort"},
     "mechanism.clients": {"cohort.clients"},
-    "mechanism": {"mechanism.epsilon"},  # what is changed in it
+    "mechanism": {"mechanism.epsilon"},  # the lie changes its ε
     "mechanism.coins": {"mechanism"},  # one less is within rounding, but breaks the promise
     "mechanism.modulus": {"cohort.channel.modulus"},
     "mechanism.precision": {"cohort.channel.width"},
-    "decision.only": {"statistic.blocks"},  # where an arm is public, its block alone is reported
+    "decision.only": {"statistic.blocks"},  # where an arm is public, clients report its block alone
     "policy.parameters": {"policy.warm_up"},  # parameters that all arms share have none
     "mechanism.norm": {"mechanism.moved", "mechanism.blocks"},  # steps and blocks are for ℓ₂ balls
     "mechanism.wrap": {"mechanism.modulus"},
@@ -66,9 +66,9 @@ ALIKE = {
     "cohort.channel.deal.actions": {"cohort.channel.deal"},
     "cohort.channel.deal.times": {"cohort.channel.deal"},
     "cohort.channel.deal.kind": {"cohort.channel.dealt.deal.kind"},
-    "cohort.terms": {"dropout"},  # what is changed in them
+    "cohort.terms": {"dropout"},  # the lie changes their dropout
 }
-"""Other fields that a reason may name: one that the changed field contradicts, or that holds it."""
+"""Other fields that a reason may name: fields that the changed field contradicts, or fields that contain it."""
 SHOWN = {
     "policy.name": {"cohort.config", "decision", "mechanism.wrap"},
     "policy.model": {"decision"},
@@ -79,7 +79,7 @@ SHOWN = {
     "intermediary.corrupt": {"corrupt"},
     "intermediary.stage_seconds": {"cohort.stage_seconds"},
 }
-"""Fields of a round that follow from one of the configuration's."""
+"""Fields that a reason may name for a changed field of the configuration, because they follow from it."""
 UNREADABLE = {
     "version",
     "cohort.version",
@@ -88,11 +88,11 @@ UNREADABLE = {
     "mechanism.norm",
     "mechanism.floor",
 }
-"""Fields with one legal value on some channel, which leaves no other to tell. A cohort of one client has one floor."""
+"""Fields with a single legal value on some channel: any lie is unreadable. A cohort of one client has one floor."""
 
 
 def leaves(tree: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
-    """Every value in a JSON document that is neither an object nor a list; of a list's elements the first."""
+    """Yield the path and value of every leaf of a JSON document; of a list only those of its first element."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from leaves(value, (*path, key))
@@ -103,7 +103,7 @@ def leaves(tree: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
 
 
 def another(name: str, value: Any) -> Any:
-    """A legal value of the field that differs: what an honest client might take for the truth."""
+    """Return another legal value of the field, which a client cannot refuse for its form."""
     if value is None:
         return ABSENT.get(name, 1)
     if name in CHOICES:
@@ -118,14 +118,14 @@ def another(name: str, value: Any) -> Any:
 
 
 def fitting(parent: dict[str, Any], name: str, value: Any) -> Any:
-    """Return another value, as `another` does; where it depends on fields beside it, one that clients can read."""
+    """Return another value of a field, which clients can read also where it depends on the fields beside it."""
     if name == "dimension":
         return value + parent["blocks"] if "blocks" in parent else another(name, value)
     return [[1.0, 0.0, 1.0]] * len(parent["theta"]) if name == "inverse" and value is None else another(name, value)
 
 
 def other_mechanism(round_: Round) -> dict[str, Any]:
-    """Another mechanism, planned for the same cohort, intermediary and statistic: the one without noise."""
+    """Return the mechanism without noise, planned for a round's cohort, intermediary and statistic."""
     altered, spec = round_.mechanism, MechanismSpec(name="identity", via=round_.mechanism.via)
     minimum = round_.assignments[0].cohort.minimum
     frame = {"clients": altered.clients, "min_survivors": minimum, "min_honest": altered.floor}
@@ -134,7 +134,10 @@ def other_mechanism(round_: Round) -> dict[str, Any]:
 
 
 def lie_about(view: Any, path: Path_) -> tuple[Path_, Any]:
-    """What takes the place of the truth, and where: of a kind, the whole member of the union; of a list, all of it."""
+    """Return the path to replace for a lie about the value at `path`, and the false value.
+
+    For a field `kind` the path is that of the whole object, for an element of a list that of the list.
+    """
     round_ = RoundView.model_validate_json(json.dumps(view)).round
     assert round_ is not None
     whole, parent = at(view, path), at(view, path[:-1])
@@ -162,21 +165,21 @@ def lie_about(view: Any, path: Path_) -> tuple[Path_, Any]:
 
 
 def at(tree: Any, path: Path_) -> Any:
-    """The value in the document at this path."""
+    """Return the value in the document at this path."""
     for step in path:
         tree = tree[step]
     return tree
 
 
 def changed(tree: Any, path: Path_, value: Any) -> Any:
-    """A copy of the document with the value at one path changed."""
+    """Return a copy of the document with the value at one path changed."""
     copy = json.loads(json.dumps(tree))
     at(copy, path[:-1])[path[-1]] = value
     return copy
 
 
 def consistent(view: Any, path: Path_) -> Any:
-    """The same with the channel and the terms of every cohort as the changed round has them."""
+    """Fit the channel and the terms of every cohort to the changed field of a round view, and return the view."""
     round_ = RoundView.model_validate_json(json.dumps(view)).round
     assert round_ is not None
     for assignment, raw in zip(round_.assignments, view["round"]["assignments"], strict=True):
@@ -191,7 +194,7 @@ def consistent(view: Any, path: Path_) -> Any:
 
 
 def lie(raw: bytes, path: Path_, *, whole: bool) -> bytes:
-    """The server's answer with one field changed; as it is where it has no such field (the run may be over)."""
+    """Return the server's answer with one field changed; unchanged if it has no round, as when the run is over."""
     view = json.loads(raw)
     if not view.get("round"):
         return raw
@@ -203,7 +206,7 @@ def lie(raw: bytes, path: Path_, *, whole: bool) -> bytes:
 
 
 def lie_about_config(run: Any, path: Path_) -> tuple[Path_, Any]:
-    """As `told_instead`, of a configuration."""
+    """Return the path to replace for a lie about a field of a configuration, and the false value. See `lie_about`."""
     policy = {"name": "vb-sdp-ae"} if "actions" not in run["policy"] else {"name": "dp-pe", "actions": ACTIONS}
     match path:
         case ("policy", "name"):
@@ -216,7 +219,10 @@ def lie_about_config(run: Any, path: Path_) -> tuple[Path_, Any]:
 
 
 def lie_of_config(url: httpx.URL, raw: bytes, *, path: Path_, run: RunConfig, whole: bool) -> bytes:
-    """Another configuration of the run for one fleet; where `whole`, with its digest wherever the server has it."""
+    """Return the server's answer to one fleet, changed by a lie about the run's configuration.
+
+    whole   also the digests in rounds are those of the changed configuration.
+    """
     altered = json.loads(run.model_dump_json())
     altered = changed(altered, *lie_about_config(altered, path))
     if url.path.endswith("/config"):
@@ -231,13 +237,13 @@ def lie_of_config(url: httpx.URL, raw: bytes, *, path: Path_, run: RunConfig, wh
 
 
 def field_of(path: Path_) -> str:
-    """The name of a field of a round, as reasons have it: without the round, its assignment, and places in lists."""
+    """Return the name of a field as reasons have it: without the round, its assignment, and indices of lists."""
     inner = path[len(FIRST) :] if path[: len(FIRST)] == FIRST else path[path[0] == "round" :]
     return ".".join(step for step in inner if isinstance(step, str))
 
 
 def named(reason: str) -> str:
-    """The field that a reason names, in front of the value that was told; without places in lists."""
+    """Return the field that a reason names, in front of the value that was told, without indices of lists."""
     field = reason.partition(": ")[2]
     field = re.sub(r"^http://server answered something that is no \w+: (round\.(assignments\.0\.)?)?", "", field)
     field = field.removeprefix("the run's mechanism cannot be planned for this cohort: ")
@@ -247,17 +253,17 @@ def named(reason: str) -> str:
 
 
 def names(reason: str, path: Path_) -> bool:
-    """Whether a reason names the changed field: as itself, in the terms, or by its like."""
+    """Return True if a reason names the changed field, the field inside the terms, or one of `ALIKE`."""
     own = field_of(path)
     return named(reason).removeprefix("cohort.terms.") in {own, *ALIKE.get(own, ())}
 
 
 def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
-    """Whether a reason names the changed field of a configuration.
+    """Return True if a reason names the changed field of a configuration.
 
-    Without its digest a client knows that the configuration is another one, not where. With it, and where the
-    intermediary alone was told the truth, its digest differs; so does a field of the round that follows from the
-    changed one.
+    whole   the server gives the digest of the changed configuration in rounds too. The cohorts at the intermediary then
+            have another digest, and perhaps another field that follows from the changed one. If false, the client sees
+            that the configuration differs from its digest, but not in which field.
     """
     found, own = named(reason), ".".join(map(str, path))
     if path in {("version",), ("run",)}:

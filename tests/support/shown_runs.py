@@ -1,4 +1,4 @@
-"""Services with finished runs and an aborted cohort, for tests of pages that look at cohorts."""
+"""Services with finished runs and an aborted cohort, for tests of the pages of cohorts."""
 
 import base64
 import hashlib
@@ -70,18 +70,27 @@ def play(stack: Stack) -> ShownRuns:
     files = {"masked": small_run("masked", MASKED), "shuffled": shuffled}
     for file in files.values():
         in_background(partial(over_http, stack, file)).result()  # a browser's own event loop may run in this thread
+    join(stack, lost)
     with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
-        operator = {"Authorization": f"Bearer {stack.urls.token}"}
-        body = lost.config.model_dump(mode="json")
-        assert client.post("/v1/runs", json=body, headers=operator).status_code == 201
-        keys = b"".join(hashlib.sha256(secrets.token_bytes(8)).digest() for _ in range(16))
-        wanted = {"request": secrets.token_hex(16), "round": 1, "want": 16, "keys": _text(keys)}
-        assert client.post("/v1/runs/lost/tickets", json=wanted).status_code == 200
         end = time.monotonic() + 60
         while client.get("/v1/runs/lost").json()["cohorts_aborted"] == 0:
             assert time.monotonic() < end
             time.sleep(0.1)
     return ShownRuns(stack, files)
+
+
+def join(stack: Stack, file: RunFile, clients: int = 16) -> str:
+    """Start a run, take tickets of its first cohort, and send nothing more. Return the cohort's name."""
+    with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
+        operator = {"Authorization": f"Bearer {stack.urls.token}"}
+        body = file.config.model_dump(mode="json")
+        assert client.post("/v1/runs", json=body, headers=operator).status_code == 201
+        keys = b"".join(hashlib.sha256(secrets.token_bytes(8)).digest() for _ in range(clients))
+        wanted = {"request": secrets.token_hex(16), "round": 1, "want": clients, "keys": _text(keys)}
+        run = file.config.run
+        assert client.post(f"/v1/runs/{run}/tickets", json=wanted).status_code == 200
+        name: str = client.get(f"/v1/runs/{run}/rounds/1").json()["cohorts"][0]["cohort"]
+    return name
 
 
 def _text(raw: bytes) -> str:

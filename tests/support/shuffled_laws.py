@@ -15,19 +15,19 @@ DELTA = 1e-6
 
 
 def responses(local_epsilon: float) -> Array:
-    """Binary randomized response."""
+    """Return binary randomized response: row x has the probabilities of the outputs 0 and 1, shape (2, 2)."""
     lie = 1 / (1 + math.exp(local_epsilon))
     return np.array([[1 - lie, lie], [lie, 1 - lie]])
 
 
 def response_epsilon(delta: float, local_epsilon: float, users: int) -> float:
-    """ε of shuffled binary randomized response that gives away how many users tossed a fair coin, and nothing else."""
+    """Return ε of shuffled binary randomized response whose observer also learns how many users tossed a fair coin."""
     chance = 2 / (math.exp(local_epsilon) + 1)
     return least_met(lambda epsilon: excess(epsilon, local_epsilon, users, chance) <= delta, 0.0, local_epsilon, 1e-9)
 
 
 def shuffled(masses: Array, inputs: tuple[int, ...]) -> dict[tuple[int, ...], float]:
-    """The law of the shuffled messages, as counts of each output, by enumeration."""
+    """Return the law of the shuffled messages, as probabilities of the counts of each output, by enumeration."""
     law: dict[tuple[int, ...], float] = {(0,) * masses.shape[1]: 1.0}
     for x in inputs:
         grown: Counter[tuple[int, ...]] = Counter()
@@ -39,7 +39,7 @@ def shuffled(masses: Array, inputs: tuple[int, ...]) -> dict[tuple[int, ...], fl
 
 
 def true_delta(masses: Array, users: int, epsilon: float) -> float:
-    """The worst hockey stick over all inputs of the others and all pairs of the one."""
+    """Return δ(ε): the largest hockey-stick divergence over the other users' inputs and all pairs of one user's."""
     inputs = range(len(masses))
     worst = 0.0
     for others in itertools.combinations_with_replacement(inputs, users - 1):

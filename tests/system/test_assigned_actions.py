@@ -1,4 +1,4 @@
-"""Assigned actions through real processes: the sums of the in-process driver, whichever clients leave or are killed."""
+"""Tests that assigned actions have the in-process driver's sums over real processes, if clients leave or die too."""
 
 import asyncio
 import io
@@ -23,8 +23,9 @@ from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.run import in_process
+from distrust.lab.run.parties import Wanted
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.run.transcripts import Wanted, gather, print_sights
+from distrust.lab.run.transcripts import gather, print_sights
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
@@ -74,7 +75,7 @@ def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
 
 
 def test_the_shuffler_is_killed_between_the_play_and_the_report(stack: Stack) -> None:
-    """Its clients ask again and are told the same; the round's sums are those of the in-process driver."""
+    """Its clients ask again and get the same plays. The round's sums are those of the in-process driver."""
     file = run_file("killed", "shuffled-laplace", more="core_set = false")
     report = asyncio.run(_first_round(file, stack))
     here = in_process.run(RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.0})))
@@ -83,7 +84,7 @@ def test_the_shuffler_is_killed_between_the_play_and_the_report(stack: Stack) ->
 
 
 async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
-    """All clients of the first round by hand, with a kill in the middle."""
+    """Play all clients of the first round with a kill of the shuffler in between, and return the server's report."""
     assert file.config.unsafe is not None
     assert file.environment.seed is not None
     addresses = Addresses(stack.urls.server, stack.urls.shuffler, stack.urls.aggregator)
@@ -129,12 +130,12 @@ def _session(round_: Round, world: World, transport: HttpTransport, worker: Thre
 
 
 def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> None:
-    """Client by client on its side; on the server's side records by action, and no client."""
+    """The shuffler's transcript names each client with its action. The server's has records by action, no client."""
     file = run_file("looked-at", "central-laplace-discrete", horizon=200)
     over_http(stack, file)
     (sight,) = asyncio.run(gather(stack.urls, Wanted("looked-at", 1, None, 1000)))
     reports = [seen for seen in sight.by_intermediary.messages if seen.stage == "report"]
-    assert {seen.view["action"] for seen in reports} <= set(sight.report.arms)
+    assert {seen.view["action"] for seen in reports} <= set(range(file.config.arms))
     assert all(seen.peer.startswith("client ") for seen in reports)
     assert not [seen for seen in sight.by_server.messages if "action" in seen.view or "client" in seen.peer]
     (batch,) = [seen for seen in sight.by_server.messages if seen.stage == "batch"]

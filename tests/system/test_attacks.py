@@ -1,8 +1,8 @@
-"""One caller without a token cannot take a service down: each attack over a real socket, beside honest clients.
+"""Tests that one caller without a token cannot take a service down: attacks over real sockets, beside honest clients.
 
-Honest work keeps half of its speed while the service is under attack, and the service stays below twice the memory that
-it had before; docs/operations.md has what was measured. Both speeds are measured in one test, one right after the
-other, and an attack may be repeated: noise does not come each time, and a service that is slowed down is so always.
+Honest work keeps half of its speed during an attack, and the service stays below twice the memory that it had before.
+docs/operations.md has the measured figures. A test measures both speeds one right after the other. It may repeat an
+attack: other load slows some measurements, and a service that an attack slows down is slow in all of them.
 """
 
 import json
@@ -29,7 +29,7 @@ PARTIES = ["shuffler", "aggregator", "server"]
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The shuffler at which the attacked server opens its cohorts."""
+    """Yield the address of the shuffler at which the attacked server opens its cohorts."""
     with attacked("shuffler", tmp_path_factory.mktemp("elsewhere")) as service:
         yield service.url
 
@@ -38,7 +38,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, elsewhere: str
 ) -> Iterator[Attacked]:
-    """One service of each kind for most attacks: what one leaves behind, the next one would show."""
+    """Yield one service of each kind for most attacks. A later attack shows the harm that an earlier one left."""
     allow_sockets(4096)
     with attacked(request.param, tmp_path_factory.mktemp("attacked"), DISTRUST_SHUFFLER_URL=elsewhere) as found:
         found.prepare()
@@ -47,7 +47,7 @@ def service(
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    """A shuffler with short times for heads and bodies."""
+    """Yield a shuffler with short times for heads and bodies."""
     limits = {"DISTRUST_HEADER_SECONDS": str(HEAD_SECONDS), "DISTRUST_BODY_SECONDS": str(BODY_SECONDS)}
     limits["DISTRUST_BODY_RATE"] = "1e9"  # the largest body must be able to arrive in that time
     with attacked("shuffler", tmp_path_factory.mktemp("hasty"), **limits) as found:
@@ -62,7 +62,7 @@ def allow_sockets(number: int) -> None:
 
 
 def check_unhurt(service: Attacked, attack: Callable[[], None]) -> None:
-    """Honest work right after `attack` has begun keeps half of its speed, and memory stays within bounds."""
+    """Assert that honest work right after `attack` has begun keeps half of its speed, and that memory stays bounded."""
     service.forget_peak()
     found: list[float] = []
     while len(found) < ATTEMPTS:
@@ -77,7 +77,10 @@ def check_unhurt(service: Attacked, attack: Callable[[], None]) -> None:
 
 
 def check_unhurt_by_process(service: Attacked, work: list[str]) -> list[tuple[str, bool]]:
-    """The same while another process attacks without a pause; return the answers that it got."""
+    """Assert the promises of `check_unhurt` while another process attacks without a pause.
+
+    Return the answers that the attacker got: their status, and whether they have a Retry-After header.
+    """
     command = [sys.executable, "-m", "tests.support.attacker", str(service.port), service.target.upload, *work]
     service.forget_peak()
     found, answers = list[float](), list[tuple[str, bool]]()
@@ -103,7 +106,7 @@ def test_abandoned_long_polls_end_with_their_callers(service: Attacked) -> None:
     until(lambda: service.counted(499) - before + service.left_out() - left_out == 100)
     for _ in range(20):
         service.connect(service.poll())
-    time.sleep(0.5)  # they wait by now
+    time.sleep(0.5)  # so that the polls wait
     service.hang_up()
     until(lambda: service.counted(499) - before + service.left_out() - left_out == 120)
 
@@ -158,7 +161,7 @@ def test_large_bodies_without_end_slow_no_client(service: Attacked, bodies: int,
 def test_a_large_body_that_nothing_reads_ends_its_connection(
     hasty: Attacked, head: str, size: int, status: bytes, *, ends: bool
 ) -> None:
-    """So that its sender needs a new one, and these come at a pace."""
+    """So its sender needs a new connection, and the rate of new ones is limited."""
     kind = f"Content-Type: application/json\r\nContent-Length: {size}"
     connection = hasty.connect(f"{head} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + b"x" * size)
     connection.settimeout(30)
@@ -221,7 +224,7 @@ def test_invented_methods_and_paths_leave_no_label_in_the_metrics(service: Attac
         for number in range(100):
             client.request(f"M{number}", f"{service.url}{service.target.upload}")
             client.get(f"{service.url}/{number}")
-    assert metrics() < before + 100  # figures grow by digits
+    assert metrics() < before + 100  # numbers grow by some digits
 
 
 def test_half_a_head_is_closed_when_its_time_is_over_however_slowly_it_goes_on(hasty: Attacked) -> None:
@@ -272,7 +275,7 @@ def test_hanging_up_in_the_middle_of_a_body_is_quiet(service: Attacked) -> None:
     failed, gone = service.counted(500), service.counted(499)
     for _ in range(20):
         service.connect(service.upload(1000) + b"{")
-    time.sleep(0.5)  # they are let in by now
+    time.sleep(0.5)  # so that the service has let them in
     service.hang_up()
     until(lambda: service.counted(499) == gone + 20)
     assert service.counted(500) == failed

@@ -1,4 +1,4 @@
-"""A cohort's page and the privacy page in a real Chromium, over real services."""
+"""Tests a cohort's page and the privacy page in a real Chromium, over real services."""
 
 import asyncio
 import json
@@ -11,10 +11,12 @@ from playwright.sync_api import Page, Request, Route, expect
 
 from distrust.client.environments import build_environment
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.run.transcripts import Wanted, gather_held
+from distrust.lab.run.parties import Wanted
+from distrust.lab.run.transcripts import gather_held
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.browser import Browser, origin, overflow, violations
+from tests.support.forked import forking
 from tests.support.http_runs import in_background
 from tests.support.shown_runs import ShownRuns, play
 
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownRuns]:
-    with Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
+    with forking(), Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
         yield play(stack)
 
 
@@ -116,7 +118,7 @@ def test_a_cohort_of_bits_shows_the_shuffler_each_message_and_the_server_the_cou
         enter(page, "shuffler", urls.inspector)
         assert "Client 0, " in column(page, "report", "shuffler")
         assert "ones" in column(page, "report", "shuffler")
-        assert f"ones {ones}" in column(page, "batch", "server")  # what the lab says that clients held adds up to it
+        assert f"ones {ones}" in column(page, "batch", "server")  # the sum of the clients' values, by the lab
         assert "draws its noise from a seed" in page.inner_text("main")
         assert page.locator(".flip[data-party=shuffler] .chart svg").count() == 1
         assert overflow(page) <= 0
@@ -137,7 +139,7 @@ def test_the_replay_goes_step_by_step_with_the_keyboard_and_is_announced(browser
         page.keyboard.press("Enter")
         assert page.inner_text("#position").startswith("Step 3 of 10")
         page.focus("#client")
-        page.keyboard.press("ArrowRight")  # the caret's own key
+        page.keyboard.press("ArrowRight")  # moves the caret of the field
         assert page.inner_text("#position").startswith("Step 3 of 10")
         page.focus("#everything")
         page.keyboard.press("Space")
@@ -145,7 +147,10 @@ def test_the_replay_goes_step_by_step_with_the_keyboard_and_is_announced(browser
         assert page.locator("[aria-current=step]").count() == 0
         page.click("#flip-button")
         assert "The reward is the highest" in page.inner_text("#flip-told")
-        assert "Nothing changes for the aggregator" in page.inner_text("#flip-told")
+        assert "the cards of the client, the aggregator, the server and every reader" in page.inner_text("#flip-told")
+        aggregator = page.inner_text(".flip[data-party=aggregator]")
+        assert "the masked number, uniform modulo m with either reward" in aggregator
+        assert "Changes: the law of the sum moves by one reward" in aggregator
         assert page.get_attribute("#worlds", "data-world") == "second"
         assert overflow(page) <= 0
         assert violations(page) == []
@@ -205,7 +210,7 @@ def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> No
 def test_without_script_the_page_still_says_what_each_party_can_know(browser: Browser, runs: ShownRuns) -> None:
     with browser.page(runs.cohort("masked"), script=False) as page:
         assert page.locator(".step .parties:visible").count() == 10
-        assert page.locator(".flip .chart svg").count() == 4
+        assert page.locator(".flip .chart svg").count() == 5  # the aggregator's masked number, and its sum
         assert not page.is_visible("#access")
     with browser.page(f"{runs.stack.urls.server}/privacy?n=70", script=False) as page:
         page.fill("#epsilon", "0.5")

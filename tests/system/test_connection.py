@@ -1,4 +1,4 @@
-"""A notebook's connection to real services: runs, results, ledgers, transcripts, and calls without a token."""
+"""Tests a notebook's connection to real services: runs, results, ledgers, transcripts, calls without a token."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ import distrust
 from distrust.common.errors import BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
 from distrust.lab.run.connection import Connection
 from distrust.lab.run.result import Result
+from tests.support.forked import forking
 from tests.support.http_runs import learned
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def connection() -> Iterator[Connection]:
-    with distrust.services() as started:
+    with forking(), distrust.services() as started:
         yield started
 
 
@@ -55,7 +56,7 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
     assert [line.round for line in listed.ledger("first").lines] == [one.number for one in result.rounds]
 
 
-def test_a_cohort_is_inspected_with_both_tokens_and_refused_without(connection: Connection, result: Result) -> None:
+def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: Connection, result: Result) -> None:
     inspection = connection.inspect(result.rounds[-1].cohorts[0], limit=1)
     frame = inspection.frame()
     assert set(frame["cohort"]) == {result.rounds[-1].cohorts[0].cohort}
@@ -63,12 +64,17 @@ def test_a_cohort_is_inspected_with_both_tokens_and_refused_without(connection: 
     assert "the aggregator saw" in inspection._repr_html_()
     urls = connection.urls
     addresses = {"shuffler": urls.shuffler, "aggregator": urls.aggregator}
-    for tokens in ({}, {"token": urls.token}, {"inspector": urls.inspector}):
-        some = distrust.connect(urls.server, **addresses, **tokens)
-        with pytest.raises(Unauthorized):
-            some.inspect(result)
-    with pytest.raises(BadParameter, match="give the aggregator's address"):
-        distrust.connect(urls.server, token=urls.token).inspect(result)
+    with pytest.raises(Unauthorized, match=r"the aggregator: it wants the inspector's token.*; the server: it wants"):
+        distrust.connect(urls.server, **addresses).inspect(result)
+    with pytest.raises(Unauthorized):
+        distrust.connect(urls.server, **addresses, token=urls.token, inspector="a wrong one").inspect(result)
+    for tokens, lacks in (({"token": urls.token}, "aggregator"), ({"inspector": urls.inspector}, "server")):
+        sight = distrust.connect(urls.server, **addresses, **tokens).inspect(result, limit=1).sights[0]
+        assert [party for party, _ in sight.missing] == [lacks]
+        assert (sight.by_intermediary is None, sight.by_server is None) == (lacks == "aggregator", lacks == "server")
+        assert sight.steps
+    partial = distrust.connect(urls.server, token=urls.token).inspect(result, limit=1)
+    assert "and what clients sent, is missing: no address was given" in partial._repr_html_()
 
 
 def test_a_started_run_waits_for_fleets_and_can_be_cancelled(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Contextual bandits over real services: the same sums and regret as in process, number for number."""
+"""Tests that contextual bandits over real services have exactly the sums and regret of the in-process driver."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.run import in_process
+from distrust.lab.run.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
@@ -23,8 +24,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 CONTEXTS = 'name = "contextual-synthetic"\narms = 20\ndimension = 3'
 ONE = 'name = "glm-sphere"\narms = 5\ndimension = 3'
 MANY = f'{ONE}\nparameters = "multi"'
+ROWS = 'name = "contextual-mslr"\narms = 5\ndimension = 3'
+LOANS = 'name = "auto-lending"\nmade_up = 100\narms = 5'
 GAUSSIAN = 'name = "local-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
 AGGREGATED = 'name = "distributed-discrete-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
+SKELLAM = 'name = "distributed-skellam"\nepsilon = 5.0\ndelta = 1e-2'
+SEALED = 'name = "shuffled-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
 BITS = 'name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-2'
 TREE = 'name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler"'
 SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
@@ -36,9 +41,13 @@ SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
         pytest.param('name = "linucb"\nbatch = 40', AGGREGATED, CONTEXTS, 240, id="aggregated"),
         pytest.param('name = "linucb"\nbatch = 40', BITS, CONTEXTS, 120, id="labelled-bits"),
         pytest.param('name = "linucb"\nbatch = 40', TREE, CONTEXTS, 240, id="tree"),
+        pytest.param('name = "linucb"\nbatch = 40', SEALED, CONTEXTS, 80, id="sealed"),
+        pytest.param('name = "linucb"\nbatch = 40', SKELLAM, ROWS, 80, id="skellam-on-real-rows"),
+        pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
         pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 40, id="one-client-a-round"),
         pytest.param('name = "ldp-ols"', GAUSSIAN, ONE, 30, id="ols"),
         pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 30, id="sgd-logistic"),
+        pytest.param('name = "ldp-sgd"', SPHERE, LOANS, 10, id="sgd-car-loans"),
         pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 30, id="ols-multi-screened"),
         pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 30, id="sgd-multi-on-blocks"),
         pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 30, id="ucb-multi"),
@@ -58,3 +67,23 @@ def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_lear
     assert (theirs.best, theirs.chosen) == (None, None)
     assert (theirs.hidden + sum(theirs.pulls), len(theirs.rounds)) == (horizon, len(ours.rounds))
     assert theirs.hidden == horizon - (15 if "warm_up" in policy else 0)  # in a warm-up the arm is public
+
+
+@pytest.mark.parametrize("mechanism", ["shuffled-gaussian", "shuffled-binomial"])
+def test_clients_without_a_seed_take_part_at_the_delta_that_the_budget_states(mechanism: str, stack: Stack) -> None:
+    """Clients of a run whose noise has a seed look at no limit; these do, and their own would be δ = 0.01."""
+    file = parse(
+        f"""
+run = "budget-{mechanism}"
+horizon = 40
+policy = {{name = "linucb", batch = 20}}
+mechanism = {{name = "{mechanism}", epsilon = 1.0, delta = 0.1}}
+budget = {{epsilon = 1.0, delta = 0.1}}
+environment = {{name = "contextual-synthetic", arms = 10, dimension = 2, seed = 1}}
+fleet = {{processes = 1}}
+"""
+    )
+    result = over_http(stack, file)
+    assert (result.hidden, result.aborted, result.refusals) == (40, 0, {})
+    assert (result.guarantee.delta, result.guarantee.epsilon) == (0.1, pytest.approx(1.0, rel=0.01))
+    assert result.guarantee.epsilon <= 1.0

@@ -1,4 +1,4 @@
-"""What CTX says of its Figures 1 and 2, true or false as we find it, on the rows that docs/figures.md publishes."""
+"""Tests CTX's claims about its Figures 1 and 2, true or false, on the rows that docs/figures.md publishes."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_the_central_model_is_below_the_shuffled_bits_and_these_below_the_local_
 
 
 def test_amplified_noise_is_not_below_local_noise_at_the_printed_batch() -> None:
-    """CTX has it below. Exact amplification of 20 clients hides no more than their own noise, within 6 %."""
+    """CTX reports less regret with amplification. With exact noise 20 shuffled clients equal local noise to 6 %."""
     for figure in FIGURES:
         ratio = published(figure).means(AMP) / published(figure).means(LDP)
         assert ((ratio > 0.94) & (ratio < 1.06)).all()
@@ -66,7 +66,7 @@ MASKED = ("secure aggregation (discrete Gaussian)", "secure aggregation (Skellam
 
 
 def test_without_a_trusted_server_nothing_has_as_little_regret_as_secure_aggregation_for_as_few_bits() -> None:
-    """Regret within 2 %: at ε = 10 and B = 381 labelled bits are level with it, for more than six times the bits."""
+    """Regret is compared within 2 %. At ε = 10 and B = 381 labelled bits equal it, with over six times the bits."""
     table = published("ctx-bits")
     for panel in table.panels:
         for variant in ("", ", B = 20"):

@@ -1,25 +1,33 @@
-"""The dashboard in a real Chromium, over real services: runs are started, watched, compared and explained."""
+"""Tests the dashboard in a real Chromium, over real services: runs are started, watched, compared and explained."""
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
+from typer.testing import CliRunner
 
 from distrust.common.errors import RunFailed
+from distrust.common.run.config import RunConfig
+from distrust.lab.__main__ import app
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.browser import SIZES, Browser, overflow, screenshot, violations
+from tests.support.forked import forking
 from tests.support.http_runs import over_http
+from tests.support.shown_runs import MASKED, join, small_run
 
 pytestmark = pytest.mark.slow
 
 SHOTS = os.environ.get("DISTRUST_SCREENSHOTS")
-"""Folder for pictures of each page at each width, to be looked at; unset: none are written."""
+"""Folder for pictures of each page at each width, for people. If unset, no pictures are written."""
 
 
 def run_file(name: str, mechanism: str, intermediary: str, leaving: float = 0.0) -> RunFile:
@@ -47,19 +55,24 @@ dropout = {leaving}
 
 LARGE = 'name = "distributed-polya"\nepsilon = 8.0'
 FORM = run_file("from-the-form", LARGE, "dropout = 0.2\ncorrupt = 0.05\nminimum = 4")
+OPEN = "open.1.0.1"  # a cohort without a message
 SHUFFLED = run_file("shuffled", 'name = "local-laplace-discrete"\nepsilon = 8.0', "stage_seconds = 60.0")
 DESERTED = run_file("deserted", LARGE, "dropout = 0.1\ncorrupt = 0.05\nminimum = 4", leaving=0.6)
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(DataDir(tmp_path_factory.mktemp("dashboard")), 0) as running:
+    with forking(), Stack(DataDir(tmp_path_factory.mktemp("dashboard")), 0) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def played(stack: Stack) -> Result:
-    """Play two runs: one that finishes, whose driver posts its regret, and one that its clients leave."""
+    """Play two runs: one that finishes, whose driver posts its regret, and one that its clients leave.
+
+    A third stays open: 12 of the 16 clients of its first cohort have a ticket.
+    """
+    assert join(stack, small_run("open", MASKED, stage_seconds=600.0), clients=12) == OPEN
     with pytest.raises(RunFailed, match="nothing was measured"):
         over_http(stack, DESERTED)
     return over_http(stack, SHUFFLED, post_regret=True)
@@ -67,7 +80,7 @@ def played(stack: Stack) -> Result:
 
 @pytest.fixture(scope="module")
 def browser(played: Result) -> Iterator[Browser]:
-    """A browser, started after the runs: Playwright keeps an event loop in this thread, and they need their own."""
+    """Yield a browser, started after the runs: Playwright keeps an event loop in this thread; runs need their own."""
     del played
     with Browser() as chromium:
         yield chromium
@@ -100,7 +113,7 @@ def test_a_run_is_started_from_the_form_played_by_a_fleet_and_watched_to_its_end
         page.wait_for_url("**/runs/from-the-form")
         expect(page.get_by_text("No client has asked for a ticket yet")).to_be_visible()
         page.evaluate("window.loadedOnce = true")
-        # The fleet insists on this file's digest: the form made the same configuration, to the byte.
+        # The fleet accepts this file's digest only, so the form must make the same configuration to the byte.
         with Fleets(FORM, stack.urls, stack.data_dir.path / "logs") as fleets:
             expect(page.locator("h1 .badge")).to_have_text("finished", timeout=60_000)
             fleets.wait(20)
@@ -109,6 +122,65 @@ def test_a_run_is_started_from_the_form_played_by_a_fleet_and_watched_to_its_end
         expect(page.get_by_role("img", name="Confidence intervals, round by round")).to_be_visible()
         expect(page.get_by_role("row", name="1 chosen")).to_be_visible()
         assert page.evaluate("window.loadedOnce")
+
+
+def server_part(tmp_path: Path, policy: str) -> Path:
+    """Write a policy's first run file, and return the file that `distrust config` makes of it."""
+    file = tmp_path / f"{policy}.toml"
+    for words in (["init", str(file), "--policy", policy], ["config", str(file)]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+    file.with_suffix(".json").write_text(done.stdout)
+    return file.with_suffix(".json")
+
+
+def test_a_run_files_server_part_fills_the_form_to_the_byte_and_goes_nowhere_before_the_start(
+    browser: Browser, stack: Stack, tmp_path: Path
+) -> None:
+    sent: list[str] = []
+
+    def keep(route: Route) -> None:
+        sent.append(route.request.post_data or "")
+        route.fulfill(status=409, json={"title": "conflict", "status": 409, "detail": "kept here"})
+
+    with browser.page(f"{stack.urls.server}/start", refused=[409]) as page:
+        page.route("**/v1/runs", keep)
+        # A seed of dp-dpe's actions has more digits than a browser's numbers.
+        for policy in ("dp-dpe", "linucb", "successive-elimination", "almost-free"):
+            file = server_part(tmp_path, policy)
+            page.set_input_files("#load-file", file)
+            expect(page.locator("#load-next")).to_contain_text(f"distrust fleet --run {policy} --server-url")
+            expect(page.locator("#load-next")).to_contain_text("The environment stays on your device")
+            assert len(sent) == 0
+            page.get_by_role("button", name="Start the run").click()
+            expect(page.locator("#f-run-error")).to_have_text("kept here")
+            assert RunConfig.model_validate_json(sent.pop()) == RunConfig.model_validate_json(file.read_text())
+        assert violations(page) == []
+
+
+def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, stack: Stack, tmp_path: Path) -> None:
+    whole = json.loads(server_part(tmp_path, "successive-elimination").read_text())
+    policy = whole["policy"]
+    refused = {
+        "run.toml": ('run = "first"', "it is not JSON. Of a run file, `distrust config` writes the server's part"),
+        "a.json": ("[1]", "it holds no table of keys"),
+        "b.json": (json.dumps({**whole, "unsafe": {"noise_seed": 1}}), "a run without privacy"),
+        "c.json": (json.dumps({**whole, "policy": {**policy, "name": "my:Own"}}), 'policy.name = "my:Own" is not in'),
+        "d.json": (json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}), "has no field policy.x, y"),
+    }
+    with browser.page(f"{stack.urls.server}/start") as page:
+        page.locator("#f-horizon").fill("77")
+        for name, (text, why) in refused.items():
+            file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
+            page.set_input_files("#load-file", file)
+            expect(page.locator("#load-file-error")).to_contain_text(why)
+            expect(page.locator("#load-next")).to_be_hidden()
+            assert page.locator("#f-horizon").input_value() == "77"
+        world = {**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}
+        file = {"name": "e.json", "mimeType": "application/json", "buffer": json.dumps(world).encode()}
+        page.set_input_files("#load-file", file)
+        expect(page.locator("#load-next")).to_be_visible()  # both tables are left on this device
+        assert page.locator("#f-horizon").input_value() == str(whole["horizon"])
 
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
@@ -132,6 +204,85 @@ def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stac
         page.locator("#f-run").fill("shuffled")
         go.click()
         expect(page.locator("#f-run-error")).to_contain_text("exists with another configuration")
+
+
+def test_open_cohorts_show_what_the_intermediary_tells_the_readers_browser(browser: Browser, stack: Stack) -> None:
+    aggregator = stack.urls.aggregator
+    with browser.page(f"{stack.urls.server}/runs/open", others=[aggregator], refused=[401]) as page:
+        row = page.locator(f"tr[data-cohort='{OPEN}']")
+        expect(row.locator("[data-fact=alive]")).to_have_text("needs its token")
+        expect(row.locator("[data-fact=deadline]")).to_have_text("needs its token")
+        ask(page, str(stack.urls.inspector))
+        expect(row.locator("[data-fact=alive]")).to_have_text("token refused")
+        expect(page.locator("#standing .told")).to_contain_text("It wants the operator's token")
+        ask(page, token(stack))
+        expect(row.locator("[data-fact=stage]")).to_have_text("keys")
+        expect(row.locator("[data-fact=alive]")).to_have_text("12")
+        expect(row.locator("[data-fact=deadline]")).to_have_text(re.compile(r"^in 1,[01]\d\d s$"))
+        assert violations(page) == []
+        kept = page.evaluate("Object.keys(sessionStorage)")
+        assert kept == [f"distrust.operator.{aggregator}"]
+        page.evaluate("void (window.fetch = () => Promise.reject(new TypeError('away')))")
+        expect(row.locator("[data-fact=deadline]")).to_have_text("no answer")
+        expect(page.locator("#standing .told")).to_contain_text("DISTRUST_DASHBOARD_ORIGIN")
+        page.reload()  # the token is still in this tab
+        expect(row.locator("[data-fact=alive]")).to_have_text("12")
+
+
+def ask(page: Page, secret: str) -> None:
+    """Give a page the operator's token for the intermediary of its open cohorts."""
+    page.fill("#token-standing", secret)
+    page.press("#token-standing", "Enter")
+
+
+ENTRY = {"run": "open", "round": 1, "clients": 16, "answered": 3}
+TOLD = [
+    # what the intermediary answers of the cohort; the stage, the alive and the deadline that the table shows
+    ({"stage": "keys", "alive": 15, "seconds_left": 30.5}, ("keys", "11", r"in (30|31) s")),  # one of the 12 left
+    ({"stage": "shares", "alive": 9, "seconds_left": 0.0}, ("shares", "9", "now")),
+    ({"stage": "unmask"}, ("unmask", "–", "–")),  # its batch is computed
+    (None, ("keys or shares", "not open there", "not open there")),
+    ({"stage": 7}, ("keys or shares", "unreadable", "unreadable")),
+    ({"stage": "<b>", "alive": 1e9, "seconds_left": 1e9}, ("<b>", "1,000,000,000", r"in 1,000,000,000 s")),
+]
+
+
+def test_the_table_counts_the_alive_of_each_stage_and_reads_no_markup(browser: Browser, stack: Stack) -> None:
+    answer = dict[str, object]()
+    allowed = {"Access-Control-Allow-Origin": stack.urls.server, "Access-Control-Allow-Headers": "Authorization"}
+    with browser.page(f"{stack.urls.server}/runs/open", others=[stack.urls.aggregator]) as page:
+        page.route(f"{stack.urls.aggregator}/**", lambda route: route.fulfill(json=answer, headers=allowed))
+        row = page.locator(f"tr[data-cohort='{OPEN}']")
+        for told, shown in TOLD:
+            answer["cohorts"] = [] if told is None else [{**ENTRY, "cohort": OPEN, **told}]
+            ask(page, "any")
+            for fact, text in zip(("stage", "alive", "deadline"), shown, strict=True):
+                expect(row.locator(f"[data-fact={fact}]")).to_have_text(re.compile(f"^{text}$"))
+        assert page.locator("main b").count() == 0
+
+
+def test_an_open_cohorts_page_follows_it_to_its_end(browser: Browser, stack: Stack) -> None:
+    name = join(stack, small_run("followed", MASKED, stage_seconds=4.0))
+    url = f"{stack.urls.server}/runs/followed/cohorts/{name}"
+    with browser.page(url, others=[stack.urls.aggregator]) as page:
+        assert violations(page) == []
+        expect(page.locator("dl [data-fact=alive]")).to_have_text("needs its token")
+        ask(page, token(stack))
+        expect(page.locator("dl [data-fact=alive]")).to_have_text("16")
+        page.fill("#token-server", token(stack))
+        page.press("#token-server", "Enter")
+        expect(page.locator("form.token[data-party=server] .told")).to_contain_text("of this cohort")
+        page.evaluate("window.loadedOnce = true")
+        assert page.locator(".step").last.get_attribute("data-stage") == "estimate"
+        expect(page.locator("#news")).to_have_text("This cohort was aborted.")
+        expect(page.locator("section.problem")).to_contain_text("0 clients in stage keys")
+        assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
+        # The messages are read again: the server has the reason now.
+        expect(page.locator(".step[data-stage=aborted] .seen[data-party=server]")).to_contain_text("reason")
+        expect(page.locator("#flip-about")).to_contain_text("Nothing of this cohort is released")
+        expect(page.locator("#standing")).to_be_hidden()
+        assert page.evaluate("window.loadedOnce")
+        assert violations(page) == []
 
 
 def test_regret_is_shown_where_the_driver_posted_it_and_nowhere_else(
@@ -171,7 +322,8 @@ def test_aborted_cohorts_are_explained_without_javascript_too(browser: Browser, 
             expect(page.get_by_text("Nothing was released of them.")).to_be_visible()
 
 
-PATHS = ["/", "/runs/shuffled", "/runs/deserted", "/compare?a=shuffled&b=deserted", "/start", "/?before=0"]
+RUNS = ["/", "/runs/shuffled", "/runs/open", "/runs/deserted", "/compare?a=shuffled&b=deserted"]
+PATHS = [*RUNS, "/start", "/?before=0"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -186,6 +338,8 @@ def test_a_page_is_accessible_in_light_and_dark_and_fits_every_screen(
         for width, height in SIZES.items():
             page.set_viewport_size({"width": width, "height": height})
             assert overflow(page) <= 0
+            for table in page.get_by_role("region", name="Arms").all():
+                assert table.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
             if SHOTS:
                 name = path.strip("/").translate(str.maketrans("/?&=", "----")) or "runs"
                 screenshot(page, Path(SHOTS) / f"{name}-{width}.png")

@@ -1,4 +1,4 @@
-"""What DLB says of its figures, on the rows that docs/figures.md publishes."""
+"""Tests DLB's claims about its figures, on the rows that docs/figures.md publishes."""
 
 import numpy as np
 import pytest
@@ -55,13 +55,13 @@ def test_dpe_beats_fixed_u_in_every_world_where_clients_differ_much() -> None:
 
 
 def test_with_exact_widths_fixed_u_wins_in_half_of_the_worlds() -> None:
-    """The claim is one about averages: with large gaps U clients from the first phase on are the better start."""
+    """DLB's claim is about averages. In worlds with large gaps it is better to start with U clients a phase."""
     dlb = published("dlb-2c")
     assert (dlb.regret(EXACT, "DPE-FixedU") < dlb.regret(EXACT, "DPE")).sum() == 11
 
 
 def test_with_the_papers_constants_the_shuffled_model_learns_nothing() -> None:
-    """Its noise is calibrated so loosely that no action is dropped; calibrated exactly, it does as central."""
+    """Its noise is so large that no action is dropped. With exact calibration its regret is near the central one."""
     dlb = published("dlb-2b")
     (panel,) = dlb.panels
     assert (dlb.regret(panel, "SDP-DPE, paper") > dlb.regret(panel, "LDP-DPE")).all()

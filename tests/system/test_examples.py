@@ -1,16 +1,14 @@
-"""The notebooks of examples/ print what they show, and what they hold is small."""
+"""Tests that the notebooks of examples/ print the outputs that they show, and that their pictures are small."""
 
 import base64
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-
-from examples.execute import executed, notebooks
 
 pytestmark = pytest.mark.slow
 
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
 PAPERS = {"ctx", "dlb", "free", "glb", "mab"}
 MOST_BYTES = 60_000  # of a picture
 
@@ -29,17 +27,23 @@ def shown(notebook: Any) -> list[tuple[str, Any]]:
 
 
 def test_every_notebook_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat  # noqa: PLC0415 - what executes notebooks takes a second to load, in every process that collects
+
+    from examples.execute import executed, notebooks  # noqa: PLC0415
+
     monkeypatch.delenv("COLUMNS", raising=False)  # pandas wraps at it
-    paths = notebooks()
-    assert {path.stem for path in paths} == PAPERS | {"compare_trust_models"}
-    for path, now in executed(paths):
+    assert notebooks() == NOTEBOOKS
+    assert {path.stem for path in NOTEBOOKS} == PAPERS | {"compare_trust_models"}
+    for path, now in executed(NOTEBOOKS):
         committed = shown(nbformat.read(path, as_version=4))
         assert len(committed) > 3, path.name
         assert shown(now) == committed, path.name
 
 
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: Path(path).stem)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: Path(path).stem)
 def test_a_notebooks_outputs_are_small_and_have_no_errors(path: Path) -> None:
+    import nbformat  # noqa: PLC0415 - as above
+
     notebook = nbformat.read(path, as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert not {"error"} & {output.output_type for output in outputs}

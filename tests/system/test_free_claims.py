@@ -1,4 +1,4 @@
-"""What FREE says of its figures, on the rows that docs/figures.md publishes."""
+"""Tests FREE's claims about its figures, on the rows that docs/figures.md publishes."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,14 @@ def test_with_exact_widths_central_and_shuffled_come_down_to_the_regret_without_
 
 
 def test_with_the_papers_widths_they_stay_above_it() -> None:
-    """Their γ is wider than phased elimination's without any noise, so that ε → ∞ does not close the gap."""
+    """Without any noise their γ is still wider than that of phased elimination, so the gap remains as ε → ∞."""
     free = published("free-2")
     assert free.mean("ε = 10", CENTRAL) > 1.5 * free.mean("ε = 10", PUBLIC)
 
 
 @BOTH
 def test_mild_noise_on_a_core_set_costs_next_to_nothing(variant: str) -> None:
-    """The paper's claim. At ε = 0.03 it costs 80 % to 90 %."""
+    """This is the paper's claim for mild noise. At ε = 0.03 noise costs 80 % to 90 %."""
     free = published("free-3")
     cost = free.means("core set" + variant) / free.means("core set without noise" + variant)
     by_panel = dict(zip(free.panels, cost, strict=True))
@@ -58,15 +58,15 @@ def test_mild_noise_on_a_core_set_costs_next_to_nothing(variant: str) -> None:
 
 @BOTH
 def test_a_core_set_beats_noise_on_all_actions_where_noise_is_dear(variant: str) -> None:
-    """The paper's claim, at ε = 0.03: threefold by its widths, by a half at least by exact ones."""
+    """This is the paper's claim, at ε = 0.03: by a factor of 3 with its widths, and of 1.5 with exact ones."""
     free = published("free-3")
     without, core = (free.regret("ε = 0.03", name + variant) for name in ("no core set", "core set"))
-    assert (without > (1.5 if variant else 3) * core[: without.size]).all()  # the dear series has fewer repetitions
+    assert (without > (1.5 if variant else 3) * core[: without.size]).all()  # the slow series has fewer repetitions
 
 
 @BOTH
 def test_a_core_set_loses_where_noise_is_cheap(variant: str) -> None:
-    """At ε = 10, by the paper's widths and by exact ones: these are not the cause."""
+    """At ε = 10 it loses with the paper's widths and with exact ones, so the widths are not the cause."""
     free = published("free-3")
     without, core = (free.regret("ε = 10", name + variant) for name in ("no core set", "core set"))
     assert (2 * without < core[: without.size]).all()

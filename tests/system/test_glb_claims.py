@@ -1,4 +1,4 @@
-"""What GLB says of its Figures 5.1 and F.1, true or false as we find it, on the rows that docs/figures.md publishes."""
+"""Tests GLB's claims about its Figures 5.1 and F.1, true or false, on the rows that docs/figures.md publishes."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ OURS, BASELINES = ("LDP-OLS", "LDP-SGD"), ("LDP-UCB", "LDP-GLOC")
 
 @pytest.mark.parametrize("label", ["LDP-SGD", "LDP-GLOC"])
 def test_a_step_is_inside_the_one_grid_of_both_policies_which_other_instances_compare(label: str) -> None:
-    """The tuning's run files are the figure's, but for their seeds and the step."""
+    """The run files of the tuning differ from the figure's in seeds and step only."""
     figure, tuning = load_experiment("glb-1"), load_experiment(TUNING)
     (drawn,) = (one for one in figure.series if one.label == label)
     tried = [one for one in tuning.series if one.label.startswith(f"{label}, ")]
@@ -40,7 +40,10 @@ def test_least_squares_and_gradient_steps_are_below_both_baselines_in_every_pane
 
 
 def test_gloc_is_above_by_less_than_two_standard_errors_where_the_docs_call_the_order_uncertain() -> None:
-    """Of the paired differences: of both at ε = 5 and of LDP-SGD at ε = 1, one parameter; by more everywhere else."""
+    """With one parameter this holds for both policies at ε = 5 and for LDP-SGD at ε = 1. Elsewhere it is more than two.
+
+    The differences are paired.
+    """
     table = published("glb-1")
     for panel in table.panels:
         for ours in OURS:
@@ -51,7 +54,7 @@ def test_gloc_is_above_by_less_than_two_standard_errors_where_the_docs_call_the_
 
 
 def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> None:
-    """More than three times below LDP-UCB and twice below LDP-GLOC, which comes near at ε = 5."""
+    """Regret is below a third of LDP-UCB's and below half of LDP-GLOC's, which comes near at ε = 5."""
     table = published("glb-1")
     for ours in OURS:
         assert 3 * table.mean("one parameter, ε = 1", ours) < table.mean("one parameter, ε = 1", "LDP-UCB")
@@ -60,9 +63,9 @@ def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> No
 
 
 def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_5() -> None:
-    """It ends at a tenth of T, the fifth of fifty checkpoints. LDP-UCB, without one, is ahead until t = 78,000.
+    """The warm-up ends at a tenth of T, the fifth of fifty checkpoints.
 
-    Of LDP-SGD it is ahead until t = 82,000.
+    LDP-UCB has none, and is ahead of LDP-OLS until t = 78,000 and of LDP-SGD until t = 82,000.
     """
     table = published("glb-1")
     without = np.array(table.curve("one an arm, ε = 5", "LDP-UCB"))
@@ -74,7 +77,7 @@ def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_
 
 
 def test_gradient_steps_are_above_least_squares_but_for_one_panel_and_send_fewer_bits() -> None:
-    """One parameter an arm at ε = 1. LDP-SGD sends a fifth or less."""
+    """The panel is that of one parameter an arm at ε = 1. LDP-SGD sends at most a fifth of the bits."""
     table = published("glb-1")
     for panel in table.panels:
         below = table.mean(panel, "LDP-SGD") < table.mean(panel, "LDP-OLS")
@@ -94,7 +97,7 @@ def test_on_made_up_loans_gradient_steps_lose_little_more_than_half_of_what_gloc
 
 
 def test_on_made_up_loans_gloc_learns_nothing_and_gradient_steps_are_still_above_the_best_single_price() -> None:
-    """Of the true regrets of one price for all customers: GLOC has that of the highest, which it begins with."""
+    """Regret is compared with that of one price for all customers. GLOC's is that of the highest price, its first."""
     file = cell_run_file(load_experiment("glb-f1"), Cell("ε = 1", "LDP-SGD", 0))
     world = file.environment.build()
     assert isinstance(world, AutoLending)

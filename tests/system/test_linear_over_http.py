@@ -1,4 +1,4 @@
-"""Linear bandits over real services: the same sums and eliminations as in process, number for number."""
+"""Tests that linear bandits over real services have exactly the sums and eliminations of the in-process driver."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -98,7 +98,7 @@ def test_a_linear_run_is_the_same_in_process_and_over_http(
 
 
 def test_a_policy_that_believes_in_too_little_noise_fails_as_often_over_http_as_in_process(stack: Stack) -> None:
-    """Rewards spread forty times as far as it was told; no run file can say so, and so the world is changed later."""
+    """Rewards spread forty times as far as the policy assumes. No run file allows it, so the test changes the world."""
     plain = run_file("too-sure", 'name = "dp-dpe"\nbound = 40.0', 'name = "identity"', DISTRIBUTED, 1500)
     file = replace(plain, environment=plain.environment.model_copy(update={"noise": 4.0, "bound": 40.0}))
     here, there = in_process.run(file), over_http(stack, file)
@@ -111,7 +111,7 @@ def test_a_policy_that_believes_in_too_little_noise_fails_as_often_over_http_as_
 
 
 def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process_and_over_http(stack: Stack) -> None:
-    """Vectors have a Rényi curve, a single coordinate an ε at its δ; how far a design shrinks is left to chance."""
+    """Vectors have a Rényi curve, a single coordinate an ε at its δ. The noise decides how far a design shrinks."""
     whole = run_file(
         "unseeded",
         'name = "dp-dpe"',

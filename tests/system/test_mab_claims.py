@@ -1,4 +1,4 @@
-"""What MAB says of its figures, on the rows that docs/figures.md publishes."""
+"""Tests MAB's claims about its figures, on the rows that docs/figures.md publishes."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ VARIANTS = ("", ", exact")
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=("published", "exact"))
 def test_dist_dp_se_comes_down_to_dp_se_as_t_grows(variant: str) -> None:
-    """The gap between the time averages is a quarter or less of what it was at a tenth of the horizon."""
+    """The gap between the time averages is at most a quarter of the gap at a tenth of the horizon."""
     mab = published("mab-2")
     for panel in ("ε = 0.1", "ε = 0.5"):
         gap = mab.curve(panel, "Dist-DP-SE" + variant) - mab.curve(panel, "DP-SE")
@@ -59,7 +59,7 @@ def test_with_the_papers_widths_concentrated_privacy_costs_less_than_renyi() -> 
 
 
 def test_with_exact_widths_concentrated_and_renyi_privacy_cost_the_same() -> None:
-    """Sums of Skellam and of discrete Gaussian noise of one variance are alike; what differed was the tail bound."""
+    """Sums of Skellam and of discrete Gaussian noise of one variance are alike. Only their tail bounds differ."""
     mab = published("mab-4")
     concentrated, renyi = (mab.mean("ε = 0.1", name) for name in ("Dist-CDP-SE, exact", "Dist-RDP-SE, exact"))
     assert concentrated == pytest.approx(renyi, rel=0.1)

@@ -1,4 +1,4 @@
-"""A row of the matrix for each policy of multi-armed bandits, over real services: number for number as in process."""
+"""Tests a run of each policy for arms over real services: its numbers are exactly those of the in-process driver."""
 
 from collections.abc import Iterator
 from pathlib import Path

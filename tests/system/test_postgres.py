@@ -1,4 +1,4 @@
-"""Services keep their state in PostgreSQL as they do in SQLite: the same work, the same promises."""
+"""Tests that services keep their state in PostgreSQL as they do in SQLite, with equal work and promises."""
 
 import itertools
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.attacks import OPERATOR, attacked, refusal
+from tests.support.forked import forking
 from tests.support.postgres import create_database, postgres
 
 pytestmark = pytest.mark.slow
@@ -19,9 +20,15 @@ def server() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    with forking():
+        yield
+
+
 @pytest.fixture(scope="module")
 def shuffler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The shuffler at which the server under test opens its cohorts."""
+    """Yield the address of the shuffler at which the server under test opens its cohorts."""
     with attacked("shuffler", tmp_path_factory.mktemp("elsewhere")) as service:
         yield service.url
 
@@ -53,7 +60,7 @@ def test_a_service_works_on_postgresql_and_knows_all_of_it_after_a_kill(
         first.process.wait()
     with attacked(party, tmp_path, **variables) as again:
         assert httpx.get(again.url + STATE[party], headers=OPERATOR).json() == before.json()
-        again._names = itertools.count(100)  # honest work under names that are new
+        again._names = itertools.count(100)  # new names for honest work
         again.honest_seconds(1)
     assert not (tmp_path / ".distrust").exists()  # no SQLite file beside it
 

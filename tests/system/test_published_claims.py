@@ -1,6 +1,6 @@
-"""What the papers say of their figures at full size, on the rows that docs/figures.md publishes.
+"""Tests the papers' claims about their figures at full size, on the rows that docs/figures.md publishes.
 
-Nothing is played here: `test_published_rows.py` ties the rows to the code.
+These tests play nothing. `test_published_rows.py` ties the rows to the code.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg
 
 
 def sent(table: PublishedRows, series: str) -> Floats:
-    """Mean bits of all reports, panel by panel."""
+    """Return the mean bits of all reports in each panel, shape (panels,)."""
     return np.array([table.bits(panel, series).mean() for panel in table.panels])
 
 
 def test_mab_1_on_real_rows_mild_privacy_puts_dp_se_above_both_distributed_ones() -> None:
-    """The paper has it below: its epochs have a fixed length for every one of 50 arms, however small the noise."""
+    """The paper has DP-SE below. Its epochs have a fixed length for each of 50 arms, also if the noise is small."""
     mab = published("mab-1")
     for panel in REAL:
         for series in ("Dist-DP-SE", "Dist-RDP-SE"):
@@ -37,7 +37,7 @@ def test_mab_1_dp_se_is_below_both_distributed_ones_everywhere_else() -> None:
 
 @BOTH
 def test_mab_3_where_gaps_are_small_distributed_privacy_costs_little_more_than_central(variant: str) -> None:
-    """By 30 %, 6 % and 9 %; batches of 2ᵇ (exact) by 27 % to 34 %, those of 4ᵇ by 7 % to 19 %."""
+    """It costs 30 %, 6 % and 9 % more. Exact batches of 2ᵇ cost 27 % to 34 % more, those of 4ᵇ 7 % to 19 %."""
     mab = published("mab-3")
     ratio = mab.means("Dist-DP-SE" + variant) / mab.means("DP-SE" + variant)
     assert ((ratio > 1) & (ratio < 1.4)).all()
@@ -90,7 +90,7 @@ def test_mab_5_exact_constants_and_batches_of_two_come_below_dp_se_later() -> No
 
 @pytest.mark.parametrize("series", ["DPE", "CDP-DPE", "LDP-DPE", "SDP-DPE"])
 def test_dlb_table_1_what_is_sent_grows_no_faster_than_the_bound(series: str) -> None:
-    """O(dT^0.8) numbers, whose bits grow like log T: 0.9 in all; O(dT^1.2) bits in the shuffled model."""
+    """The bound is O(dT^0.8) numbers, whose bits grow like log T: exponent 0.9. Shuffled bits are O(dT^1.2)."""
     table = published("dlb-table-1")
     horizons = np.array([table.of(panel, series, "horizon")[0] for panel in table.panels])
     assert exponent(horizons, sent(table, series)) < (1.2 if series == "SDP-DPE" else 0.9)
@@ -132,11 +132,11 @@ def test_dlb_table_2_algorithm_4s_constants_learn_hardly_anything_and_send_hundr
 def test_free_3_the_core_set_wins_in_every_world_up_to_some_epsilon_and_loses_in_every_world_above(
     variant: str, wins: tuple[str, ...]
 ) -> None:
-    """Up to 0.1 by the paper's widths, up to 0.03 by exact ones, which make no difference at 0.1."""
+    """It wins up to 0.1 with the paper's widths, and up to 0.03 with exact ones, which are level at 0.1."""
     free = published("free-3")
     for panel in free.panels:
         without = free.regret(panel, "no core set" + variant)
-        core = free.regret(panel, "core set" + variant)[: without.size]  # the dear series has fewer repetitions
+        core = free.regret(panel, "core set" + variant)[: without.size]  # the slow series has fewer repetitions
         if variant and panel == "ε = 0.1":
             assert core.mean() == pytest.approx(without.mean(), rel=0.05)
         else:
@@ -189,7 +189,7 @@ INSTANCES = "mab-2-200"
 
 @pytest.mark.parametrize("series", [PURE, RENYI])
 def test_mab_2_on_200_instances_batches_of_four_are_better_than_those_of_two_at_every_epsilon(series: str) -> None:
-    """Exact constants in both: only the batches differ."""
+    """Both series have exact constants, so only the batches differ."""
     mab = published(INSTANCES)
     ratio = mab.means(f"{series}, exact, 4ᵇ") / mab.means(f"{series}, exact")
     assert ((ratio > 0.87) & (ratio < 0.93)).all()
@@ -197,7 +197,7 @@ def test_mab_2_on_200_instances_batches_of_four_are_better_than_those_of_two_at_
 
 @pytest.mark.parametrize("series", [PURE, RENYI])
 def test_mab_2_on_200_instances_exact_constants_win_where_privacy_is_dear(series: str) -> None:
-    """Batches of 4ᵇ in both: only the constants differ. Where noise is cheap a bound that holds costs 3 %."""
+    """Both series have batches of 4ᵇ, so only the constants differ. At large ε a bound that holds costs 3 %."""
     mab = published(INSTANCES)
     ratio = mab.means(f"{series}, exact, 4ᵇ") / mab.means(series)
     assert ratio[0] < 0.85
@@ -212,7 +212,7 @@ def test_mab_2_on_200_instances_the_distance_to_dp_se_shrinks_with_epsilon() -> 
 
 
 def test_mab_2_twenty_instances_may_lie_a_standard_error_from_two_hundred() -> None:
-    """What docs/figures.md says of levels; differences of series are paired."""
+    """So docs/figures.md warns about levels. Differences of series are paired and are not concerned."""
     few, many = (published(name).regret("ε = 1", "DP-SE") for name in ("mab-2", INSTANCES))
     assert few.mean() - many.mean() > few.std(ddof=1) / np.sqrt(few.size)
 

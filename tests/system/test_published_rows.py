@@ -1,7 +1,7 @@
-"""What the committed code plays is what docs/figures.md shows.
+"""Tests that the committed code plays the rows that docs/figures.md shows, on a cell of every experiment.
 
-A cell of every experiment, picked by the digest of the code, so that each change of the code is met by cells of its
-own, the same ones at every run. All of them are `make replay`.
+The digest of the code picks the cells. So other code tests other cells, and the same code the same cells. `make replay`
+tests all of them.
 """
 
 import random
@@ -18,12 +18,12 @@ from tests.support.published import PUBLISHED, rows
 pytestmark = pytest.mark.slow
 
 
-DEAR = 3.0  # seconds a run, when its rows were published: a cell that took longer is met by `make replay` alone
-CELLS = 1  # an experiment
+DEAR = 3.0  # seconds of a run when its rows were published: only `make replay` plays longer cells
+CELLS = 1  # of each experiment
 
 
 def chosen(experiment: Experiment, published: list[Row]) -> list[Cell]:
-    """Return cells of different series, cheap ones; the cheapest where all are dear."""
+    """Return cells of different series that take less than DEAR, or the shortest cell if all take longer."""
     picker = random.Random(f"{code.code_digest()} {experiment.name}")
     cheap = [row for row in published if row.seconds < DEAR] or [min(published, key=lambda row: row.seconds)]
     series = list(dict.fromkeys(row.series for row in cheap))

@@ -1,4 +1,4 @@
-"""Exactly once, and to the right action, whatever happens: random operations where the shuffler assigns the actions."""
+"""Tests that each report counts exactly once and for its own action, under random operations of assigned actions."""
 
 from collections.abc import Iterable
 
@@ -20,13 +20,13 @@ from tests.support.cohorts import secret
 from tests.support.random_operations import AtTheShuffler, N, bounds, server, some
 
 PLACES = (0, 0, 0, 1, 1, 2)
-"""The place in the list of each play."""
+"""For each play the place of its action in the list."""
 
 
 class AtTheAssigningShuffler(AtTheShuffler):
-    """Clients ask for their plays again and again; a client that reports was told what to play.
+    """Clients ask for their plays repeatedly, and report only after they were told their play.
 
-    Now and then the server asks in their place: it learns a play only where the client never does.
+    Sometimes the server asks in a client's place. It learns a play only if the client never does.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class AtTheAssigningShuffler(AtTheShuffler):
         self.draws = 0
 
     def build(self, database: Database) -> Intermediary:
-        """Every permutation is another one: an order that was drawn twice would be seen."""
+        """Return a shuffler that draws every permutation anew, so that a second order would differ from the first."""
         self.shuffler = Shuffler(database, self.clock, stream=self.stream)
         return self.shuffler
 
@@ -61,7 +61,7 @@ class AtTheAssigningShuffler(AtTheShuffler):
         self._request(server.asking(self.cohort, sorted(who)), self.client_plays, self.server_plays)
 
     def _request(self, request: ActionRequest, own: dict[int, int], others: dict[int, int]) -> None:
-        """No client's play ever changes, no two are the same, and none is told twice."""
+        """Ask for plays, and assert that no client's play changes, and that no play is told to two parties."""
         try:
             answer = self.shuffler.actions(self.cohort.cohort, request)
         except ProtocolError:
@@ -83,7 +83,7 @@ class AtTheAssigningShuffler(AtTheShuffler):
         return found
 
     def counted(self, answer: BatchAnswer) -> int:
-        """Every record opens at its group's action, and at no other."""
+        """Return the sum of the records' values. Each record opens at its group's action only."""
         assert answer.batch is not None
         assert isinstance(answer.batch.content, GroupedRecords)
         content, size = answer.batch.content, sealed_size(8)

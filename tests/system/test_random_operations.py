@@ -1,7 +1,7 @@
-"""Exactly once, whatever happens: random uploads, replays, departures, restarts and clock jumps at both intermediaries.
+"""Tests that each message counts exactly once under random uploads, replays, departures, restarts and clock jumps.
 
-Every client holds a value of its own, a power of two, so that the sum tells who is in it, and how often. A lost answer
-is an upload that the client sends again; a lost request is one that it never sent.
+Every client holds a power of two of its own, so that a sum shows how often it has each client. A lost answer is an
+upload that the client sends again. A lost request is an upload that it never sends.
 """
 
 from tests.support.random_operations import AtTheAggregator, AtTheShuffler, bounds

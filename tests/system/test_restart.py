@@ -1,4 +1,4 @@
-"""Any one service may be killed outright in the middle of a run; the run ends with the right sums."""
+"""Tests that a run ends with the right sums if any one service is killed in the middle of it."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ CASES = [
 
 
 def tickets_out(stack: Stack, run: str) -> int:
-    """Clients that hold a ticket now; 0 before the run exists."""
+    """Return the number of tickets handed out; 0 before the run exists."""
     headers = {"Authorization": f"Bearer {stack.urls.token}"}
     answer = httpx.get(f"{stack.urls.server}/v1/runs/{run}", headers=headers, trust_env=False)
     return int(answer.json()["clients"]) if answer.is_success else 0

@@ -1,16 +1,20 @@
-"""Server code that raises, in real services: the run ends, and the API, the command line and its exit code say why."""
+"""Tests that a run whose server code raises ends as failed, with the reason in API, command line and exit code.
+
+The services fork and the command runs here: `tests/system/test_command_line.py` starts it as users do.
+"""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from distrust.lab.__main__ import app
+from distrust.lab.cli.console import exit_code_of
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 
 pytestmark = pytest.mark.slow
 
@@ -59,20 +63,27 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Services whose Python runs PATCH first, as does every process that a test starts."""
+    """Yield services whose Python runs PATCH first, like the fleets."""
     folder = tmp_path_factory.mktemp("stack")
     (folder / "sitecustomize.py").write_text(PATCH)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT / 'src'}")
-        environment.setenv("NO_COLOR", "1")
-        with Stack(DataDir(folder / "data"), 0) as running:
+        with forking(), Stack(DataDir(folder / "data"), 0) as running:
             yield running
 
 
-def played(file: Path, stack: Stack) -> subprocess.CompletedProcess[str]:
-    """`distrust run` beside services that run already."""
-    command = [sys.executable, "-m", "distrust.lab", "run", str(file), "--data", str(stack.data_dir.path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=file.parent)
+@pytest.fixture(autouse=True)
+def own_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the signals of this process alone when the command runs in it."""
+    monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
+
+
+def played(file: Path, stack: Stack, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Return exit code and errors of `distrust run` on services that run already."""
+    capsys.readouterr()
+    words = ["run", str(file), "--data", str(stack.data_dir.path)]
+    code = exit_code_of(lambda: app(words, standalone_mode=False))
+    return code, capsys.readouterr().err
 
 
 def api(stack: Stack, path: str) -> dict[str, object]:
@@ -82,16 +93,18 @@ def api(stack: Stack, path: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_code_that_raises_in_round_2_ends_the_served_run_for_good(stack: Stack, tmp_path: Path, fault: str) -> None:
+def test_code_that_raises_in_round_2_ends_the_served_run_for_good(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
     failure, reason, event = FAULTS[fault]
     text = RUN.format(name=fault, horizon=400, failure=failure, leaving=0.0, seconds=60.0)
     (tmp_path / "run.toml").write_text(text)
-    done = played(tmp_path / "run.toml", stack)
-    assert done.returncode == 1, done.stderr
-    last = done.stderr.splitlines()[-1]
+    code, errors = played(tmp_path / "run.toml", stack, capsys)
+    assert code == 1, errors
+    last = errors.splitlines()[-1]
     assert last.startswith(f"run-failed run {fault} failed: round 2: ")
     assert last.endswith(reason)
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in errors
     seen = api(stack, fault)
     assert seen["state"] == "failed"
     assert str(seen["reason"]).endswith(reason)
@@ -101,10 +114,12 @@ def test_code_that_raises_in_round_2_ends_the_served_run_for_good(stack: Stack, 
     assert stack.data_dir.log("server").read_text("utf-8").count(event) in {1, 2}  # one for each arm at most
 
 
-def test_a_served_run_whose_cohorts_are_all_aborted_fails_and_counts_them(stack: Stack, tmp_path: Path) -> None:
+def test_a_served_run_whose_cohorts_are_all_aborted_fails_and_counts_them(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = RUN.format(name="empty", horizon=64, failure=0.1, leaving=0.9, seconds=2.0)
     (tmp_path / "run.toml").write_text(text)
-    done = played(tmp_path / "run.toml", stack)
-    assert done.returncode == 1, done.stderr
-    assert "run-failed run empty failed: nothing was measured: no round was closed, 4 of 4 cohorts" in done.stderr
+    code, errors = played(tmp_path / "run.toml", stack, capsys)
+    assert code == 1, errors
+    assert "run-failed run empty failed: nothing was measured: no round was closed, 4 of 4 cohorts" in errors
     assert api(stack, "empty")["state"] == "failed"

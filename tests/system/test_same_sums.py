@@ -1,4 +1,4 @@
-"""The in-process driver and the services agree, number for number."""
+"""Tests that the in-process driver and the services agree in every number."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
 
 
 def test_runs_at_once_do_not_mix(stack: Stack) -> None:
-    """Two of one kind at each intermediary, with two fleets each, all at the same time."""
+    """Two runs of one kind at each intermediary, with two fleets each, are played at the same time."""
     kinds = 2 * ["distributed-polya-aggregator", "shuffled-binomial-shuffler"]
     files = [smallest_run(f"beside-{seed}", kind, seed=seed, processes=2) for seed, kind in enumerate(kinds, 21)]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""How services start: alone on their database, with files for their owner only, or with one line that says why not."""
+"""Tests the start of services: one process a database, files for their owner only, refusals in one line."""
 
 import json
 import os
@@ -15,7 +15,9 @@ import pytest
 
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support import attacks
 from tests.support.attacks import attacked, begin, refusal, until
+from tests.support.forked import forking
 
 pytestmark = pytest.mark.slow
 
@@ -26,9 +28,16 @@ WAYS = {
 SHADOWS = ("server", "common", "lab", "distrust", "numpy", "fastapi", "secrets")
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """Fork what a test starts: its promise is of files, databases and disks, and not of how Python starts."""
+    with forking():
+        yield
+
+
 @contextmanager
 def generous() -> Iterator[None]:
-    """The umask of a user who shares everything."""
+    """Set the umask of a user who shares all files."""
     before = os.umask(0)
     try:
         yield
@@ -37,12 +46,11 @@ def generous() -> Iterator[None]:
 
 
 def shared(folder: Path) -> list[str]:
-    """Files below a folder that others than their owner may read or write."""
+    """Return the files below a folder that others than their owner may read, write or execute."""
     others = stat.S_IRWXG | stat.S_IRWXO
     return [str(path) for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & others]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_service_writes_is_its_owners_alone(tmp_path: Path, way: str) -> None:
     with generous(), attacked("server", tmp_path, WAYS[way]) as service:
@@ -60,13 +68,14 @@ def test_a_service_starts_from_the_package_whatever_lies_in_the_working_folder(t
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_what_the_stack_writes_is_its_owners_alone_even_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o755)
     with generous(), Stack(DataDir(tmp_path / "data"), 0):
         assert shared(tmp_path / "data") == []
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_database_that_others_could_read_is_taken_from_them(tmp_path: Path) -> None:
     database = tmp_path / ".distrust" / "shuffler.sqlite3"
     database.parent.mkdir()
@@ -76,7 +85,7 @@ def test_a_database_that_others_could_read_is_taken_from_them(tmp_path: Path) ->
         assert shared(database.parent) == []
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_second_process_on_one_database_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     with attacked("server", tmp_path) as first:
         (tmp_path / "second").mkdir()
@@ -90,7 +99,7 @@ def test_a_second_process_on_one_database_is_refused_and_a_killed_one_leaves_no_
 
 
 def damage(database: Path) -> None:
-    """Overwrite the pages of every table behind the first one."""
+    """Overwrite all pages of a database after the first one."""
     with sqlite3.connect(database) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -100,7 +109,7 @@ def damage(database: Path) -> None:
         file.write(b"\xa5" * (size - 4096))
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
     with attacked("server", tmp_path):
         pass
@@ -110,6 +119,7 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
     assert "server.sqlite3: it is damaged; restore it from a copy" in words
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("party", ["shuffler", "aggregator"])
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path, party: str) -> None:
     (tmp_path / ".distrust").mkdir()
@@ -120,14 +130,14 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path: Path, party: str) -> N
     assert "it is damaged, or no database" in words
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_run_that_this_program_did_not_write_is_listed_and_stops_no_other(tmp_path: Path) -> None:
     with attacked("server", tmp_path):
         pass
     with sqlite3.connect(tmp_path / ".distrust" / "server.sqlite3") as connection:
         connection.execute("INSERT INTO runs (run, config, digest, state) VALUES ('r', '{', x'00', 'running')")
     connection.close()
-    process, log = begin("server", tmp_path), tmp_path / "server.log"
+    process, log = attacks.begin("server", tmp_path), tmp_path / "server.log"
     try:
         until(lambda: b'"port"' in log.read_bytes() or process.poll() is not None, 60)
         (port,) = [json.loads(line)["port"] for line in log.read_text().splitlines() if '"port"' in line]
@@ -140,7 +150,7 @@ def test_a_run_that_this_program_did_not_write_is_listed_and_stops_no_other(tmp_
 
 
 def answers(port: int) -> bool:
-    """Return whether the service is ready."""
+    """Return True if the service is ready."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/readyz").is_success
     except httpx.TransportError:
@@ -162,6 +172,7 @@ def test_a_limit_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert words.startswith("distrust shuffler: max_bodies = ")
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_service_that_can_write_nothing_is_not_ready_until_it_can_again(tmp_path: Path) -> None:
     def ready() -> int:
         return httpx.get(f"{service.url}/readyz").status_code
@@ -176,6 +187,7 @@ def test_a_service_that_can_write_nothing_is_not_ready_until_it_can_again(tmp_pa
         until(lambda: ready() == 200)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_service_is_not_ready_before_the_last_bytes_of_its_disk_are_gone(tmp_path: Path) -> None:
     with attacked("shuffler", tmp_path, DISTRUST_MIN_FREE=str(2**60)) as service:
         answer = httpx.get(f"{service.url}/readyz")

@@ -1,4 +1,4 @@
-"""Sweeps as processes: killed at any moment, stopped by Ctrl-C, spread by Dask; the table is the same."""
+"""Tests that a sweep's table is the same after a kill, after Ctrl-C, and with Dask."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def until_kept(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:
 
 
 def working(session: int) -> list[str]:
-    """Processes of a session that still run."""
+    """Return the /proc status lines of a session's processes that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
@@ -103,14 +103,14 @@ def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
 def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path: Path, backend: str) -> None:
     sweep = start(tmp_path, "--backend", backend)
     until_kept(tmp_path, 2, sweep)
-    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does, also to the workers
     _, stderr = sweep.communicate(timeout=60)
     until_no_process_works(sweep.pid)
     assert sweep.returncode == 130
     assert f"stopped: {kept(tmp_path)} finished cells are kept" in stderr
     assert "the same command goes on from there" in stderr
     assert "Traceback" not in stderr
-    assert "warning" not in stderr.lower()  # Dask has one for every worker that is killed in the middle of a cell
+    assert "warning" not in stderr.lower()  # Dask warns of every worker that is killed in the middle of a cell
 
 
 def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_path: Path) -> None:

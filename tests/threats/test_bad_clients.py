@@ -1,4 +1,4 @@
-"""Clients that cheat in secure aggregation, over HTTP: each costs itself, and is named."""
+"""Tests of clients that cheat in secure aggregation, over HTTP: a cheat loses its own vector only, and is named."""
 
 import json
 from pathlib import Path
@@ -30,11 +30,11 @@ CONFIG: dict[str, Any] = {
     "intermediary": {"dropout": 0.1, "corrupt": 0.1, "minimum": 20},
 }
 BOXES, SHARES = {4, 9}, {13}
-"""Slots whose boxes open for no neighbour, and slots that return false shares: three of 32, ⌊cn⌋."""
+"""Slots whose boxes open for no neighbour, and slots that return false shares: three of 32, which is ⌊cn⌋."""
 
 
 def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
-    """Make these slots of every cohort cheat; all else about them is honest."""
+    """Make these slots of every cohort send bad boxes or false shares. They are honest otherwise."""
     deal, reveal = MaskingClient.shares, MaskingClient.unmask
 
     def bad_boxes(self: MaskingClient, *answers: object) -> bytes:
@@ -51,7 +51,7 @@ def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
 
 
 def _released(recorded: RecordedRun) -> list[ReleasedCohort]:
-    """What the server committed of each cohort."""
+    """Return the outcome that the server committed of each cohort."""
     return [
         ReleasedCohort.model_validate_json(body) for (body,) in recorded.rows("server", "SELECT body FROM outcomes")
     ]
@@ -68,7 +68,7 @@ def _released(recorded: RecordedRun) -> list[ReleasedCohort]:
 def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
     boxes: set[int], shares: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sum is that of all clients but those whose shares were bad, to the last unit; the cheats are named."""
+    """The sum is exactly that of all clients but those with bad boxes; the batch names the cheats."""
     _cheat(monkeypatch, boxes, shares)
     config = RunConfig.model_validate(CONFIG)
     recorded = record_run(
@@ -97,7 +97,7 @@ def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
 def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_server_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five of 32 deal nothing that opens, and three may be lost: no sum, and the run says whose fault it is."""
+    """Five of 32 send boxes that do not open, and three may be lost. There is no sum, and the run names the five."""
     _cheat(monkeypatch, {2, 4, 9, 17, 30}, set())
     recorded = record_run(
         tmp_path,
@@ -117,7 +117,7 @@ def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_serve
 
 
 def _summed(recorded: RecordedRun, cohort: str) -> list[int]:
-    """The slots whose vectors the aggregator took."""
+    """Return the slots whose vectors clients sent to the aggregator."""
     posts = [
         one for one in recorded.exchanges if one.url.path == f"/v1/cohorts/{cohort}/masked" and one.method == "POST"
     ]
@@ -135,7 +135,7 @@ def _summed(recorded: RecordedRun, cohort: str) -> list[int]:
 def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_right(
     clients: int, boxes: set[int], shares: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage; the cheats are named, no other."""
+    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage. Only the cheats are named."""
     lost = int(0.1 * clients) - len(boxes | shares)
     assert len(boxes | shares) == int(0.05 * clients)
     _cheat(monkeypatch, boxes, shares)
@@ -173,7 +173,7 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
 def test_a_client_that_sends_other_keys_than_it_announced_is_refused_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its neighbours would refuse the whole roster: its ticket is for the keys whose hash the server has."""
+    """Its ticket names the hash of the announced keys. With the other keys its neighbours would refuse the roster."""
     honest = MaskingClient.keys
     monkeypatch.setattr(MaskingClient, "keys", lambda self: Secrets().public if self.slot == 6 else honest(self))
     exchanges: list[Exchange] = []

@@ -1,6 +1,6 @@
-"""A server that signs its clients' tickets once more and uses them itself, over real services.
+"""Tests of a server that signs its clients' tickets once more and uses them itself, over real services.
 
-It learns no play of a client that plays. It cannot report in the client's place. A client that it outran knows.
+It learns the play of no client that plays. It cannot report for a client. A client learns that its slot was used.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ SEALED = {
     "horizon": 64,
 }
 STOLEN = range(3, 7)
-"""⌊0.1 · 48⌋, as many as may collude. They lie in the first part of an upload of `IN_PARTS`."""
+"""⌊0.1 · 48⌋ slots, as many as may collude. They are in the first part of an upload of `IN_PARTS`."""
 ONE_MORE = range(3, 8)
 IN_PARTS = FleetOptions(block=64, limits=Limits(items=8))
 
@@ -51,7 +51,7 @@ def config(kind: dict[str, object]) -> RunConfig:
 
 
 class Thief:
-    """The server's own keys, in its own process, and its way to the shuffler; `learned` is what they brought."""
+    """The server's own keys and its connection to the shuffler. `learned`: plays that it got, by slot."""
 
     def __init__(self, folder: Path) -> None:
         self._keys, self.secret = folder / "server.keys", bytes(range(SECRET))
@@ -73,7 +73,7 @@ class Thief:
         self.refused += answer.refused
 
     async def report(self, cohort: Cohort, slots: Sequence[int]) -> UploadAnswer:
-        """Records that would open, under the first action of a deal."""
+        """Report records that would open, for assigned actions under the first action."""
         assert isinstance(cohort.channel, SealedRecords)
         dealt, size = cohort.channel.kind == "dealt", cohort.channel.size
         bodies = [sealed(cohort, bytes(size), 0) + self.secret if dealt else sealed(cohort, bytes(size)) for _ in slots]
@@ -87,7 +87,7 @@ Deed = Callable[[Thief, Cohort], Awaitable[object]]
 
 
 def first_of_all(thief: Thief, tap: pytest.MonkeyPatch, deed: Deed) -> None:
-    """Act before any client has a ticket; only to the first cohort, so that the run ends."""
+    """Make the thief act before any client has a ticket, on the first cohort only, so that the run ends."""
     honest, done = HttpIntermediaries.open, list[Cohort]()
 
     async def open_and_act(self: HttpIntermediaries, cohort: Cohort) -> None:
@@ -101,11 +101,11 @@ def first_of_all(thief: Thief, tap: pytest.MonkeyPatch, deed: Deed) -> None:
 
 
 async def nothing(_thief: Thief, _cohort: Cohort) -> None:
-    """Only watch."""
+    """Do nothing. The thief has its connection to the shuffler then."""
 
 
 def reporters(exchanges: list[Exchange], cohort: str = "") -> set[int]:
-    """The slots that fleets tried to report in."""
+    """Return the slots in which fleets tried to report."""
     path = f"{cohort}/reports"
     sent = [one for one in exchanges if one.caller.startswith("fleet") and one.url.path.endswith(path)]
     return {item.slot for one in sent for item in Upload.model_validate_json(one.body).items}
@@ -119,7 +119,7 @@ def last_batch(recorded: RecordedRun) -> BatchAnswer:
 def test_a_server_that_asks_after_the_clients_is_told_nothing_and_reports_for_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Between a client's question and its report the server asks and reports, with a ticket as good as the client's."""
+    """Between a client's question and its report the server asks and reports, with an equally valid ticket."""
     thief, honest, answers = Thief(tmp_path), HttpTransport.upload, list[UploadAnswer]()
     first_of_all(thief, monkeypatch, nothing)
 
@@ -168,7 +168,7 @@ def test_a_server_that_asks_for_all_clients_gets_no_report_at_all(
 def test_without_assigned_actions_a_client_whose_slot_was_used_is_not_served_and_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That costs the client its turn and tells the server nothing; what it sent was not kept."""
+    """The client loses its turn, and the server learns nothing: the shuffler has not kept the client's message."""
     thief = Thief(tmp_path)
     first_of_all(thief, monkeypatch, lambda thief, cohort: thief.report(cohort, [3, 4]))
     recorded = record_run(tmp_path, [config(SEALED)], 0.0, monkeypatch)
@@ -179,7 +179,7 @@ def test_without_assigned_actions_a_client_whose_slot_was_used_is_not_served_and
 
 
 async def steal(thief: Thief, cohort: Cohort, slots: Sequence[int]) -> None:
-    """Play these clients to the end: the intermediary counts them as survivors."""
+    """Play these clients to the end, so that the intermediary counts them as survivors."""
     if cohort.channel.kind == "dealt":
         await thief.ask(cohort, slots)
     await thief.report(cohort, slots)
@@ -193,7 +193,7 @@ def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its clients would hide among fewer than the noise counts on. Three earlier records are at the shuffler."""
+    """Its clients would hide among fewer than the noise assumes. Three sealed records were sent before."""
     thief, exchanges = Thief(tmp_path), list[Exchange]()
     first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, ONE_MORE))
     recorded = record_run(tmp_path, [config(kind)], 0.0, monkeypatch, exchanges=exchanges, options=IN_PARTS)

@@ -1,4 +1,4 @@
-"""The table of docs/privacy/impossible-sums.md: the share of masked sums that the check refuses, residue by residue."""
+"""Tests the table of docs/privacy/impossible-sums.md: the share of all residues that the check of sums refuses."""
 
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ def planned(name: str, clients: int, overflow_probability: float) -> AnyMechanis
 
 
 def refused(mechanism: AnyMechanism, survivors: int) -> float:
-    """Share of all residues that are decoded to a sum outside what is possible."""
+    """Return the share of all residues that are decoded to an impossible sum."""
     assert isinstance(mechanism, GridMechanism)
     lowest, highest = possible(mechanism, np.array([survivors]))
     residues = np.arange(mechanism.modulus, dtype=np.uint64)
@@ -59,7 +59,7 @@ def test_the_documented_row_is_what_is_counted(name: str, clients: int) -> None:
 def test_the_check_refuses_no_more_residues_than_vanished_clients_left_room_for(
     name: str, clients: int, overflow_probability: float
 ) -> None:
-    """Not one if no client vanished, however small the probability that the modulus was sized for."""
+    """It refuses no residue if no client vanished, for any overflow probability of the modulus."""
     mechanism = planned(name, clients, overflow_probability)
     for survivors in (clients, clients * 99 // 100, clients * 9 // 10):
         assert refused(mechanism, survivors) <= 1 - survivors / clients

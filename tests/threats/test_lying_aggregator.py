@@ -1,7 +1,7 @@
-"""An aggregator that lies to clients, over HTTP: a named error before anything is opened.
+"""Tests of an aggregator that lies to clients, over HTTP: clients refuse with a named error, and no vector is opened.
 
-Two fleets play one run. The lie is in what the aggregator answers to one of them (`tampers`), to both, or in what the
-aggregator itself does with the messages (`does`).
+Two fleets play one run. The lie is in the aggregator's answers to one fleet or to both, or in the aggregator's own
+handling of the messages.
 """
 
 import json
@@ -50,7 +50,7 @@ LIES = {
 }
 STAGES = ("keys", "shares", "confirm", "masked", "unmask")
 ANSWERED = {"foreign-keys": 1, "two-rosters": 2, "two-challenges": 2, "two-sets-that-shared": 2, "two-members-sets": 3}
-"""How many stages the fleet that is lied to answers; the other one answers one more. Two survivors' sets: four."""
+"""Number of stages that the fleet that is lied to answers; the other fleet answers one more. Absent: four."""
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -88,7 +88,7 @@ def test_clients_that_are_called_lost_to_their_face_say_nothing(tmp_path: Path) 
 
 
 def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[int]]:
-    """An aggregator that names other survivors than it has vectors of, to all clients alike."""
+    """Return a replacement of `store.slots` that names other survivors than those with vectors, to all clients."""
     honest = store.slots
 
     def slots(tx: Any, name: str, stage: str) -> list[int]:
@@ -101,16 +101,17 @@ def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[
 
 
 def when_masked(clients: int) -> Callable[[list[Exchange]], Clock]:
-    """A clock for `_drop`: a stage that lacks vectors lasts until its deadline, which comes with the last vector."""
+    """Return a clock for `_drop`: a stage that lacks vectors ends at its deadline, which comes with the last vector."""
     return partial(JumpingClock, stage="masked", messages=2 * clients, seconds=60.0)
 
 
 def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of 32 are called lost, to all clients alike, and left out of the sum: that of the 30 others is released.
+    """The aggregator calls two of 32 lost, to all clients alike, and releases the sum of the 30 others.
 
-    Both refuse. The others reveal their mask keys, never their self seeds: their vectors stay under their self masks.
+    The two refuse. The others reveal the mask keys of the two, never their self seeds. So the two vectors stay under
+    their self masks.
     """
     stored, mask = Aggregator._stored, MaskingClient.masked
     vectors: dict[tuple[str, int], Vector] = {}
@@ -144,7 +145,7 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
 
 
 def test_survivors_that_cut_the_ring_are_refused_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """n = 64, d = 0.2: k = 26, t = 14, w = 10. Eleven consecutive places are called lost, within the 12 that may be."""
+    """n = 64, d = 0.2: k = 26, t = 14, w = 10. Eleven consecutive places are called lost; 12 in all may be lost."""
 
     def cut(roster: Roster, found: list[int]) -> list[int]:
         gone = {roster.members[place] for place in roster.ring[:11].tolist()}
@@ -165,8 +166,9 @@ def test_survivors_that_an_aggregator_chooses_around_its_colluders_are_refused_b
 ) -> None:
     """n = 64, d = 0.2, c = 0.05: k = 32, t = 17, w = 11. ⌊cn⌋ = 3 clients tell the aggregator all that they know.
 
-    In 16 consecutive places stand the three, and it calls 12 others lost, as many as may be: one place from a run
-    that holds no honest client. The honest ones refuse, and with all that the three know nothing is determined.
+    The three stand in 16 consecutive places, and the aggregator calls 12 others of these lost, as many as may be. With
+    one more no honest client would be left there. The honest clients refuse, and no sum is determined even with the
+    secrets of the three.
     """
     colluders: dict[str, frozenset[int]] = {}
 
@@ -194,7 +196,7 @@ def test_survivors_that_an_aggregator_chooses_around_its_colluders_are_refused_b
 def test_boxes_that_go_to_other_clients_open_for_no_client_and_cost_no_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph of the aggregator's choice: a box is bound to sender and receiver, a missing share elsewhere."""
+    """The aggregator chooses the graph. A box is bound to sender and receiver; another client gets a missing share."""
     honest = protocol.route
 
     def swapped(sharing: Any, bodies: Any) -> dict[int, bytes]:

@@ -1,7 +1,7 @@
-"""A learner that tells the shuffler a lower minimum than its clients, over real services: no client sends anything.
+"""Tests of a learner that tells the shuffler a lower minimum than its clients, over real services.
 
-The noise of a cohort is shared out among the survivors that clients were promised; who may release at fewer sees
-less of it. What clients check is the cohort as the shuffler itself serves it.
+The noise of a cohort is shared out among the survivors that clients were promised. A batch of fewer survivors has less
+noise. So clients compare their cohort with the one that the shuffler serves, and send nothing if they differ.
 """
 
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_
     with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients"):
         record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
     assert uploads(exchanges) == []
-    assert any(one.url.path.endswith("/tickets") for one in exchanges)  # clients were there, and ready
+    assert any(one.url.path.endswith("/tickets") for one in exchanges)  # clients took tickets
 
 
 @pytest.mark.parametrize("kind", RUNS)

@@ -1,8 +1,8 @@
-"""A server that tells one client another round: each field, on each channel.
+"""Tests of a server that tells one fleet another round: each field, on each channel.
 
-The lie is told over HTTP to one fleet alone. That fleet refuses before it sends a message, its reason names the field,
-and an honest fleet finishes the run. `plain` changes one field to another legal value. `consistent` also writes the
-cohort's channel and terms anew, as a server does that hopes that a client compares a round with itself only.
+The server lies over HTTP to one fleet alone. That fleet refuses before it sends a message, its reason names the field,
+and an honest fleet finishes the run. `plain` changes one field to another legal value. `consistent` also fits the
+cohort's channel and terms to it, so that the round agrees with itself.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ CHANNELS: dict[str, dict[str, Any]] = {
         "first": 3,
     },
 }
-"""What a run on each channel differs in. `first`: the round that a lie is about; honest clients play those before."""
+"""The fields of a run on each channel. `first`: the round that a lie is about; honest clients play those before."""
 WORLD = World(build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
 CONTEXTS = {"name": "glm-sphere", "arms": 2, "dimension": 2, "seed": SEED}
 KEY_OF = {
@@ -101,7 +101,7 @@ FIXED: dict[str, set[Path_]] = {
     "contexts-bits": {("policy", "parameters"), ("policy", "link")},
     "contexts-blocks": {("policy", "parameters")},
 }
-"""Numbers of a configuration with one legal value, which leaves no other to tell."""
+"""Fields of a configuration with a single legal value: any lie about them is unreadable."""
 
 PATIENCE = 5.0  # seconds
 
@@ -150,13 +150,13 @@ async def begun(apps: Any, server: Peer, exchanges: list[Exchange], channel: str
 
 
 def sent(exchanges: list[Exchange], caller: str) -> list[str]:
-    """Last parts of the paths to which a fleet sent. Tickets and departures say nothing of a client."""
+    """Return the last parts of the paths to which a fleet sent. Tickets and departures tell nothing of a client."""
     posts = [one for one in exchanges if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
     return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
 
 
 async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: Tamper) -> str:
-    """Let a fleet play that is lied to; return why it refuses. It must not have sent anything."""
+    """Let a fleet play with tampered answers, and return its reason to refuse. It must not have sent anything."""
     caller = f"lied to in {run.run}"
     wire = RecordingTransport(caller, apps, exchanges, tamper)
     fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=1), run, wire)
@@ -175,7 +175,7 @@ def lying_round(path: Path_, *, whole: bool) -> Tamper:
 
 
 async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
-    """Every field of the round changed in turn, each in a run of its own; why the fleet refused."""
+    """Change each field of the round in turn, in a run of its own, and return the fleet's reasons to refuse."""
     exchanges: list[Exchange] = []
     reasons: dict[Path_, str] = {}
     async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
@@ -202,7 +202,7 @@ def test_a_client_that_is_told_another_round_refuses_before_it_sends_and_names_t
 
 
 async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
-    """As `all_lies`, of the configuration."""
+    """Change each field of the configuration in turn, in a run of its own, and return the reasons to refuse."""
     exchanges: list[Exchange] = []
     reasons = {}
     async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
@@ -223,7 +223,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
     ],
 )
 def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
-    """Every parameter of the run, the policy's too: its digest is in the round and in the intermediary's cohort."""
+    """Each parameter of run and policy counts: the configuration's digest is in the round and in each cohort."""
     reasons = asyncio.run(lies_of_config(tmp_path, channel, whole=whole))
     assert len(reasons) > 15
     assert {path: why for path, why in reasons.items() if not names_of_config(why, path, whole=whole)} == {}
@@ -242,13 +242,13 @@ ONE_OF_EACH_KIND: dict[str, Path_] = {
 
 
 def granted(exchanges: list[Exchange], caller: str) -> int:
-    """How many tickets a fleet took."""
+    """Return the number of tickets that a fleet took."""
     answers = [one.answer for one in exchanges if one.caller == caller and one.url.path.endswith("/tickets")]
     return sum(grant["count"] for raw in answers for grant in json.loads(raw)["grants"])
 
 
 def noticed(tamper: Tamper, read: asyncio.Event) -> Tamper:
-    """The same lie; the event is set as the fleet gets an answer to its request for tickets."""
+    """Return a tamper that also sets the event as the fleet gets an answer to its request for tickets."""
 
     def both(url: httpx.URL, raw: bytes) -> bytes:
         if url.path.endswith("/tickets"):
@@ -259,7 +259,7 @@ def noticed(tamper: Tamper, read: asyncio.Event) -> Tamper:
 
 
 async def honest_run(apps: Any, exchanges: list[Exchange], run: RunConfig) -> None:
-    """A fleet that hears the truth plays the run to its end; no client of it is refused or robbed."""
+    """Let a fleet play the run with true answers, and assert that it finishes and none of its clients refuses."""
     wire = RecordingTransport("honest", apps, exchanges)
     fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=8), run, wire)
     assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
@@ -268,9 +268,9 @@ async def honest_run(apps: Any, exchanges: list[Exchange], run: RunConfig) -> No
 
 
 async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_back: int) -> None:
-    """The run has ended well: every slot is in a sum but those whose clients gave their tickets back.
+    """Assert that the run finished, and that every slot is in a sum, except those of tickets given back.
 
-    A cohort of one client whose ticket comes back is aborted, and another one takes its place.
+    If the ticket of a cohort of one client is given back, the cohort is aborted and replaced.
     """
     view = await server.get(f"/v1/runs/{run.run}", RunView)
     alone = isinstance(run.policy, ContextualPolicySpec) and run.policy.sequential
@@ -287,7 +287,7 @@ async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_ba
 def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clients_nothing(
     channel: str, tmp_path: Path
 ) -> None:
-    """Fleet after fleet is lied to in one run; none takes a ticket. Then an honest one plays it with every slot."""
+    """The server lies to one fleet after another, and none takes a ticket. Then an honest fleet plays all slots."""
 
     async def attack() -> dict[str, str]:
         exchanges: list[Exchange] = []
@@ -313,7 +313,7 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
     channel: str, field: str, tmp_path: Path
 ) -> None:
-    """It may hold a ticket when it asks, and gives it back; the other is in the same cohorts and ends the run."""
+    """It may hold a ticket when it finds the lie, and gives it back. The other fleet is in its cohorts and finishes."""
     path: Path_ = (*FIRST, "cohort", "ticket_key") if field == "ticket_key" else (*CHANNEL, KEY_OF[channel])
 
     async def attack() -> str:

@@ -1,6 +1,6 @@
-"""A learner that overdraws the budget that its run declared: the clients of `distrust run` refuse by themselves.
+"""Tests of a learner that overdraws the budget of its run: the clients of `distrust run` refuse on their own.
 
-The server refuses such a plan too (`tests/unit/server/test_budget.py`); here it does not look.
+The server refuses such a plan too (`tests/unit/server/test_budget.py`). Here its check is switched off.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=No
 
 
 def file(contributions: int, mechanism: str, epsilon: float | None = 2.0, delta: float = 0.0) -> RunFile:
-    """ε = 0.5 a cohort, and for each client what the budget says, if there is one."""
+    """Return a run with ε = 0.5 a cohort, and with a budget for each client unless `epsilon` is None."""
     budget = "" if epsilon is None else f"[budget]\nepsilon = {epsilon}\ndelta = {delta}"
     return parse(
         f"""
@@ -46,7 +46,7 @@ seed = 1
 
 
 def stream(contributions: int, epsilon: float) -> RunFile:
-    """Eight batches of a tree, ε = 0.5 for one of them, and a budget for each client at δ = 1e-3."""
+    """Return a run of a tree of eight batches, with ε = 0.5 for one batch, and a budget for each client at δ = 1e-3."""
     return parse(
         f"""
 run = "run"
@@ -77,7 +77,7 @@ seed = 1
 
 
 def requirements(file: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
-    """What users insist on whose fleet was started for this run file, through the very variables."""
+    """Return the users' requirements in a fleet started for this run file, through its environment variables."""
     for name, value in fleet_environment(file, NOWHERE).items():
         monkeypatch.setenv(name, value)
     return FleetSettings().requirements()
@@ -120,7 +120,7 @@ def test_what_the_budget_covers_is_played_to_its_end(
 def test_all_batches_of_a_stream_are_charged_as_one_release_by_server_and_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three batches of the tree move it by √26 of a vector, where one moves it by 2: ε = 1.53, above 3 · 0.5."""
+    """Three batches move the tree by √26 times a vector, one moves it by 2: ε = 1.53, above 3 · 0.5."""
     covered = stream(3, 1.55)
     held = requirements(covered, monkeypatch)
     recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
@@ -131,10 +131,49 @@ def test_all_batches_of_a_stream_are_charged_as_one_release_by_server_and_client
     assert spent.epsilon == pytest.approx(1.529, rel=1e-3)
 
 
+def aggregated(epsilon: float) -> RunFile:
+    """Three cohorts through secure aggregation, ε = 0.5 for one of them, of clients that come to all of them."""
+    return parse(
+        f"""
+run = "run"
+horizon = 36
+policy = {{name = "linucb", batch = 12}}
+mechanism = {{name = "distributed-discrete-gaussian", epsilon = 0.5, delta = 1e-3}}
+returning = {{contributions = 3}}
+budget = {{epsilon = {epsilon}, delta = 1e-3}}
+environment = {{name = "contextual-synthetic", arms = 4, dimension = 2, seed = 1}}
+"""
+    )
+
+
+def test_contextual_clients_that_come_back_are_charged_by_one_ledger_over_secure_aggregation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rényi curves add up: ε = 1.114 for three times, below 3 · 0.5. With less in the budget the clients refuse."""
+    covered, overdrawn = aggregated(1.2), aggregated(1.1)
+    held = requirements(covered, monkeypatch)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
+    view = recorded.views["run"]
+    assert (view.state, view.cohorts_released, view.snapshot.pulls) == ("finished", 3, 36)
+    assert view.snapshot.guarantee == in_process.run(covered).guarantee
+    assert view.snapshot.guarantee.epsilon == pytest.approx(1.114, rel=1e-3)
+    monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(BudgetExceeded, match="3 contributions would cost"):
+        record_run(
+            tmp_path / "again",
+            [overdrawn.config],
+            0.0,
+            monkeypatch,
+            requirements=requirements(overdrawn, monkeypatch),
+            world=overdrawn.world(),
+        )
+
+
 def test_clients_that_come_more_often_than_a_stream_has_batches_refuse_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their own setting says nine. The run's does not, which has eight batches."""
+    """The users' own setting is nine cohorts, and the run's stream has eight batches."""
     covered = stream(3, 1.55)
     held = replace(requirements(covered, monkeypatch), contributions=9)
     with pytest.raises(Refused, match="the stream of tree has 8 batches, and this user takes part in 9 cohorts"):
@@ -167,7 +206,7 @@ def test_clients_refuse_a_stream_whose_batches_together_overdraw_their_budget(
 def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rényi guarantees hold at every δ, and are shown at 1e-6: the budget asks at 1e-9."""
+    """A Rényi guarantee holds at every δ and is shown at 1e-6. The budget is at δ = 1e-9."""
     covered = file(1, 'name = "distributed-skellam"', 4.0, 1e-9)
     held = requirements(covered, monkeypatch)
     assert (held.max_epsilon, held.max_delta) == (4.0, 1e-9)
@@ -178,7 +217,7 @@ def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_th
 def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_play_in_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 contributions of ε = 0.5 are above what a user accepts in one cohort: that limits no sum."""
+    """40 contributions of ε = 0.5 add up to more than a user accepts in one cohort, which is no limit of the sum."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     held = requirements(undeclared, monkeypatch)
     assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
@@ -191,7 +230,7 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
 def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No budget was declared, so that none is said to be overdrawn."""
+    """The run declares no budget, so the refusal names the user's limit and no budget."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
         record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=PrivacyRequirements(contributions=40))

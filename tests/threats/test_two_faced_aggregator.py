@@ -1,4 +1,4 @@
-"""What an aggregator gets that calls a client lost to some neighbours, and alive to others."""
+"""Tests of an aggregator that calls a client lost to some neighbours, and alive to others."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ OTHERS = [slot for slot in range(N) if slot != VICTIM]
 
 
 def played(n: int = N) -> Simulation:
-    """All clients have sent a masked vector, the victim too."""
+    """Return a cohort whose clients have all sent a masked vector, the victim too."""
     simulation = enrol(make_cohort(n, 1009, 1))
     simulation.send_keys(range(n))
     simulation.send_shares(range(n))
@@ -34,7 +34,7 @@ def masked() -> Simulation:
 
 
 def tell(simulation: Simulation, slot: int, survivors: list[int]) -> bytes:
-    """The answer of a client whose server vouches for what this client was told: a server that lies as well."""
+    """Return a client's answer if the server lies too: it publishes the statement that fits the client's story."""
     bitmap = simulation.bitmap(survivors)
     statement = unmask_statement(simulation.statements["masked"], simulation.cohort, bitmap)
     return simulation.clients[slot].unmask(bitmap, statement)
@@ -46,7 +46,7 @@ def share_of(simulation: Simulation, owner: int, slot: int, answer: bytes) -> by
 
 
 def test_a_client_that_is_told_another_story_than_the_server_published_says_nothing(masked: Simulation) -> None:
-    """The server publishes one statement. Whichever it is, all who were told otherwise refuse."""
+    """The server publishes one statement. Clients that were told another story refuse, the others answer."""
     published = unmask_statement(masked.statements["masked"], masked.cohort, masked.bitmap(range(N)))
     for slot in OTHERS:
         with pytest.raises(Refused, match="not what the server published for all"):
@@ -56,7 +56,7 @@ def test_a_client_that_is_told_another_story_than_the_server_published_says_noth
 
 @pytest.mark.parametrize("told_lost", [1, 11, 12, 22])
 def test_no_lie_to_some_of_the_neighbours_opens_both_secrets_of_one_client(masked: Simulation, told_lost: int) -> None:
-    """t = 12 of 23 neighbours: however they are divided, one secret stays below t, with statements or without."""
+    """t = 12 of 23 neighbours: for any division one secret gets fewer than t shares, also without statements."""
     kinds: dict[str, list[tuple[int, bytes]]] = {"lost": [], "alive": []}
     for place, slot in enumerate(OTHERS):
         lie = place < told_lost
@@ -86,7 +86,7 @@ def test_a_client_that_is_called_lost_to_its_face_says_nothing(masked: Simulatio
 
 
 def test_a_sum_over_few_is_not_opened_whichever_clients_are_called_lost(masked: Simulation) -> None:
-    """Three called lost, although they answered: below the minimum of 22."""
+    """21 clients are called survivors, although all 24 answered: below the minimum of 22."""
     for slot in OTHERS[:21]:
         with pytest.raises(Refused, match=r"21 survivors, and slot \d+ insists on 22"):
             tell(masked, slot, OTHERS[:21])
@@ -98,9 +98,9 @@ def test_without_statements_any_client_is_opened_and_one_published_statement_pre
 ) -> None:
     """The opening that the oracle's integer program finds, at n = 150, k = 46, t = 24, played against real clients.
 
-    It needs the self seed from t neighbours of the victim, and the mask key seeds of all its neighbours from others,
-    each of which is told another survivors' set. With statements to match, which takes a lying server as well, and
-    without the checks of the graph, the aggregator reads the victim's value. With the one statement of an honest server
+    The opening takes the self seed from t neighbours of the victim, and the mask key seeds of all its neighbours from
+    other clients. Each of these is told another set of survivors. If the server lies too, with fitting statements, and
+    clients make no checks of the graph, the aggregator reads the victim's value. If the server publishes one statement,
     most clients refuse.
     """
     n, victim = 150, 7
@@ -118,7 +118,10 @@ def test_without_statements_any_client_is_opened_and_one_published_statement_pre
 
 
 def honest(simulation: Simulation, slot: int, story: Story, published: bytes) -> bool:
-    """Whether the client would answer its story; asked of a story that differs, so that its one answer is not spent."""
+    """Return True if the published statement fits a client's story. Assert that the client refuses otherwise.
+
+    The client is asked only about other stories, because it answers the stage once.
+    """
     bitmap = simulation.bitmap(sorted(story.survivors))
     if unmask_statement(simulation.statements["masked"], simulation.cohort, bitmap) == published:
         return True
@@ -128,7 +131,7 @@ def honest(simulation: Simulation, slot: int, story: Story, published: bytes) ->
 
 
 def read_victim(simulation: Simulation, stories: dict[int, Story], answers: dict[int, bytes], victim: int) -> int:
-    """The victim's vector without its masks, from shares alone."""
+    """Return the victim's value without its masks, which are computed from the shares alone."""
     roster, names, channel = simulation.roster, binding(simulation.cohort), masking(simulation.cohort)
 
     def seed(owner: int, *, alive: bool) -> bytes:

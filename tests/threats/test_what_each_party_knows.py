@@ -1,4 +1,4 @@
-"""DESIGN's table "What a party may know", line by line, over real services and everything that they said and stored."""
+"""Tests the table "What each party knows" of docs/privacy/models.md, on all that real services sent and stored."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ CLIENTS = 16
 
 
 def config(run: str) -> RunConfig:
-    """One round of two cohorts; clients leave at every stage."""
+    """Return a run of one round of two cohorts, whose clients leave at every stage."""
     whole = {"run": run, "arms": 2, "horizon": 2 * CLIENTS, "policy": {"first_batch": 4}, "mechanism": MECHANISMS[run]}
     return RunConfig.model_validate({**whole, "intermediary": {"dropout": 0.3, "corrupt": 0.1}})
 
@@ -43,7 +43,7 @@ def recordings(recorded: RecordedRun) -> dict[str, Recording]:
 
 
 def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
-    """The run's cohorts, as the server opened them."""
+    """Return the run's cohorts, as the server opened them."""
     rows = recorded.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
     return [Cohort.model_validate_json(text) for (text,) in rows]
 
@@ -54,13 +54,13 @@ def batch(recorded: RecordedRun, cohort: Cohort) -> BatchAnswer:
 
 
 def bodies(recorded: RecordedRun, party: str, cohort: Cohort, stage: str) -> dict[int, bytes]:
-    """What clients sent, by slot, in the order of arrival."""
+    """Return the bodies that clients sent in a stage, by slot, in the order of arrival."""
     where = f"cohort = '{cohort.cohort}' AND stage = '{stage}' AND slot >= 0"
     return dict(recorded.rows(party, f"SELECT slot, body FROM messages WHERE {where} ORDER BY number"))
 
 
 def test_the_runs_were_real(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
-    """Every cohort was released with clients lost; a value that is known to be recorded is found."""
+    """Every cohort was released with clients lost, and the search finds values that are in the recordings."""
     for run in MECHANISMS:
         assert [batch(recorded, cohort).state for cohort in cohorts(recorded, run)] == ["released"] * 2
         assert all(batch(recorded, cohort).lost > 0 for cohort in cohorts(recorded, run))
@@ -95,7 +95,7 @@ def test_no_service_ever_holds_the_environments_means_or_seed(
 def test_no_service_ever_holds_a_clients_seed_or_private_key(
     recorded: RecordedRun, recordings: dict[str, Recording], party: str
 ) -> None:
-    """Lost clients' mask seeds are rebuilt in the aggregator's memory; they are written down nowhere."""
+    """The aggregator rebuilds lost clients' mask seeds in memory, and never writes them."""
     assert len(recorded.truth.secrets) > 6 * CLIENTS
     assert not [secret for secret in recorded.truth.secrets if recordings[party].holds(secret)]
 
@@ -119,7 +119,7 @@ def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(recorded: Re
 def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
     recorded: RecordedRun, recordings: dict[str, Recording]
 ) -> None:
-    """The report id is outside too; behind it comes a ciphertext, never the payload."""
+    """A report is its id in clear and a ciphertext. The payload never follows the id."""
     seal = load_or_make(recorded.databases["server"].with_suffix(".keys")).seal.private_bytes_raw()
     assert not recordings["shuffler"].holds(seal)
     reports = [
@@ -131,7 +131,7 @@ def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
 
 
 def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: RecordedRun) -> None:
-    """The trusted-shuffler model: the one clear message that an intermediary may see. The guarantee says so."""
+    """The trusted-shuffler model: only here an intermediary sees clear messages. The guarantee's assumptions say so."""
     for cohort in cohorts(recorded, "bits"):
         for slot, body in bodies(recorded, "shuffler", cohort, "report").items():
             ones = int.from_bytes(body).bit_count()
@@ -143,7 +143,7 @@ def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: Reco
 
 
 def test_the_aggregators_masked_inputs_are_not_the_inputs(recorded: RecordedRun) -> None:
-    """Of 25 or so values below m > 16,000 four would have to agree by chance: less than 1e-12."""
+    """By chance four of about 25 values below m > 16,000 agree with probability below 1e-12."""
     for cohort in cohorts(recorded, "masked"):
         assert isinstance(cohort.channel, Masking)
         m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
@@ -194,7 +194,7 @@ def test_intermediaries_tell_the_server_a_count_and_a_mixture_and_no_slot_ticket
 def test_the_server_never_meets_a_message_as_a_client_sent_it(
     recorded: RecordedRun, recordings: dict[str, Recording]
 ) -> None:
-    """Neither keys nor shares nor report ids; masked inputs and bits are too short to be told from chance."""
+    """The server gets no keys, shares or report ids. Masked inputs and bits are too short: they may agree by chance."""
     sent = [*recorded.between("fleet", "shuffler"), *recorded.between("fleet", "aggregator")]
     sent = [one for one in sent if one.method == "POST" and not one.url.path.endswith("/departures")]
     items = [item.body for one in sent for item in Upload.model_validate_json(one.body).items]
@@ -204,7 +204,7 @@ def test_the_server_never_meets_a_message_as_a_client_sent_it(
 
 
 def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded: RecordedRun) -> None:
-    """Neither by slot nor by arrival: 11 records or more agree with either by chance below 1e-7."""
+    """The order is neither that of slots nor of arrival: 11 records or more agree with one by chance below 1e-7."""
     for cohort in cohorts(recorded, "sealed"):
         found = batch(recorded, cohort).batch
         assert found is not None
@@ -221,7 +221,7 @@ def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded
 
 
 def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> None:
-    """As many ones as were sent, and no client's run of ones and then zeros left in it: by chance, below 1e-9."""
+    """All ones arrive, and no client's message of ones and then zeros is left in the batch: false alarm below 1e-9."""
     for cohort in cohorts(recorded, "bits"):
         found = batch(recorded, cohort).batch
         assert found is not None
@@ -235,7 +235,7 @@ def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> No
 
 
 def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None:
-    """Noise of scale 500 on a grid of 1000: five of 26 within one step of the truth happen with 2e-8 at most."""
+    """Noise of scale 500 on a grid of 1000: five of 26 values are within one step of the truth with 2e-8 at most."""
     for cohort in cohorts(recorded, "sealed"):
         rewards, rows = recorded.truth.rewards[cohort.cohort], recorded.truth.rows[cohort.cohort]
         bare = [slot for slot, row in rows.items() if abs(int(row[0]) - 1000 * rewards[slot]) <= 1]
@@ -247,7 +247,7 @@ def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_no_ticket_is_ever_shown_by_a_transcript(recorded: RecordedRun, party: str) -> None:
-    """A reader of a transcript could otherwise speak for a client while the cohort is open."""
+    """With a ticket a reader of a transcript could send messages for a client while the cohort is open."""
     grants = [
         grant for one in recorded.between("fleet", "server") for grant in json.loads(one.answer).get("grants", [])
     ]

@@ -1,6 +1,6 @@
-"""Assigned actions over real services and all that they sent and stored: the server never learns who played what.
+"""Tests of assigned actions (FREE Algorithm 3), on all that real services sent and stored.
 
-And the shuffler, which does know that, never sees what came of it (FREE Algorithm 3).
+The server never learns which client played which action. The shuffler knows it, and never learns a reward.
 """
 
 import json
@@ -28,7 +28,7 @@ CLIENTS = 2 * EACH
 
 
 def config() -> RunConfig:
-    """One round, whose clients leave before and after they were told what to play."""
+    """Return a run of one round, whose clients leave before and after they get their plays."""
     actions = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
     return RunConfig.model_validate(
         {
@@ -66,7 +66,7 @@ def released(recorded: RecordedRun) -> BatchAnswer:
 
 
 def groups(cohort: Cohort, released: BatchAnswer) -> list[list[bytes]]:
-    """The sealed records of each action, as the server got them."""
+    """Return the sealed records of each action, as the server got them."""
     assert released.batch is not None
     assert isinstance(released.batch.content, GroupedRecords)
     assert isinstance(cohort.channel, AssignedRecords)
@@ -78,7 +78,7 @@ def groups(cohort: Cohort, released: BatchAnswer) -> list[list[bytes]]:
 
 
 def reports(recorded: RecordedRun) -> dict[int, bytes]:
-    """What clients sent, by slot, in the order of arrival."""
+    """Return the reports that clients sent, by slot, in the order of arrival."""
     query = "SELECT slot, body FROM messages WHERE stage = 'report' AND slot >= 0 ORDER BY number"
     return dict(recorded.rows("shuffler", query))
 
@@ -90,7 +90,7 @@ def order(recorded: RecordedRun) -> bytes:
 
 
 def action_requests(recorded: RecordedRun) -> list[tuple[ActionRequest, ActionAnswer]]:
-    """Every request for plays, and what the shuffler said to it."""
+    """Return every request for plays, with the shuffler's answer."""
     sent = [one for one in recorded.between("fleet", "shuffler") if one.url.path.endswith("/actions")]
     return [(ActionRequest.model_validate_json(o.body), ActionAnswer.model_validate_json(o.answer)) for o in sent]
 
@@ -98,7 +98,7 @@ def action_requests(recorded: RecordedRun) -> list[tuple[ActionRequest, ActionAn
 def test_the_run_was_real(
     recorded: RecordedRun, recordings: dict[str, Recording], cohort: Cohort, released: BatchAnswer
 ) -> None:
-    """Clients were lost, some after they had received their play; a value that is known to be recorded is found."""
+    """Clients were lost, some after they got their play, and the search finds values that are in the recordings."""
     assert (released.state, cohort.clients) == ("released", CLIENTS)
     assert 0 < released.lost < CLIENTS - cohort.minimum + 1
     assigned = {slot for _, answer in action_requests(recorded) for slot in answer.slots}
@@ -160,7 +160,7 @@ def test_all_records_have_one_size_whatever_was_played(recorded: RecordedRun) ->
 
 
 def test_the_server_never_holds_the_order_or_a_play(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
-    """Neither as the shuffler stores it, nor in parts, nor as it told it; the shuffler's recording has these bytes."""
+    """Searched are the stored order, its parts, its inverse and the shuffler's answers. The shuffler has the order."""
     raw = order(recorded)
     needles = [raw, *(raw[at : at + 16] for at in range(0, len(raw), 16))]
     needles += [pack_order(np.argsort(np.frombuffer(raw, dtype="<u4")))]
@@ -196,7 +196,9 @@ def test_the_shuffler_tells_the_server_groups_and_counts_and_no_slot_ticket_or_s
 def test_records_reach_the_server_by_action_in_an_order_that_tells_nothing(
     recorded: RecordedRun, cohort: Cohort, released: BatchAnswer
 ) -> None:
-    """Neither by slot nor by arrival: nine records or more agree with either by chance in 1 of 300,000 each, 3e-11."""
+    """A group's order is not that of slots, arrival or plays. By chance nine records or more have one of these orders
+    with probability below 1e-5, and both groups below 1e-10.
+    """
     assert isinstance(cohort.channel, AssignedRecords)
     places, arrived = cohort.channel.deal.places(), reports(recorded)
     plays = recorded.truth.plays["dealt.1.0.1"]

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-import mpmath
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.optimize import minimize_scalar
-from scipy.special import gammaln, ndtri
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
@@ -46,7 +44,7 @@ def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64
     """
     words = stream.words(count * dimension).reshape(count, dimension)
     halves = ((words >> np.uint64(12)) + 0.5) * 2.0**-53  # middles of 2⁵² cells of (0, 1/2)
-    normal = np.where(words & np.uint64(1), ndtri(halves), -ndtri(halves))
+    normal = np.where(words & np.uint64(1), scipy.special.ndtri(halves), -scipy.special.ndtri(halves))
     unit: NDArray[np.float64] = normal / np.linalg.norm(normal, axis=1, keepdims=True)
     return unit
 
@@ -54,7 +52,7 @@ def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64
 @lru_cache(maxsize=256)
 def radius(reach: float, dimension: int, epsilon: float) -> float:
     """Return the radius r = R √π Γ((d+1)/2)/Γ(d/2) · (e^ε + 1)/(e^ε - 1), for unbiased answers; R is `reach`."""
-    ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
+    ratio = math.exp(float(scipy.special.gammaln((dimension + 1) / 2) - scipy.special.gammaln(dimension / 2)))
     return reach * math.sqrt(math.pi) * ratio / math.tanh(epsilon / 2)
 
 
@@ -115,7 +113,7 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
-    result = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    result = scipy.optimize.minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
     return min(float(result.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
@@ -144,7 +142,7 @@ def direction_log_moment(size: float, dimension: int, ratio: float) -> float:
 
 def _rising(start: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the logarithm of start (start + 1) … (start + k - 1)."""
-    logs: NDArray[np.float64] = gammaln(start + k) - gammaln(start)
+    logs: NDArray[np.float64] = scipy.special.gammaln(start + k) - scipy.special.gammaln(start)
     return logs
 
 
@@ -292,6 +290,8 @@ def coin(epsilon: float) -> int:
 
     They are never all of the cases.
     """
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(192):
         chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
         return min(WORD - 1, int(mpmath.floor(chance * WORD)))
@@ -300,5 +300,7 @@ def coin(epsilon: float) -> int:
 @lru_cache(maxsize=256)
 def coin_epsilon(cases: int) -> float:
     """Return ε of a coin that shows heads in so many of 2⁶⁴ cases: the logarithm of its odds."""
+    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
+
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))

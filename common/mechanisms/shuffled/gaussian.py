@@ -190,7 +190,7 @@ class ShuffledGaussian(GaussianLike):
         epsilon, delta = needed(spec), needed_delta(spec)
         paper = spec.calibration == "paper"
         share = 4 if cohort.apart is None else 2 / cohort.apart
-        size = gaussian_noise(epsilon, delta, cohort.min_honest) / share if paper else 0.0
+        size = printed_noise(epsilon, delta, cohort.min_honest) / share if paper else 0.0
         precision = spec.precision or _precision(epsilon, delta, cohort, size)
         if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
@@ -228,6 +228,22 @@ class ShuffledGaussian(GaussianLike):
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)
+
+
+def printed_noise(epsilon: float, delta: float, honest: int) -> float:
+    """Return σ of CTX Theorem B.1 for a batch of so many honest clients.
+
+    Raises BadParameter outside of its range, with the key of the run file that is to change.
+    """
+    try:
+        return gaussian_noise(epsilon, delta, honest)
+    except BadParameter as error:
+        rule = "for the constants of CTX Theorem B.1; calibration exact has no such limit"
+        if error.field == "batch":  # no key has this number: it follows from the cohort and from both rates
+            words = f"B = {honest} honest clients {error.allowed} {rule}"
+            raise BadParameter("mechanism.calibration", "paper", words) from error
+        words = f"{error.allowed} at B = {honest} honest clients {rule}"
+        raise BadParameter(f"mechanism.{error.field}", error.value, words) from error
 
 
 def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) -> int:

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from distrust.common.errors import BadParameter
 from distrust.common.privacy.amplification.randomizers import (
@@ -210,7 +210,8 @@ def _tilt(law: _Sum) -> tuple[float, float, float]:
         low = tilt / 2
         while slope(low) >= 0:  # M'(0) = E V < 0, so that it ends
             low /= 2
-        tilt = math.exp(optimize.brentq(lambda log: slope(math.exp(log)), math.log(low), math.log(tilt), xtol=1e-9))
+        ends = math.log(low), math.log(tilt)
+        tilt = math.exp(scipy.optimize.brentq(lambda log: slope(math.exp(log)), *ends, xtol=1e-9))
     tilted = law.weight * np.exp(tilt * law.mean - law.cumulant(law.mean, tilt))
     return tilt, math.sqrt(law.users * float(tilted @ law.mean**2)), float(tilted.sum())
 

@@ -189,8 +189,8 @@ def _local_gaussian(epsilon: float, delta: float, batch: int) -> float:
     check_users(batch)
     local = epsilon * math.sqrt(batch / math.log(2 / delta))
     if local > 1:
-        raise BadParameter("epsilon", epsilon, f"at most sqrt(ln(2/δ)/B) = {epsilon / local:.6g} (ε₀ ≤ 1)")
+        raise BadParameter("epsilon", epsilon, f"must be at most √(ln(2/δ)/B) = {epsilon / local:.6g}")
     least = 16 * math.exp(local) * math.log(4 / delta)
     if batch < least:
-        raise BadParameter("batch", batch, f"at least 16 exp(ε₀) ln(4/δ) = {least:.6g}")
+        raise BadParameter("batch", batch, f"must be at least 16 e^ε₀ ln(4/δ) = {least:.6g}")
     return local

@@ -7,7 +7,7 @@ const SHOWN = 3; // messages of other clients beside the followed one
 const MOST_DIGITS = 12; // of a hexadecimal text
 const MOST_VALUES = 6; // of a list
 
-const steps = [...document.querySelectorAll("#steps .step")];
+let steps = [...document.querySelectorAll("#steps .step")]; // an aborted cohort ends with others
 const via = [...document.querySelectorAll("form.token")].map((form) => form.dataset.party).find((party) => party !== "server");
 const transcripts = new Map(); // party: its messages
 let held = null; // what simulated clients held, by slot
@@ -95,6 +95,36 @@ for (const form of document.querySelectorAll("form.token")) {
     field.value = known;
     open(form, known);
   }
+}
+
+// An open cohort: live.js fetches the head of the page anew. With a new stage there are new messages.
+
+const live = document.getElementById("live");
+const news = document.getElementById("news");
+let seen = { ...document.getElementById("cohort-now").dataset };
+
+live.addEventListener("swapped", async () => {
+  const { state, stage, over } = document.getElementById("cohort-now").dataset;
+  if (state === seen.state && stage === seen.stage && over === seen.over) return;
+  seen = { state, stage, over };
+  news.textContent = over === undefined ? `This cohort is in stage ${stage}.` : state === "open" ? "The run is over." : `This cohort was ${state}.`;
+  if (over !== undefined) await renew();
+  for (const form of document.querySelectorAll("form.token")) {
+    const token = sessionStorage.getItem(`distrust.token.${form.dataset.origin}`);
+    if (transcripts.has(form.dataset.party)) await open(form, token ?? "");
+  }
+});
+
+// The rest of the page depends on the outcome: the last steps, and what the flipped reward's cards tell of.
+async function renew() {
+  const answer = await fetch(location.pathname);
+  if (!answer.ok) return;
+  const whole = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const id of ["steps", "flip-about"]) {
+    document.getElementById(id).replaceChildren(...whole.getElementById(id).childNodes);
+  }
+  steps = [...document.querySelectorAll("#steps .step")];
+  go(current);
 }
 
 // What simulated clients held: a file that the reader opens. It is read here, and sent to no party.
@@ -268,7 +298,7 @@ function choose(kind) {
   const moved = cards.filter((card) => card.dataset.change !== "nothing").map((card) => card.dataset.name);
   const high = kind === "second" ? "highest" : "lowest";
   const still = same.length ? ` Nothing changes for ${list(same)}.` : "";
-  document.getElementById("flip-told").textContent = `The reward is the ${high}. The law moves for ${list(moved)}.${still}`;
+  document.getElementById("flip-told").textContent = `The reward is the ${high}. What changes is on the cards of ${list(moved)}.${still}`;
 }
 
 function list(names) {

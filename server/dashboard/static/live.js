@@ -1,6 +1,6 @@
-// Keeps the part #live of a page fresh: on an event of the run, or every few seconds, it fetches that part anew and
-// swaps it. Focus, open details and scroll positions stay. News are announced politely. Without this script the page
-// shows what was true when it was loaded.
+// Keeps the part #live of a page fresh: on an event of the run, when another script finds it stale, and every few
+// seconds it fetches that part anew and swaps it, until the part says that it is over. Focus, open details and scroll
+// positions stay. News are announced politely. Without this script the page shows what was true when it was loaded.
 
 const SOONEST = 700; // ms between two fetches: a run may have thousands of events a second
 const REST = 4; // times as long as the last answer took: a page of a long run costs the server more
@@ -86,7 +86,11 @@ function listen(address) {
 
 if (live) {
   if (live.dataset.events) listen(live.dataset.events);
+  live.addEventListener("stale", refresh);
   if (live.dataset.every) {
-    setInterval(() => document.visibilityState === "visible" && refresh(), 1000 * Number(live.dataset.every));
+    const timer = setInterval(() => {
+      if (live.querySelector("[data-over]")) clearInterval(timer);
+      else if (document.visibilityState === "visible") refresh();
+    }, 1000 * Number(live.dataset.every));
   }
 }

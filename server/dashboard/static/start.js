@@ -31,14 +31,30 @@ function field(name) {
   return named.find((one) => !one.closest("[hidden]")) ?? named[0];
 }
 
+// A seed may have more digits than the browser's numbers hold. Such a whole number is kept as a marked text, so that
+// it is sent to its last digit.
+
+const MARK = "\u0000";
+const LONG = /^-?\d{16,}$/;
+
+function read(text) {
+  const tokens = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+  return JSON.parse(text.replace(tokens, (token) => (LONG.test(token) ? JSON.stringify(MARK + token) : token)));
+}
+
+function write(value) {
+  return JSON.stringify(value).replace(/"\\u0000(-?\d+)"/g, "$1");
+}
+
 // Values travel as they were typed where they are no numbers: the server's own check says what is allowed.
 function typed(input) {
   const text = input.value.trim();
   if (input.dataset.kind === "check") return text === "true";
+  if (input.dataset.kind === "whole" && LONG.test(text)) return MARK + text;
   if (["number", "whole", "whole-choice"].includes(input.dataset.kind)) return text !== "" && isFinite(text) ? Number(text) : text;
   if (input.dataset.kind !== "json") return text;
   try {
-    return JSON.parse(text);
+    return read(text);
   } catch {
     return text;
   }
@@ -110,7 +126,7 @@ async function send(event) {
   try {
     const headers = { "Content-Type": "application/json" };
     if (token.value) headers.Authorization = `Bearer ${token.value}`;
-    const sent = await fetch("/v1/runs", { method: "POST", headers, body: JSON.stringify(configuration()) });
+    const sent = await fetch("/v1/runs", { method: "POST", headers, body: write(configuration()) });
     const answer = await sent.json();
     if (sent.status === 401) sessionStorage.removeItem(KEPT);
     if (!sent.ok) return refuse(answer);
@@ -124,6 +140,69 @@ async function send(event) {
   }
 }
 
+// A configuration that the reader loads. It is read here, and fills the fields: no part of the file is sent as it is.
+
+const CLIENTS = ["environment", "fleet"]; // tables that the server must not see
+const loadFile = document.getElementById("load-file");
+
+function fill(config) {
+  if (!table(config)) throw new Error("it holds no table of keys.");
+  if (config.unsafe) throw new Error("its table unsafe makes a run without privacy, which this form does not start. `distrust run` does.");
+  const wanted = new Map();
+  for (const [key, value] of Object.entries(config)) {
+    if (key === "version" || CLIENTS.includes(key) || value === null) continue;
+    if (!table(value)) wanted.set(key, value);
+    else for (const [inner, one] of Object.entries(value)) if (inner !== "version" && one !== null) wanted.set(`${key}.${inner}`, one);
+  }
+  for (const select of [policy, mechanism]) {
+    const name = wanted.get(select.name);
+    if (![...select.options].some((one) => one.value === name)) throw new Error(`${select.name} = ${JSON.stringify(name)} is not in this form.`);
+    select.value = name;
+  }
+  showPolicy();
+  showMechanism();
+  const inputs = shown();
+  const strange = [...wanted.keys()].filter((name) => !inputs.some((one) => one.name === name));
+  if (strange.length) throw new Error(`the form has no field ${strange.join(", ")}.`);
+  for (const input of inputs) input.value = written(wanted.get(input.name), input.dataset.kind);
+  return wanted.get("run") ?? "RUN";
+}
+
+function table(value) {
+  return value instanceof Object && !Array.isArray(value);
+}
+
+function written(value, kind) {
+  if (value === undefined) return "";
+  return kind === "json" || typeof value === "object" ? write(value) : String(value).replace(MARK, "");
+}
+
+async function load() {
+  const told = document.getElementById("load-file-error");
+  const next = document.getElementById("load-next");
+  told.textContent = "";
+  next.hidden = true;
+  clear();
+  const file = loadFile.files[0];
+  if (!file) return;
+  try {
+    document.getElementById("load-run").textContent = fill(parsed(await file.text(), file.name));
+    next.hidden = false;
+  } catch (error) {
+    told.textContent = `This file was not loaded: ${error.message}`;
+  }
+}
+
+function parsed(text, name) {
+  try {
+    return read(text);
+  } catch {
+    throw new Error(`it is not JSON.${name.endsWith(".toml") ? " Of a run file, `distrust config` writes the server's part as JSON." : ""}`);
+  }
+}
+
+loadFile.addEventListener("change", load);
+document.getElementById("load").hidden = false;
 policy.addEventListener("change", showPolicy);
 mechanism.addEventListener("change", showMechanism);
 form.addEventListener("submit", send);

@@ -89,29 +89,28 @@ class Designs:
 
     def _solve_pairs(self, shift: Floats | float, linear: Floats | None, *, invert: bool) -> tuple[Floats, Floats]:
         """Return the same for d = 2 in closed form, of matrices [[a, b], [b, c]]."""
-        # Numbers of one kind lie together: calls of NumPy then take half as long, and they are most of a round's time.
+        # Numbers of one kind lie together, and two of a kind share a call: calls of NumPy are most of a round's time.
         numbers = self._totals.transpose(2, 0, 1).copy()
-        first, second = numbers[:2] if linear is None else linear.transpose(2, 0, 1).copy()
-        a, b, c = numbers[2], numbers[3], numbers[4]
-        a += shift
-        b *= PAIR_SCALE
-        c += shift
+        u = numbers[:2] if linear is None else linear.transpose(2, 0, 1).copy()
+        entries = numbers[2:]  # a, b, c
+        entries[1] *= PAIR_SCALE
+        entries[::2] += shift
+        a, b, c = entries
         trace, determinant = a + c, a * c - b * b
         # The least eigenvalue is at least determinant/trace, and at most twice that, where both are positive.
         least = np.minimum(determinant - SINGULAR * trace * trace, trace)
         if np.minimum.reduce(least, axis=None) <= 0:
-            lift = self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
-            a, c = a + lift, c + lift
+            entries[::2] += self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
             determinant = a * c - b * b
-        a, b, c = a / determinant, b / determinant, c / determinant
+        entries /= determinant
         theta = np.empty((*a.shape, 2))
-        np.subtract(c * first, b * second, out=theta[..., 0])
-        np.subtract(a * second, b * first, out=theta[..., 1])
+        np.subtract(entries[::-2] * u, b * u[::-1], out=theta.transpose(2, 0, 1))
         if not invert:
             return theta, np.empty(0)
         inverse = np.empty((*a.shape, 2, 2))
-        inverse[..., 0, 0], inverse[..., 1, 1] = c, a
-        inverse[..., 0, 1] = inverse[..., 1, 0] = -b
+        places = inverse.reshape(*a.shape, 4).transpose(2, 0, 1)
+        places[::3] = entries[::-2]
+        places[1:3] = -b
         return theta, inverse
 
     def _lifted(self, matrices: Floats) -> Floats:

@@ -29,7 +29,7 @@ from distrust.common.randomness import Stream
 
 @dataclass(frozen=True, slots=True)
 class FlippedBits:
-    """How many more ones than expected `terms` bits have, each flipped with probability `flip`.
+    """Excess of ones over their expected number in `terms` bits, each flipped with probability `flip`.
 
     The standard deviation is the same for all data. The quantile is that of the worst data.
     """

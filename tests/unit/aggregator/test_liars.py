@@ -261,7 +261,7 @@ def on_another_polynomial(share: bytes, point: int, kept: Sequence[int]) -> byte
 
 
 def test_a_dealer_of_another_seed_than_it_committed_to_ends_the_cohort_and_is_named() -> None:
-    """What no confirmation sees: all shares are consistent, and the commitment is of another seed."""
+    """The confirmation cannot detect this lie: all shares are consistent, and the commitment is of another seed."""
     simulation, _ = shared(24)
     simulation.shares[5] = bytes(32) + simulation.shares[5][32:]
     simulation.send_confirm(simulation.shared)

@@ -1,4 +1,4 @@
-"""What the aggregator tells beside the sum: statements to the server, liars and disputes in the batch."""
+"""Tests of the aggregator's reports beside the sum: statements to the server, liars and disputes in the batch."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -212,7 +212,7 @@ class _TwoFaced(FleetHarness):
 def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    """The same cohort, first with noise and then without: what was agreed on is not the name, but all of it."""
+    """The cohort keeps its name, and its noise is left out later. Users agree to the whole round, not to its name."""
     first = make_round("local-laplace-discrete", via="shuffler", precision=4)
     bare = make_round("identity", via="shuffler", precision=first.mechanism.precision)
     same = {"modulus": first.mechanism.modulus}

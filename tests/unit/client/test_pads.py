@@ -1,4 +1,4 @@
-"""What the aggregator sees of a masked vector: uniform values, under pads that are never used twice."""
+"""Tests that a masked vector looks uniform to the aggregator, and that no pad is used twice."""
 
 import numpy as np
 from scipy.stats import chi2
@@ -39,7 +39,7 @@ def test_no_pad_is_used_twice() -> None:
 
 
 def test_a_mask_key_is_bound_to_everything_that_could_repeat() -> None:
-    """Rules 1 and 13: configuration, run, round, cohort, pair, vector name, length, modulus, all else and the terms."""
+    """A key depends on configuration, run, round, cohort, slots, its use, dimension, modulus, minimum and terms."""
     cohort = make_cohort(N, M, 1)
     seed, keys = bytes(16), set()
     changes: list[Cohort] = [

@@ -1,4 +1,4 @@
-"""What a client insists on of rosters, members and inboxes: one test for each promise."""
+"""Tests of the checks that a client makes of rosters, members and inboxes: one test for each promise."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a client insists on before it answers: one test for each promise."""
+"""Tests of the checks that a client makes before it answers a stage: one test for each promise."""
 
 import gc
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def test_a_refused_request_is_not_an_answer_and_a_right_one_may_follow(stage: Si
 
 
 def test_no_stage_is_answered_without_the_statement_that_the_server_published_for_all(stage: Simulation) -> None:
-    """What one client is told must be what all are told. A wrong statement leaves the stage open."""
+    """So all clients that answer were told the same. A refused statement leaves the stage open for the right one."""
     story = Story(stage)
     everyone = stage.bitmap(EVERYONE)
     for wrong in (b"", bytes(32)):
@@ -94,7 +94,7 @@ def test_the_confirmation_opens_the_blinded_polynomial_and_agrees_with_what_neig
 
 
 def test_the_confirmation_says_nothing_of_the_seeds() -> None:
-    """The same seeds, fifty times, to one challenge: the constant of the blinded polynomial never repeats."""
+    """In fifty cohorts with equal seed and challenge the constant of the blinded polynomial never repeats."""
     seen = set()
     for _ in range(50):
         simulation = enrol(make_cohort(4, M, 1))

@@ -28,6 +28,12 @@ def test_variables_and_options_are_the_same_names(monkeypatch: pytest.MonkeyPatc
     assert settings.requirements() == PrivacyRequirements(max_epsilon=2.0, min_survivors=30, allow_unsafe=True)
 
 
+def test_a_fleets_settings_are_shown_without_the_passwords_of_their_addresses() -> None:
+    shown = repr(_settings(server_url="https://me:s3cret@server.example/"))
+    assert "https://me:***@server.example/" in shown
+    assert "s3cret" not in shown
+
+
 def test_the_environment_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
     world = _settings().world()
     assert isinstance(world.environment, Bernoulli)

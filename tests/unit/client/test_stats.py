@@ -1,4 +1,4 @@
-"""What a fleet counted is written whole or not at all."""
+"""Tests of a fleet's report: its counts add up, and its file is written whole or not at all."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which inputs an audit takes, and which numbers it looks at."""
+"""Tests of the inputs that an audit chooses, and of the numbers that it observes."""
 
 import math
 from fractions import Fraction

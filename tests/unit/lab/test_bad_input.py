@@ -1,4 +1,4 @@
-"""What the calculators refuse: one line that names the field, its value and what is allowed; never a traceback."""
+"""Tests that the calculators refuse bad input in one line that names field, value and range, without a traceback."""
 
 import re
 

@@ -41,6 +41,18 @@ def test_fleets_and_commands_that_call_services_import_no_web_server() -> None:
     assert not {"fastapi", "uvicorn"} & set(done.stdout.split())
 
 
+def test_inspect_imports_no_mechanism_to_ask_services_and_no_search_to_read_databases() -> None:
+    """It holds both below a second of CPU: SciPy's modules alone take a third of one, and httpx a fifth."""
+    stored = "distrust.server.transcript, distrust.aggregator.service, distrust.shuffler.service"
+    code = f"""
+import sys, distrust.lab.cli.stack, distrust.lab.run.transcripts
+assert not {{"sqlalchemy", "httpx", "scipy", "distrust.common.mechanisms"}} & set(sys.modules)
+import {stored}
+assert not {{"httpx", "fastapi", "scipy.special", "scipy.optimize", "mpmath"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 NEEDED = {
     "joblib": (["sweep", "smoke"], "lab"),
     "matplotlib": (["figure", "mab-1"], "lab"),

@@ -1,10 +1,12 @@
+import errno
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from distrust.common.errors import Unavailable
-from distrust.lab.stack.data_dir import DataDir
+from distrust.common.errors import BadParameter, ProtocolError, Unavailable
+from distrust.lab.stack.data_dir import DataDir, writing
 from distrust.lab.stack.stack import Stack
 
 
@@ -65,5 +67,22 @@ def test_a_disk_that_is_nearly_full_is_said_before_it_is(folder: DataDir, monkey
 
 def test_a_path_that_is_no_folder_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unavailable, match=r"cannot write .*: Not a directory"):
+    with pytest.raises(BadParameter, match=rf"data = '{tmp_path}/file/data': {tmp_path}/file is no folder"):
         DataDir(tmp_path / "file" / "data").make()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "why"),
+    [
+        (errno.ENOENT, BadParameter, "the folder FOLDER/none is not there"),
+        (errno.EACCES, BadParameter, "this user may not write in the folder FOLDER"),
+        (errno.EROFS, BadParameter, "the folder FOLDER is on a disk that is read only"),
+        (errno.EISDIR, BadParameter, "is a folder, and must be a file"),
+        (errno.ENOSPC, Unavailable, "No space left on device; mend that, or choose another --out"),
+    ],
+)
+def test_what_cannot_be_written_is_told_with_the_option_and_the_folder(
+    number: int, kind: type[ProtocolError], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=why.replace("FOLDER", str(tmp_path))), writing(tmp_path / "none" / "x", "out"):
+        raise OSError(number, os.strerror(number))

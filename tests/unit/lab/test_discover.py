@@ -3,23 +3,28 @@
 import json
 import shlex
 import sqlite3
+import stat
 import subprocess
 import sys
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from distrust.client.environments import ENVIRONMENTS
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.policy import POLICIES
+from distrust.common.run.config import RunConfig
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.cli.console import as_typed, exit_code_of
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import read
+from distrust.lab.run.run_file import parse, read
 from distrust.lab.sweep.cells import known_experiments
 from distrust.lab.sweep.engine import _config
 
@@ -37,16 +42,32 @@ def test_list_has_everything_that_a_run_file_or_a_figure_names() -> None:
     assert list(found["environments"]) == list(ENVIRONMENTS)
     assert list(found["figures"]) == known_experiments()
     assert [name for kind in found.values() for name, meaning in kind.items() if len(meaning) < 10] == []
-    assert all(name in printed("list", "policies") for name in POLICIES)
+    text = printed("list", "policies")
+    assert all(name in text for name in POLICIES)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: Path) -> None:
     path = tmp_path / "first.toml"
     printed("init", str(path), "--policy", policy)
-    result = in_process.run(read(path))
+    assert read(path).config.horizon == 20_000
+    # A tenth of its horizon, but for dp-se, whose first batch alone is larger.
+    short = "horizon = 20000" if policy == "dp-se" else "horizon = 2000"
+    result = in_process.run(parse(path.read_text("utf-8").replace("horizon = 20000", short)))
     assert (result.policy, result.fault) == (policy, None)
     assert result.rounds
+
+
+def test_config_prints_the_servers_part_and_nothing_of_the_world(tmp_path: Path) -> None:
+    path = tmp_path / "first.toml"
+    path.write_text(
+        'run = "first"\nhorizon = 900\nmechanism = {name = "identity"}\nfleet = {processes = 3, dropout = 0.125}\n'
+        'environment = {name = "bernoulli", seed = 987654321, means = [0.0625, 0.9375]}\n'
+    )
+    text = printed("config", str(path))
+    assert RunConfig.model_validate_json(text) == read(path).config
+    assert json.loads(text)["arms"] == 2
+    assert [word for word in ("environment", "fleet", "0.0625", "0.9375", "987654321", "0.125") if word in text] == []
 
 
 def test_init_overwrites_nothing_and_names_what_it_does_not_know(tmp_path: Path) -> None:
@@ -68,20 +89,112 @@ def test_doctor_finds_a_token_that_others_can_read(tmp_path: Path) -> None:
     assert [line.split()[1] for line in lines if line.startswith("broken")] == ["operator.token"]
 
 
-def test_every_command_has_short_help_and_examples_with_options_that_it_knows() -> None:
-    for name in COMMANDS:
-        text = printed(name, "-h")
-        assert text == printed(name, "--help")
-        if name == "data":
-            continue  # a group: its commands have the examples
-        _, _, shown = text.partition("Examples:\n")
-        lines = [line for line in shown.replace("\\\n", " ").splitlines() if line.strip()]
-        assert lines, name
-        for line in lines:
-            words = shlex.split(line)
-            start = words.index("distrust")
-            assert words[start + 1] == name
-            assert [word for word in words[start + 2 :] if word.startswith("--") and word not in text] == [], line
+DATA = ("mslr", "mslr-contexts")
+LEAVES = [*((name,) for name in COMMANDS if name != "data"), *(("data", name) for name in DATA)]
+NO_FACTS = {("serve",), ("fleet",), ("config",)}  # the last prints JSON anyway
+"""Commands that become a service or a fleet, which log what they do as JSON."""
+
+
+def test_the_group_has_no_other_commands() -> None:
+    group = get_command(app).get_command(None, "data")  # type: ignore[attr-defined]  # a group
+    assert tuple(group.commands) == DATA
+
+
+@pytest.mark.parametrize("path", [*LEAVES, ("data",)], ids=" ".join)
+def test_every_command_has_short_help_json_and_examples_with_options_that_it_knows(path: tuple[str, ...]) -> None:
+    text = printed(*path, "-h")
+    assert text == printed(*path, "--help")
+    assert ("--json" in text) == (path not in {*NO_FACTS, ("data",)})
+    _, _, shown = text.partition("Examples:\n")
+    lines = [line for line in shown.replace("\\\n", " ").splitlines() if line.strip()]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        start = words.index("distrust")
+        assert tuple(words[start + 1 :][: len(path)]) == path
+        own = text if path != ("data",) else printed("data", words[start + 2], "-h")
+        assert [word for word in words[start + 2 :] if word.startswith("--") and word not in own] == [], line
+
+
+MISSING = [
+    "run first.toml --in-process --json none/x.json",
+    "list --json none/x.json",
+    "init none/first.toml",
+    "init first.toml --json none/x.json",
+    "token --json none/x.json",
+    "sweep smoke --json none/x.json",
+    "data mslr train.txt --out none/arms.csv",
+]
+
+
+@pytest.mark.parametrize("line", MISSING)
+def test_a_file_in_a_missing_folder_is_bad_input_before_any_work(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadParameter, match=r"^(json|out|RUN\.toml) = 'none/\S+': the folder none is not there$"):
+        app(line.split(), standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_token_init_and_health_print_their_facts_as_one_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tokens = json.loads(printed("token", "--data", "secret", "--json", "-"))
+    assert set(tokens) == {"operator_token_file", "inspector_token_file"}
+    assert all(stat.S_IMODE((tmp_path / path).stat().st_mode) == 0o600 for path in tokens.values())
+    made = json.loads(printed("init", "My Run!.toml", "--policy", "linucb", "--json", "-"))
+    config = read(tmp_path / "My Run!.toml").config
+    assert (made["run"], made["policy"], made["mechanism"]) == ("my-run", "linucb", config.mechanism.name)
+    assert (config.run, made["file"]) == (made["run"], "My Run!.toml")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ready) as server:
+        Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert json.loads(printed("health", url, "--json", "-")) == {"url": url, "ready": True}
+        assert printed("health", url) == "ready\n"
+        server.shutdown()
+
+
+class Ready(BaseHTTPRequestHandler):
+    """A service that is ready."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_init_of_a_policy_and_an_environment_writes_a_file_or_names_both_flags(policy: str, tmp_path: Path) -> None:
+    written = []
+    for world in ENVIRONMENTS:
+        path = tmp_path / f"{world}.toml"
+        line = ["init", str(path), "--policy", policy, "--environment", world]
+        done = CliRunner().invoke(app, line)
+        if done.exit_code == 0:
+            file = read(path)
+            assert (file.config.policy.name, file.environment.name) == (policy, world)
+            written.append(world)
+            continue
+        assert isinstance(done.exception, BadParameter)
+        told = as_typed(done.exception, line)
+        assert told.startswith(f"--environment = '{world}': ")
+        assert f"--policy {policy}" in told
+        if ENVIRONMENTS[world].REWARDS != POLICIES[policy].REWARDS:
+            like = [one for one in ENVIRONMENTS if ENVIRONMENTS[one].REWARDS == POLICIES[policy].REWARDS]
+            assert f": {', '.join(like)}; this one goes with" in told
+        assert not path.exists()
+    like = {one for one in ENVIRONMENTS if ENVIRONMENTS[one].REWARDS == POLICIES[policy].REWARDS}
+    assert like - set(written) <= {"auto-lending"}  # its link, the logistic one, is not every policy's
+
+
+def test_init_finds_a_policy_for_every_environment(tmp_path: Path) -> None:
+    for world in ENVIRONMENTS:
+        made = json.loads(printed("init", str(tmp_path / f"{world}.toml"), "--environment", world, "--json", "-"))
+        assert made["environment"] == world
 
 
 def test_an_option_is_named_as_it_was_typed_and_a_field_of_a_file_by_its_name() -> None:
@@ -109,9 +222,9 @@ def test_exit_codes_tell_broken_from_bad_input_and_from_what_may_work_later(erro
     assert exit_code_of(command) == code
 
 
-@pytest.mark.parametrize("words", [["list"], ["errata", "--json", "-"], ["privacy", "-h"]], ids=lambda words: words[0])
-def test_a_reader_that_leaves_early_is_no_error(words: list[str]) -> None:
-    command = [sys.executable, "-m", "distrust.lab", *words]
+@pytest.mark.parametrize("words", ["list policies", "list policies --json -", "list -h"])
+def test_a_reader_that_leaves_early_is_no_error(words: str) -> None:
+    command = [sys.executable, "-m", "distrust.lab", *words.split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr

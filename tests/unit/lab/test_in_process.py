@@ -1,4 +1,6 @@
 import io
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ from rich.console import Console
 
 from distrust.lab.run import in_process
 from distrust.lab.run.progress import print_result
-from distrust.lab.run.result import CohortResult, Result
+from distrust.lab.run.result import CohortResult, Result, facts
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.rounds import run_ledger
 
@@ -138,3 +140,21 @@ def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     lines = [one.guarantee for one in run_ledger(file.config, learner.rounds).entries]
     assert [one.guarantee for one in in_process.run(file).rounds] == lines
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))
+
+
+CONTEXTUAL = (Path(__file__).parents[3] / "docs/contextual.md").read_text("utf-8")
+RETURNING = CONTEXTUAL.partition("## Clients that come back\n")[2].partition("\n## ")[0]
+SPENT = re.findall(r"^\| `([\w-]+)` \| (ε[^|]+) \| (ε[^|]+) \| (ε[^|]+) \|$", RETURNING, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("mechanism", "once", "twice", "four"), SPENT)
+def test_a_contextual_run_with_clients_that_come_back_spends_what_the_page_says(
+    mechanism: str, once: str, twice: str, four: str
+) -> None:
+    text = RETURNING.partition("```toml\n")[2].partition("```")[0].replace("distributed-discrete-gaussian", mechanism)
+    result, times = in_process.run(text), {1: once, 2: twice, 4: four}
+    spent = "; ".join(f"{cost} for a client that came {count} ×" for count, cost in times.items())
+    assert (len(SPENT), dict(facts(result))["spent"], len(result.rounds)) == (3, spent, 8)
+    assert result.guarantee == result.spent[-1].guarantee
+    assert result.guarantee.epsilon is not None
+    assert result.guarantee.epsilon <= 1.25

@@ -1,4 +1,4 @@
-"""What `import distrust` offers a notebook: runs from any form of a run file, data frames, HTML."""
+"""Tests of `import distrust` in a notebook: runs from any form of a run file, data frames, HTML."""
 
 import asyncio
 import re

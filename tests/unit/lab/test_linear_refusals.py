@@ -1,4 +1,4 @@
-"""What a run file may not say about a linear bandit: the refusal names the field, the value and what is allowed."""
+"""Tests of refused run files of linear bandits: the refusal names the field, the value and what is allowed."""
 
 import pytest
 

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,23 @@ from typing import Any
 import pytest
 
 from distrust.client.stats import FleetStats
-from distrust.common.errors import ProtocolError, RunFailed, Unavailable
+from distrust.common.errors import BadParameter, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.run.progress import RunView
+from distrust.lab.cli.console import exit_code_of
+from distrust.lab.cli.run import on_own_stack
+from distrust.lab.run.connection import check_clients
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.result import Wire, most_common
 from distrust.lab.run.run_file import parse
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.process import ServiceProcess
 from distrust.lab.stack.stack import Urls
 
+PAGE = (Path(__file__).parents[3] / "docs/contextual.md").read_text("utf-8")
+BLOCK = PAGE.partition("```toml\n")[2].partition("```")[0]
+BUDGET = "[budget]\nepsilon = 1.0\ndelta = 0.1\n"
+ROWS = re.findall(r"^\| ([^|]+) \|[^|]+\| `(\{name = \"linucb.*\})` \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
 RUN = """
 run = "trial"
 horizon = 2000
@@ -85,3 +95,75 @@ def test_fleets_are_told_the_digest_of_the_run_that_was_created() -> None:
 
 def test_three_reasons_are_told_at_most() -> None:
     assert most_common({"a": 1, "b": 4, "c": 2, "d": 3}) == [("b", 4), ("d", 3), ("c", 2)]
+
+
+def of_the_page(name: str) -> str:
+    """The run file of docs/contextual.md, with the policy and the mechanism of the table's row `name`."""
+    table = "".join(part for part in re.split(r"(?=^\[)", BLOCK, flags=re.MULTILINE) if part[1:3] not in {"po", "me"})
+    policy, mechanism = {row: words for row, *words in ROWS}[name]
+    whole = table.replace("[environment]", f"policy = {policy}\nmechanism = {mechanism}\n[environment]")
+    return whole if "epsilon" in mechanism else whole.replace(BUDGET, "")
+
+
+@pytest.mark.parametrize("name", [row[0] for row in ROWS])
+def test_clients_take_part_in_every_run_that_the_page_on_contextual_bandits_names(name: str) -> None:
+    assert (len(ROWS), BUDGET in BLOCK) == (8, True)
+    check_clients(parse(of_the_page(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "says"),
+    [
+        ("LinUCB-SDP-Amp", 1.0, r"mechanism\.delta = 0\.1: .* δ = 0\.1 is above this user's 0\.01; \[budget\] of the"),
+        ("LinUCB-LDP", 20.0, r"mechanism\.epsilon = 20\.0: .* ε = \d+\.\d+ is above this user's 10; \[budget\] of the"),
+    ],
+)
+def test_a_run_that_its_clients_would_refuse_ends_before_a_service_starts_as_bad_input(
+    name: str, epsilon: float, says: str, *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_words: object) -> None:
+        raise AssertionError("a service was started")
+
+    monkeypatch.setattr(ServiceProcess, "__init__", start)
+    monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
+    file = parse(of_the_page(name).replace(BUDGET, "").replace("epsilon = 1.0", f"epsilon = {epsilon}"))
+    with pytest.raises(BadParameter, match=says):
+        on_own_stack(file, DataDir(tmp_path), 0)
+    assert exit_code_of(lambda: on_own_stack(file, DataDir(tmp_path), 0)) == 2
+
+
+def test_limits_that_the_fleets_find_in_their_variables_are_those_that_are_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = parse(of_the_page("LinUCB-SDP-Amp").replace(BUDGET, ""))
+    monkeypatch.setenv("DISTRUST_MAX_DELTA", "0.2")
+    check_clients(file)
+    monkeypatch.setenv("DISTRUST_MAX_SURVIVORS", "100")
+    with pytest.raises(BadParameter, match=r"mechanism\.name = 'shuffled-gaussian': .* this user believes in 100"):
+        check_clients(file)
+
+
+class Ended:
+    """A fleet's process that has ended with status 2."""
+
+    returncode = 2
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+@pytest.mark.parametrize("code", ["refused", "budget-exceeded"])
+def test_a_fleet_that_refuses_later_ends_the_command_as_bad_input_and_not_as_unavailable(
+    fleets: Fleets, tmp_path: Path, code: str
+) -> None:
+    fleet: Any = ServiceProcess.__new__(ServiceProcess)
+    fleet.name, fleet.log, fleet._begin, fleet.process = "fleet 1", tmp_path / "log", 0, Ended()
+    fleets._fleets = [fleet]
+    fleet.log.write_text(f'{{"event": "fleet_ended"}}\ndistrust fleet: {code}: δ = 0.1 is above\n', "utf-8")
+    with pytest.raises(Refused) as raised:
+        fleets.check()
+    assert raised.value.detail == "the clients of run trial refuse to go on: δ = 0.1 is above"
+    fleet.log.write_text("distrust fleet: unavailable: refused: connection\n", "utf-8")
+    with pytest.raises(Unavailable, match="the fleet 1 ended with status 2"):
+        fleets.check()
+    fleets._fleets = []

@@ -1,11 +1,12 @@
-"""What a server publishes of a run is enough to play it again, number for number, and to see its failures."""
+"""Tests that a run can be played again from the rounds that a server publishes, and that its failures are found."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from distrust.common.run.progress import CohortView, RoundReport, Snapshot
+from distrust.common.messages.status import CohortView
+from distrust.common.run.progress import RoundReport, Snapshot
 from distrust.lab.run import in_process
 from distrust.lab.run.over_http import ReplayDiffers, replay_failures
 from distrust.lab.run.run_file import RunFile, parse

@@ -104,7 +104,7 @@ def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkey
         pytest.param(("FILE", "--backend", "mpi"), "must be one of loky, dask, ray", id="backend"),
         pytest.param(("FILE", "--jobs", "-1"), "jobs = -1", id="jobs"),
         pytest.param(("FILE", "--format", "xml"), "must be parquet or csv", id="format"),
-        pytest.param(("FILE", "--out", "FILE"), "cannot write", id="out-is-a-file"),
+        pytest.param(("FILE", "--out", "FILE"), "is no folder", id="out-is-a-file"),
         pytest.param(("FILE.toml",), "No such file", id="no-such-file"),
     ],
 )

@@ -11,10 +11,13 @@ from rich.console import Console
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import TranscriptEntry
+from distrust.common.messages.steps import MASKED as STEPS
 from distrust.common.randomness import SystemStream
 from distrust.lab.run import in_process
+from distrust.lab.run.over_http import held
+from distrust.lab.run.parties import Outline, Pages, Party, Wanted
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.run.transcripts import Pages, Sight, Wanted, described, held, print_sights
+from distrust.lab.run.transcripts import Sight, described, print_sights
 from distrust.server.active_run import round_message
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner
@@ -40,17 +43,19 @@ BY_SERVER = [
     seen("batch", "aggregator", values=list(range(9)), reason="abcdef are words, and stay whole"),
     seen("estimate", "everyone", "out", sum=["7.25"]),
 ]
-SIGHT = Sight(REPORT, REPORT.cohorts[0], Pages(9000, BY_S), Pages(3, BY_SERVER))
+OUTLINE = Outline(REPORT.number, "aggregator", REPORT.guarantee, REPORT.cohorts)
+SIGHT = Sight(OUTLINE, REPORT.cohorts[0], Pages(9000, BY_S), Pages(3, BY_SERVER), "masked")
 
 
-def printed(width: int) -> list[str]:
+def printed(width: int, sight: Sight = SIGHT) -> list[str]:
     text = io.StringIO()
-    print_sights([SIGHT], Console(file=text, width=width, color_system=None, soft_wrap=True))
+    print_sights([sight], Console(file=text, width=width, color_system=None, soft_wrap=True))
     return text.getvalue().splitlines()
 
 
 def rows() -> dict[str, list[str]]:
-    cells = [[cell.strip() for cell in line.split("│")] for line in printed(400)]
+    shown = printed(400)
+    cells = [[cell.strip() for cell in line.split("│")] for line in shown[: shown.index("")]]
     return {stage: rest for stage, *rest in cells if rest}
 
 
@@ -92,6 +97,38 @@ def test_the_batch_that_was_sent_stands_beside_what_the_server_read_in_it() -> N
         "",
         "to server, 1,234 B: survivors 60, sum 512",
         "values [0, 1, 2, 3, 4, 5, … 3 more], reason abcdef are words, and stay whole",
+    ]
+
+
+def test_the_parties_explanations_stand_below_word_for_word() -> None:
+    shown = "\n".join(printed(900))
+    assert shown.count("why it cannot know more") == 1
+    sentences = [sentence for step in STEPS for sentence in (step.client, step.intermediary, step.server)]
+    assert [one for one in sentences if one not in shown] == []
+    (explained,) = described(Wanted("first", 1, None, 3), [SIGHT])["explanations"]
+    assert explained["cohorts"] == [REPORT.cohorts[0].cohort]
+    assert [step["stage"] for step in explained["steps"]] == [step.stage for step in STEPS]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "columns"),
+    [
+        ("server", ["a client sent", "the aggregator saw"]),
+        ("aggregator", ["the server saw"]),
+    ],
+)
+def test_a_missing_party_has_no_column_and_a_reason(lacking: Party, columns: list[str]) -> None:
+    pages = (SIGHT.by_intermediary, None) if lacking == "server" else (None, SIGHT.by_server)
+    sight = Sight(OUTLINE, REPORT.cohorts[0], *pages, "masked", ((lacking, "no address was given for it"),))
+    shown = printed(400, sight)
+    assert [cell.strip() for cell in shown[1].split("│")] == ["stage", *columns]
+    (absence,) = [line for line in shown if "is missing" in line]
+    assert absence.startswith(f"the {lacking}'s column")
+    assert absence.endswith("is missing: no address was given for it")
+    (cohort,) = described(Wanted("first", 1, None, 3), [sight])["cohorts"]
+    assert cohort["missing"] == {lacking: "no address was given for it"}
+    assert [name for name in ("intermediary", "server") if cohort[name] is None] == [
+        "server" if lacking == "server" else "intermediary"
     ]
 
 

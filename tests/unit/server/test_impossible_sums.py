@@ -80,7 +80,7 @@ def test_all_0_and_all_1_with_noise_at_its_quantile_pass_and_one_step_more_does_
 
 
 def test_a_modulus_for_a_likelier_wrap_leaves_no_masked_sum_that_is_impossible() -> None:
-    """What a client can do there is bounded by the window that sums are decoded into, and by nothing else."""
+    """Only the window that sums are decoded into bounds the error that one client can cause there."""
     estimates = [opened(USUAL, residue(USUAL, steps)) for steps in range(USUAL.modulus)]
     room = USUAL.error(N).quantile(IMPOSSIBLE)
     assert -room < min(estimates) < 0 < N < max(estimates) < N + room

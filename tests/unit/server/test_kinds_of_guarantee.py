@@ -1,4 +1,4 @@
-"""Which kind of guarantee a run has, its rounds decide; how far a design shrinks is the only thing left to chance."""
+"""Tests of the kind of guarantee that a run has, which follows from the sizes of its rounds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the aggregator states is committed once, stage by stage; a list that lies ends its cohort."""
+"""Tests of the aggregator's statements: each is committed once, stage by stage; a list that lies ends its cohort."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What does not exist leaves nothing behind."""
+"""Tests that requests for unknown runs leave no state in the server."""
 
 import asyncio
 import secrets

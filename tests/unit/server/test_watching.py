@@ -1,4 +1,4 @@
-"""What a run shows of itself: transcripts, events, the ledger."""
+"""Tests of the public views of a run: transcripts, events, the ledger."""
 
 import re
 from typing import Any

@@ -338,7 +338,7 @@ def test_weights_travel_with_the_choice_and_are_absent_without() -> None:
 
 
 def test_a_policy_publishes_the_values_of_its_arms() -> None:
-    facts = RunFacts(arms=3, horizon=100, smallest=1, calibration="exact", noise=1.0)
+    facts = RunFacts(arms=3, horizon=100, smallest=1, calibration="exact", laplace_scale=1.0)
     policy = LinUcb.of(LinUcbSpec(name="linucb", features=2, batch=10, weights=[0.0, 0.5, 1.0]), facts)
     ask = policy.ask(100)
     assert ask is not None

@@ -40,8 +40,9 @@ def reach(statistic: ContextualSum, arms: list[int], seed: int) -> float:
         first, second = statistic.vectors(seen(contexts, rewards, arms))
         return -float(np.linalg.norm(first - second))
 
-    options = {"maxiter": 3000, "xatol": 1e-9, "fatol": 1e-12}
-    starts = rng.normal(size=(8, 2 * size + 2))
+    # Near a maximum an error of 1e-6 in the place is one of 1e-12 in the value.
+    options = {"maxiter": 3000, "xatol": 1e-6, "fatol": 1e-9}
+    starts = rng.normal(size=(4, 2 * size + 2))
     return max(-minimize(distance, start, method="Nelder-Mead", options=options).fun for start in starts)
 
 

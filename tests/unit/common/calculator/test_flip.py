@@ -1,4 +1,4 @@
-"""What changes for each party when one reward flips: the laws are those of the messages and sums that travel."""
+"""Tests of each party's view of one flipped reward: its laws are those of the messages and sums that travel."""
 
 import math
 from dataclasses import replace
@@ -91,10 +91,26 @@ def test_where_only_a_sum_is_released_its_two_laws_lie_exactly_the_promise_apart
     assert server.epsilon == pytest.approx(law_pair_epsilon(*server.laws, server.delta), rel=1e-9)
 
 
-def test_the_aggregator_and_a_sealed_shuffler_see_one_law_whatever_the_reward() -> None:
-    for name, party in (("distributed-polya", "aggregator"), ("shuffled-laplace", "shuffler")):
-        view = by_party(calibrated(name))[party]
-        assert (view.change, view.laws, view.epsilon) == ("nothing", None, 0.0)
+def test_a_sealed_shuffler_sees_one_law_whatever_the_reward() -> None:
+    view = by_party(calibrated("shuffled-laplace"))["shuffler"]
+    assert (view.change, view.laws, view.epsilon) == ("nothing", None, 0.0)
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if calibrated(name).via == "aggregator"])
+def test_the_aggregator_sees_the_sum_as_the_server_does_and_of_a_masked_number_nothing(name: str) -> None:
+    views = by_party(calibrated(name))
+    aggregator, server = views["aggregator"], views["server"]
+    seen = ("change", "laws", "step", "center", "epsilon", "delta", "how")
+    assert [getattr(aggregator, one) for one in seen] == [getattr(server, one) for one in seen]
+    assert "uniform modulo m with either reward" in aggregator.stays
+    assert ("trust the aggregator, too" in aggregator.why) == (server.change == "everything")
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_view_says_what_stays_the_same(name: str) -> None:
+    for view in flip_views(calibrated(name)):
+        assert view.stays.endswith(".")
+        assert (view.change == "nothing") == view.stays.startswith("All of it")
 
 
 def test_a_shuffler_of_bits_sees_the_message_itself() -> None:

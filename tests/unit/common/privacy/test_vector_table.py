@@ -25,7 +25,7 @@ EPSILON = 0.9
 
 REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
     ("shuffled-binomial", "paper"): ((20,), r"mechanism.epsilon = 0.9: would take \d+ bits a client and coordinate"),
-    ("shuffled-gaussian", "paper"): (DIMENSIONS, r"at most sqrt\(ln\(2/δ\)/B\)"),
+    ("shuffled-gaussian", "paper"): (DIMENSIONS, r"at most √\(ln\(2/δ\)/B\)"),
     ("relaxed-secagg-shuffle", "paper"): (DIMENSIONS, "must be exact"),
 }
 """By mechanism and calibration: for how many coordinates there is none at this size, and what is said. All else is."""

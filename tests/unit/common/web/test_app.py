@@ -1,4 +1,4 @@
-"""What every service promises around its own routes."""
+"""Tests of the promises that every service keeps around its own routes: problems, tokens, limits, health."""
 
 import asyncio
 import json
@@ -89,6 +89,14 @@ def test_a_problem_document_becomes_the_error_that_it_was(client: AsgiClient) ->
     error = from_document(answer.content, answer.status_code)
     assert isinstance(error, TooSmall)
     assert (error.got, error.need, error.detail) == (3, 5, answer.json()["detail"])
+
+
+def test_every_answer_forbids_a_browser_to_guess_its_type(client: AsgiClient) -> None:
+    paths = ["/", "/healthz", "/metrics", "/openapi.json", "/none", "/number/1", "/fails/down", "/fails/bug"]
+    for path in paths:
+        assert client.get(path).headers["x-content-type-options"] == "nosniff", path
+    refused = client.post("/outer", content=b"x", headers={"content-type": "text/plain"})
+    assert (refused.status_code, refused.headers["x-content-type-options"]) == (415, "nosniff")
 
 
 def test_unavailable_says_when_to_come_back(client: AsgiClient) -> None:

@@ -20,7 +20,10 @@ def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 20.0) -> tuple[bool, float]:
-    """Whether `act`, done in another thread while a request waits, was seen; and after how long."""
+    """Wait for a change that another thread makes, which then calls `act`.
+
+    Return True if the request saw the change, and the seconds that it waited.
+    """
     seen = threading.Event()
 
     def act_and_show() -> None:

@@ -11,7 +11,7 @@ from distrust.common.errors import BadParameter
 from distrust.lab.figures.draw import draw, exponent, figure
 from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.figures.sheet import DPI, LINES, styles
-from distrust.lab.sweep.cells import cell_digest, known_experiments, load_experiment
+from distrust.lab.sweep.cells import cell_digest, known_experiments, read_experiment
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell, Row
 from tests.support.published import drawn_from
@@ -31,7 +31,7 @@ def experiment(panels: tuple[float, ...] = (0.5, 2.0), **draw_: object) -> Exper
             "repetitions": 3,
             "points": POINTS,
             "run": {"horizon": 1000, "environment": WORLD},
-            "panels": [{"label": f"ε = {e}", "run": {"mechanism": {"name": "m", "epsilon": e}}} for e in panels],
+            "panels": [{"label": f"ε = {e}", "run": {"mechanism": {"name": "identity", "epsilon": e}}} for e in panels],
             "series": [{"label": "A"}, {"label": "A, exact"}],
             "draw": {"kind": "time-average", **draw_},
         }
@@ -243,7 +243,7 @@ def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
 
 @pytest.mark.parametrize("name", known_experiments())
 def test_title_and_note_of_every_figure_fit_its_paper(name: str) -> None:
-    shown = load_experiment(name).model_copy(update={"quick": True, "points": POINTS})
+    shown = read_experiment(name).model_copy(update={"quick": True, "points": POINTS})
     table = [row(p.label, s.label, 0, 1.0) for p, s in shown.all_pairs()]
     drawn = figure(shown, table)
     drawn.set_dpi(DPI)  # the letters' widths are whole pixels

@@ -11,7 +11,7 @@ from distrust.common.errors import BudgetExceeded
 from distrust.common.run.config import RunConfig
 from distrust.lab.figures.drawing import drawing
 from distrust.lab.run.run_file import parse_table
-from distrust.lab.sweep.cells import known_experiments, load_experiment
+from distrust.lab.sweep.cells import known_experiments, load_experiment, read_experiment
 from distrust.lab.sweep.experiment import Experiment, Overlay, merged
 from distrust.server.learner.learner import Learner
 
@@ -25,8 +25,8 @@ PURE, RENYI, ADVANCED = "Dist-DP-SE", "Dist-RDP-SE", "Dist-RDP-SE, advanced comp
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
-    with threadpool_limits(1):
-        return {name: load_experiment(name) for name in PAPERS}
+    """Experiments by name. That each of them can be played is tests/unit/lab/sweep/test_experiment.py's."""
+    return {name: read_experiment(name) for name in PAPERS}
 
 
 def test_every_figure_of_the_papers_is_there() -> None:

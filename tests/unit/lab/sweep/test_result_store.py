@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import BadParameter, Unavailable
 from distrust.lab.sweep import code
 from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.experiment import Experiment
@@ -102,5 +102,5 @@ def test_two_sweeps_never_write_in_one_folder(experiment: Experiment, tmp_path: 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_sentence(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(Unavailable, match=r"cannot write .*choose another --out"):
+    with pytest.raises(BadParameter, match=r"out = '.*': .*/file is no folder"):
         ResultStore(experiment, tmp_path / "file").__enter__()

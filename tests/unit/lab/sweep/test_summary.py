@@ -50,7 +50,7 @@ def test_runs_of_all_panels_count_for_their_series_and_the_largest_statement_sta
     other = row.model_copy(update={"panel": "narrow", "failure": 0.3, "best_dropped": True, "widths": 7})
     found = confidence([row, row, other, row.model_copy(update={"series": "public"})])
     assert [(one.series, one.failed.runs, one.stated) for one in found] == [("private", 3, 0.3), ("public", 1, 0.1)]
-    assert found[0].dropped.hits == 1
+    assert found[0].dropped == share(1, 3)
     assert found[0].widths == 2 * row.widths + 7
 
 
@@ -72,6 +72,13 @@ def test_the_table_of_failures_has_the_batches_that_noise_left_indefinite_where_
         Console(file=text, width=200).print(confidence_table(rows))
         assert ("indefinite" in text.getvalue()) == shown
         assert not shown or text.getvalue().splitlines()[1].split()[-1] == "5"
+
+
+def test_a_series_of_contextual_runs_has_no_best_arm_and_a_greedy_one_no_widths(row: Row) -> None:
+    contextual = row.model_copy(update={"best": None, "widths": 9, "width_failures": 2})
+    greedy = contextual.model_copy(update={"widths": 0, "width_failures": 0, "failure": None})
+    assert confidence([contextual])[0].cells() == ("private", "", "1/1 [0.005, 1.000]", "0.1", "not refuted", "2 of 9")
+    assert confidence([greedy])[0].cells() == ("private", "", "", "", "nothing stated", "no widths")
 
 
 def test_a_single_run_has_no_spread(row: Row) -> None:

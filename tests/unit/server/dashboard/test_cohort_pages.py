@@ -17,9 +17,10 @@ from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StatementList
+from distrust.common.messages.steps import STEPS
+from distrust.common.web.problems import bad_fields
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
-from distrust.server.dashboard.parties import STEPS
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config, serve
@@ -110,7 +111,9 @@ def test_the_pictures_of_a_flipped_reward_are_the_mechanisms_laws(tmp_path: Path
         assert chart is None or str(chart) in page
     shown = words(page)
     epsilon = report["guarantee"]["epsilon"]
-    assert "Nothing changes: both rewards give one and the same law." in shown
+    for view in views:
+        assert f"{view.sees} Stays the same: {view.stays} Changes: " in shown
+    assert "Changes: the law of the sum moves by one reward." in shown
     assert f"ε ≤ {epsilon:.4g}: what it sees is at most e^{epsilon:.4g}" in shown
     assert f"each of the {mechanism.modulus:,} numbers has the probability 1/{mechanism.modulus:,}" in shown
 
@@ -153,6 +156,24 @@ def test_the_address_that_readers_get_is_an_origin_without_a_password() -> None:
     for bad in ("http://a; script-src *", "http://a/path", "http://me@a", "*"):
         with pytest.raises(ValidationError):
             ServerSettings(aggregator_readers_url=bad)
+
+
+def test_settings_are_shown_and_refused_without_the_passwords_of_their_addresses() -> None:
+    secret = "s3cr@t:/?#"
+    url = f"http://me:{secret}@shuffler:8702"
+    database = f"postgresql://distrust:{secret}@db.example/server?password={secret}&x=1"
+    settings = ServerSettings(shuffler_url=url, database=database)
+    for shown in (repr(settings), str(settings), f"{settings!r:>9}"):
+        assert "s3cr" not in shown
+        assert "http://me:***@shuffler:8702" in shown
+        assert "postgresql://distrust:***@db.example/server?password=***&x=1" in shown
+    assert settings.shuffler_url == url
+    for long in ("", "x" * 100):
+        with pytest.raises(ValidationError) as caught:
+            ServerSettings(aggregator_url=f"htp://me:{long}{secret}@a")
+        refused = bad_fields(caught.value, ServerSettings).detail
+        assert "aggregator_url = 'htp://me:***@a'" in refused
+        assert "s3cr" not in refused
 
 
 def test_the_stairs_of_a_picture_are_the_laws_exact_probabilities() -> None:

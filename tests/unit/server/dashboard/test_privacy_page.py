@@ -3,6 +3,7 @@
 import html
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 
 from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import MechanismFigures, labelled, report_on, six_digits
+from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.mechanisms import MECHANISMS
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.dashboard import calculator
-from distrust.server.dashboard.calculator import DEFAULTS, OneAtATime, question
+from distrust.server.dashboard.calculator import DEFAULTS, CpuAccount, OneAtATime, question
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 
@@ -118,6 +119,50 @@ def test_every_mechanism_is_on_the_page_and_takes_the_pages_fields() -> None:
         found, query = question(DEFAULTS | {"mechanism": name, "n": "40"})
         assert found == name
         query.spec(name, "exact")
+
+
+def test_readers_get_a_burst_of_cpu_and_then_its_share_and_the_operator_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    account = CpuAccount(2.0, 0.1, lambda: now[0])
+    account.spend(1.5)
+    account.check()
+    account.spend(3.5)  # it may be overdrawn by what was begun in time: 3 s
+    with pytest.raises(Unavailable, match="try again in 31 s"):
+        account.check()
+    now[0] = 30.0
+    with pytest.raises(Unavailable, match="try again in 1 s"):
+        account.check()
+    now[0] = 31.0
+    account.check()
+    now[0] = 1e6  # it holds no more than the burst
+    account.check()
+    account.spend(2.0)
+    with pytest.raises(Unavailable):
+        account.check()
+    monkeypatch.setattr(calculator, "_readers", account)
+    asked = {"n": "61", "epsilon": "0.77"}
+    with server(tmp_path, calculator="open") as client:
+        assert "use `distrust privacy` on your own machine" in html.unescape(client.get("/privacy", params=asked).text)
+        assert 'data-calibration="exact"' in client.get("/privacy", params=asked, headers=OPERATOR).text
+        assert 'data-calibration="exact"' in client.get("/privacy", params=asked).text  # kept: it costs no more
+
+
+def test_a_question_that_is_refused_in_the_end_is_paid_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(name: str, query: PrivacyQuery) -> Report:
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+        raise BadParameter("epsilon", query.epsilon, f"is too small for {name}")
+
+    monkeypatch.setattr(calculator, "report_on", refusing)
+    account = CpuAccount(0.01, 0.0001)
+    name, query = question(DEFAULTS | {"n": "62"})
+    with pytest.raises(BadParameter):
+        calculator.answered(name, query, account)
+    with pytest.raises(Unavailable):
+        calculator.answered(name, query, account)
 
 
 def test_one_value_is_computed_at_a_time_and_those_beyond_the_places_are_refused() -> None:

@@ -239,10 +239,11 @@ def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "stage"), [("distributed-polya", "keys or shares"), ("local-laplace-discrete", "report")]
+    ("mechanism", "stage", "via"),
+    [("distributed-polya", "keys or shares", "aggregator"), ("local-laplace-discrete", "report", "shuffler")],
 )
 def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
-    tmp_path: Path, mechanism: str, stage: str
+    tmp_path: Path, mechanism: str, stage: str, via: str
 ) -> None:
     harness = ServerHarness(tmp_path, InMemoryIntermediaries())
     harness.service.create(config(mechanism={"name": mechanism, "epsilon": 2.0}))
@@ -255,13 +256,18 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     (first, second, _) = harness.service.active_run("demo").pending()
     harness.database.close()
     with playing(tmp_path) as client:
-        shown = words(client.get("/runs/demo").text)
+        page = client.get("/runs/demo")
+        shown = words(page.text)
         joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
     assert joined == 3
+    # What only the intermediary knows is for the reader's browser to ask, there and nowhere else.
+    address = {"aggregator": "http://127.0.0.1:8703", "shuffler": "http://127.0.0.1:8702"}[via]
+    assert f"connect-src 'self' {address};" in page.headers["content-security-policy"]
+    ask = f"ask the {via} ask the {via}"
     channel = first.channel
     shares = f" {channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
-    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {first.minimum}{shares}" in shown
-    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {second.minimum}{shares}" in shown
+    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {ask} {first.minimum}{shares}" in shown
+    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {ask} {second.minimum}{shares}" in shown
     assert "No client has asked for a ticket yet" not in shown
 
 

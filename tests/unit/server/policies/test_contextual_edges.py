@@ -65,9 +65,11 @@ def test_one_feature_and_more_features_than_clients_are_learned_with_finite_numb
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 def test_least_squares_refuses_more_features_than_clients_and_learns_one(calibration: str) -> None:
     words = LOUD + f'\ncalibration = "{calibration}"'
-    why = r"policy\.features = 30: the horizon has 12 clients, and 30 features need as many"
+    why = r"environment\.dimension = 30: the horizon has 12 clients, and 30 features need as many"
     with pytest.raises(BadParameter, match=why):
         in_process.run(run_file("ldp-ols", words, "arms = 3\ndimension = 30", 12))
+    with pytest.raises(BadParameter, match=r"policy\.features = 30: the horizon has 12 clients"):  # as it was written
+        in_process.run(run_file("ldp-ols", words, "arms = 3\ndimension = 30", 12, more="features = 30"))
     for mechanism in (QUIET, words):
         words = mechanism.replace("epsilon = 1.0", "epsilon = 0.9")  # GLB's constants end below 1
         for rule in rules(run_file("ldp-ols", words, "arms = 3\ndimension = 1", 12)):

@@ -1,4 +1,4 @@
-"""What tells the policies of successive elimination apart: their batches, their widths, what they remember."""
+"""Tests of the differences between the policies of successive elimination: batches, widths, memory of past data."""
 
 import math
 from typing import Literal
@@ -137,7 +137,7 @@ def test_the_pooled_width_counts_the_noise_of_every_batch() -> None:
 
 
 def test_the_share_of_vb_sdp_ae_does_not_depend_on_who_is_left() -> None:
-    """How many arms are active depends on the data that are pooled, so the union is over all of them."""
+    """The number of active arms depends on the pooled data, so the union bound is over all arms."""
     policy = VbSdpAe(arms=4, first_batch=6)
     tell(policy, [0.9, 0.9, 0.1, 0.1])
     tell(policy, [0.9, 0.9, 0.1, 0.1])

@@ -39,7 +39,7 @@ seed = 11
 
 
 def facts(calibration: str = "exact", horizon: int = 1000) -> RunFacts:
-    return RunFacts(arms=3, horizon=horizon, smallest=1, calibration=calibration, noise=0.0)  # type: ignore[arg-type]
+    return RunFacts(arms=3, horizon=horizon, smallest=1, calibration=calibration, laplace_scale=0.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

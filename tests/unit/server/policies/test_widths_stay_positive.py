@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.messages.policy import PolicySpec
-from distrust.common.messages.policy_spec import LEAST_BETA, ArmSpec
+from distrust.common.messages.policy import AnyPolicySpec
+from distrust.common.messages.policy_spec import LEAST_BETA, PolicySpec
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.linear.phases import LEAST_PRINTED
 from tests.support.laws import Laplace, Normal
 
-SPECS: TypeAdapter[ArmSpec] = TypeAdapter(PolicySpec)
+SPECS: TypeAdapter[PolicySpec] = TypeAdapter(AnyPolicySpec)
 LINEAR = ("dp-dpe", "dp-pe", "almost-free")
 OPEN = {"min_value": 0, "max_value": 1, "exclude_min": True, "exclude_max": True}
 ROUNDS = 40  # more than any policy but UCB1 plays until T = 10⁹

@@ -1,0 +1,298 @@
+"""Reads a run's cohorts and the parties' transcripts: over HTTP, or from the databases of a stack that is stopped."""
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+from pydantic import ConfigDict
+
+from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
+from distrust.common.messages.cohort import Cohort, Via
+from distrust.common.messages.status import CohortEntry, CohortList, CohortView, Transcript, TranscriptEntry
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.wire import Message
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.stack import Urls, running_stack
+
+if TYPE_CHECKING:
+    from distrust.common.database import StoredDatabase
+    from distrust.common.intermediary.service import Intermediary
+    from distrust.common.run.config import RunConfig
+    from distrust.common.web.client import Peer
+    from distrust.server.transcript import SealKey
+
+Party = Literal["server", "shuffler", "aggregator"]
+INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
+
+PAGE = 500
+EVERY = 2**53  # messages: more than any transcript has
+TOKENS = {"server": ("operator", "--token-file")}
+"""Whose token opens a party's transcript, and the option that names its file."""
+
+INSPECTORS = ("inspector", "--inspector-token-file")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Choice of transcripts to show. `limit`: messages of each stage and direction."""
+
+    run: str
+    round: int
+    cohort: str | None
+    limit: int
+
+
+def wanted_of(run: str, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
+    """Return a choice. Without a round it is that in the cohort's name, RUN.ROUND.ARM.ATTEMPT, else the first."""
+    parts = (cohort or "").rsplit(".", 3)[1:]
+    named = int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
+    return Wanted(run, round_number or named, cohort, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A round: its number, its cohorts, their intermediary and the weakest of their guarantees.
+
+    guarantee  None where no server is asked. Then the cohorts are as their intermediary lists them.
+    """
+
+    number: int
+    via: Via
+    guarantee: Guarantee | None
+    cohorts: list[CohortView] | list[CohortEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """One party's messages of a cohort: those to show, and how many there are in all."""
+
+    total: int
+    messages: list[TranscriptEntry]
+
+
+class Parties(Protocol):
+    """The parties of a run, as one reader reaches them.
+
+    missing  by party, why its messages are not shown.
+    """
+
+    missing: dict[Party, str]
+
+    async def outline(self, wanted: Wanted) -> Outline:
+        """Return a round. Raises WrongCohort for an unknown run or round."""
+        ...
+
+    async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
+        """Return the first messages of each stage; None for a party that is missing."""
+        ...
+
+    async def terms(self, party: Via, wanted: Wanted, cohort: str) -> Cohort:
+        """Return a cohort as it was opened. Raises WrongCohort."""
+        ...
+
+
+class _Carrier(Message):
+    model_config = ConfigDict(extra="ignore")
+
+    via: Via
+
+
+class _Report(Message):
+    """The part of a `RoundReport` that is shown. Reading the mechanism itself would import all mechanisms."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    number: int
+    mechanism: _Carrier
+    guarantee: Guarantee
+    cohorts: list[CohortView]
+
+
+class Services:
+    """Services that are up, by their addresses; any of them may be missing. Use it in an `async with` block."""
+
+    def __init__(self, urls: Urls) -> None:
+        from distrust.common.web.client import Http, Patience  # noqa: PLC0415 - a stopped stack is read without it
+
+        self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0))
+        self.missing: dict[Party, str] = {}
+        everyone: tuple[Party, ...] = (*INTERMEDIARIES, "server")
+        for party in everyone:
+            if not getattr(urls, party):
+                self.missing[party] = f"no address was given for it (--{party})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def outline(self, wanted: Wanted) -> Outline:
+        """Return a round as the server reports it; without a server, as an intermediary lists its cohorts.
+
+        Raises WrongCohort; Unauthorized for a list of cohorts without the operator's token.
+        """
+        if self._urls.server:
+            path = f"/v1/runs/{wanted.run}/rounds/{wanted.round}"
+            report = await self._peer("server", self._urls.token).get(path, _Report)
+            return Outline(report.number, report.mechanism.via, report.guarantee, report.cohorts)
+        called = [party for party in INTERMEDIARIES if party not in self.missing]
+        for party in called:
+            listed = await self._peer(party, self._urls.token).get("/v1/cohorts", CohortList)
+            cohorts = [one for one in listed.cohorts if (one.run, one.round) == (wanted.run, wanted.round)]
+            if cohorts:
+                return Outline(wanted.round, party, None, cohorts)
+        where = f"round {wanted.round} of run {wanted.run}"
+        raise WrongCohort(f"no cohort of {where} is known to the {' or the '.join(called)}")
+
+    async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
+        """Return the first messages of each stage; None for a party without an address, or without its token."""
+        if party in self.missing:
+            return None
+        server = party == "server"
+        token = self._urls.token if server else self._urls.inspector
+        path = f"/v1/runs/{wanted.run}/cohorts/{cohort}/messages" if server else f"/v1/cohorts/{cohort}/messages"
+        try:
+            return await self._read(self._peer(party, token), path, wanted.limit)
+        except Unauthorized:
+            if token is not None:
+                raise
+        whose, option = TOKENS.get(party, INSPECTORS)
+        self.missing[party] = f"it wants the {whose}'s token, and none was given ({option})"
+        return None
+
+    async def terms(self, party: Via, _wanted: Wanted, cohort: str) -> Cohort:
+        """Return a cohort as it was opened at its intermediary. Raises WrongCohort, BadParameter without an address."""
+        if party in self.missing:
+            raise BadParameter(party, None, f"give the {party}'s address: it holds the clients' messages of this run")
+        return await self._peer(party, None).get(f"/v1/cohorts/{cohort}/terms", Cohort)
+
+    async def _read(self, peer: "Peer", path: str, most: int) -> Pages:
+        """Read a whole transcript, page by page."""
+        shown, total, counts = [], 0, Counter[tuple[str, str]]()
+        after: int | None = 0
+        while after is not None:
+            page = await peer.get(path, Transcript, {"after": after, "limit": PAGE})
+            shown += first_of_each(page.messages, most, counts).messages
+            total, after = page.total, page.next
+        return Pages(total, shown)
+
+    def _peer(self, party: Party, token: str | None) -> "Peer":
+        return self._http.peer(getattr(self._urls, party), token)
+
+
+def first_of_each(entries: Iterable[TranscriptEntry], most: int, counts: Counter[tuple[str, str]]) -> Pages:
+    """Return the first `most` entries of every stage and direction. counts: those before, which it adds to."""
+    kept, total = [], 0
+    for entry in entries:
+        kind = entry.stage, entry.direction
+        counts[kind] += 1
+        total += 1
+        kept += [entry] if counts[kind] <= most else []
+    return Pages(total, kept)
+
+
+class StoredParties:
+    """The databases of a local stack that does not run, read by the services' own code as they stand.
+
+    Nothing is written or locked, and no process is started. Only a user who may read the files gets anything.
+
+    Raises  BadParameter for a folder without a server's database, or with one that this user may not read.
+    """
+
+    def __init__(self, data_dir: DataDir) -> None:
+        from distrust.server.store import VERSION, Store  # noqa: PLC0415 - a running stack is asked without it
+
+        self._data_dir = data_dir
+        self.missing: dict[Party, str] = {}
+        path = data_dir.file("server")
+        if not path.exists():
+            raise BadParameter("data", str(data_dir.path), "no server's database is there: nothing has run on it")
+        if not os.access(path, os.R_OK):
+            raise BadParameter("data", str(data_dir.path), f"{path.name} may be read by its owner only")
+        self._store: Store = Store(_stored(path, VERSION))
+        self._configs: dict[str, RunConfig] = {}
+        self._services: dict[Via, Intermediary | None] = {}
+
+    async def outline(self, wanted: Wanted) -> Outline:
+        """Return a round as the server stored it. Raises WrongCohort, RunFailed."""
+        from distrust.server.transcript import stored_round  # noqa: PLC0415
+
+        found = stored_round(self._store, self._config(wanted.run), wanted.round)
+        return Outline(found.number, found.via, found.guarantee, found.cohorts)
+
+    async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
+        """Return the first messages of each stage; None for an intermediary whose database is not here."""
+        from distrust.server.transcript import stored_transcript  # noqa: PLC0415
+
+        if party == "server":
+            config = self._config(wanted.run)
+            whole = stored_transcript(self._store, self._key, config, cohort, after=0, limit=EVERY)
+            return first_of_each(whole.messages, wanted.limit, Counter())
+        if party not in self._services:
+            self._services[party] = self._intermediary(party)
+        service = self._services[party]
+        return None if service is None else Pages(*service.stored_sample(cohort, wanted.limit))
+
+    async def terms(self, _party: Via, wanted: Wanted, cohort: str) -> Cohort:
+        """Return a cohort as the server opened it. Raises WrongCohort."""
+        from distrust.server.transcript import stored_cohort  # noqa: PLC0415
+
+        return stored_cohort(self._store, wanted.run, cohort)
+
+    def _config(self, run: str) -> "RunConfig":
+        from distrust.server.transcript import stored_config  # noqa: PLC0415
+
+        if run not in self._configs:
+            self._configs[run] = stored_config(self._store, run)
+        return self._configs[run]
+
+    @cached_property
+    def _key(self) -> "SealKey":
+        from distrust.server.keys import load_keys  # noqa: PLC0415
+
+        path = self._data_dir.file("server").with_suffix(".keys")
+        return load_keys(path).seal if path.exists() else None
+
+    def _intermediary(self, party: Via) -> "Intermediary | None":
+        """Return an intermediary's service over its database; None, with the reason in `missing`, without one."""
+        from distrust.common.intermediary.stages import SystemClock  # noqa: PLC0415
+        from distrust.common.intermediary.store import VERSION  # noqa: PLC0415
+
+        path = self._data_dir.file(party)
+        if not path.exists() or not os.access(path, os.R_OK):
+            lacks = "may be read by its owner only" if path.exists() else "is not there"
+            self.missing[party] = f"its database {path} {lacks}"
+            return None
+        if party == "aggregator":
+            from distrust.aggregator.service import Aggregator  # noqa: PLC0415
+
+            return Aggregator(_stored(path, VERSION), SystemClock())
+        from distrust.shuffler.service import Shuffler  # noqa: PLC0415
+
+        return Shuffler(_stored(path, VERSION), SystemClock())
+
+
+def _stored(path: Path, version: int) -> "StoredDatabase":
+    from distrust.common.database import StoredDatabase  # noqa: PLC0415
+
+    return StoredDatabase(path, version)
+
+
+@asynccontextmanager
+async def reached(where: Urls | DataDir) -> AsyncIterator[Parties]:
+    """Yield the parties at these addresses; of a folder its running services, or else its databases."""
+    urls = where if isinstance(where, Urls) else running_stack(where)
+    if urls is not None:
+        async with Services(urls) as services:
+            yield services
+    elif isinstance(where, DataDir):
+        yield StoredParties(where)

@@ -1,0 +1,129 @@
+// What only the intermediary knows of an open cohort: its stage, the clients that are still there, the deadline. The
+// reader's browser asks the intermediary itself, with the reader's token. Texts are set as text: nothing is markup.
+
+const SOONEST = 2000; // ms between two questions
+const REST = 4; // times as long as the last answer took, so that a reader takes a fifth of the service's time at most
+const RETRY = 10000; // ms after a question without an answer
+const MOST = 40; // cohorts in one answer: as many as a run's page lists
+const FIRST_STAGES = ["keys", "report"];
+
+const live = document.getElementById("live");
+const form = document.getElementById("standing");
+const { party, origin, run, guarded } = form.dataset;
+const field = form.querySelector("input");
+const told = form.querySelector(".told");
+const kept = `distrust.operator.${origin}`;
+
+let token = sessionStorage.getItem(kept) ?? (guarded ? null : ""); // null: the reader has given none
+let standings = null; // cohort: its entry of the last answer
+let since = 0; // when that answer came
+let why = "needs its token"; // there is no answer
+let timer = 0;
+
+function rows() {
+  return [...live.querySelectorAll("[data-cohort]")];
+}
+
+async function ask() {
+  clearTimeout(timer);
+  if (token === null || live.querySelector("[data-over]")) return;
+  let pause = SOONEST;
+  if (document.visibilityState === "visible" && rows().length) {
+    const began = performance.now();
+    pause = (await look()) ? Math.max(SOONEST, REST * (performance.now() - began)) : RETRY;
+    fill();
+  }
+  clearTimeout(timer);
+  timer = setTimeout(ask, pause);
+}
+
+async function look() {
+  const before = standings;
+  standings = null;
+  try {
+    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    const address = `${origin}/v1/cohorts?open=true&limit=${MOST}&run=${encodeURIComponent(run)}`;
+    const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+    if (answer.status === 401) return refuse();
+    if (!answer.ok) return fail("refused", `The ${party} refused: HTTP ${answer.status}.`);
+    const { cohorts } = await answer.json();
+    if (!Array.isArray(cohorts) || !cohorts.every(legible)) return fail("unreadable", `What the ${party} answered cannot be read.`);
+    standings = new Map(cohorts.map((one) => [one.cohort, one]));
+  } catch {
+    return fail("no answer", `No answer from ${origin} that this page may read. Is the ${party} running, and does its DISTRUST_DASHBOARD_ORIGIN name ${location.origin}?`);
+  }
+  since = performance.now();
+  why = "";
+  say(`The ${party} tells how the open cohorts stand.`);
+  if (token) sessionStorage.setItem(kept, token);
+  // The server's part of the page follows: it hears of stages later, and of tickets no more often than it is asked.
+  if (rows().some((row) => moved(before?.get(row.dataset.cohort), standings.get(row.dataset.cohort), row))) live.dispatchEvent(new Event("stale"));
+  return true;
+}
+
+function moved(old, entry, row) {
+  return old?.stage !== entry?.stage || entry?.answered > Number(row.dataset.joined);
+}
+
+function legible(one) {
+  const numbers = [one?.clients, one?.answered ?? 0, one?.alive ?? 0, one?.seconds_left ?? 0];
+  return typeof one?.cohort === "string" && typeof one.stage === "string" && numbers.every(Number.isFinite);
+}
+
+function refuse() {
+  token = null;
+  sessionStorage.removeItem(kept);
+  return fail("token refused", `The ${party} refused this token. It wants the operator's token, and not the inspector's.`);
+}
+
+function fail(short, text) {
+  why = short;
+  say(text, true);
+  return false;
+}
+
+function say(text, bad = false) {
+  if (told.textContent !== text) told.textContent = text;
+  told.classList.toggle("bad", bad);
+}
+
+function fill() {
+  const shown = rows();
+  form.hidden = !shown.length;
+  for (const row of shown) {
+    const entry = standings?.get(row.dataset.cohort);
+    const absent = why || "not open there";
+    if (entry) set(row, "stage", entry.stage);
+    set(row, "alive", entry ? alive(entry, Number(row.dataset.joined)) : absent);
+    set(row, "deadline", entry ? deadline(entry) : absent);
+  }
+}
+
+// An intermediary knows no slot before its first message. So a first stage counts slots without a ticket as alive.
+function alive(entry, joined) {
+  if (entry.alive === undefined) return "–";
+  if (!FIRST_STAGES.includes(entry.stage)) return entry.alive.toLocaleString("en");
+  return (Math.max(joined, entry.answered ?? 0) - (entry.clients - entry.alive)).toLocaleString("en");
+}
+
+function deadline(entry) {
+  if (entry.seconds_left === undefined) return "–";
+  const left = Math.ceil(entry.seconds_left - (performance.now() - since) / 1000);
+  return left > 0 ? `in ${left.toLocaleString("en")} s` : "now";
+}
+
+function set(row, fact, text) {
+  const cell = row.querySelector(`[data-fact=${fact}]`);
+  if (cell && cell.textContent !== text) cell.textContent = text;
+}
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = field.value.trim();
+  ask();
+});
+live.addEventListener("swapped", fill);
+setInterval(fill, 1000); // the deadlines run down
+field.value = token ?? "";
+fill();
+ask();

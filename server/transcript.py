@@ -1,0 +1,278 @@
+"""Shows what the server stored of a cohort: its messages, its state and its round, without the run's learner.
+
+The service answers with it, and `distrust inspect` reads a stopped server's database with it.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Literal
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import TypeAdapter
+
+from distrust.common.bandit.decisions import Decision
+from distrust.common.crypto.seal import open_record, sealed_size
+from distrust.common.errors import BadMessage, RunFailed, WrongCohort
+from distrust.common.mechanisms import AnyMechanism, Mechanism
+from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords, Via
+from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry
+from distrust.common.modular import unpack
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.run.config import RunConfig
+from distrust.server.analyzer import ones_by_label
+from distrust.server.learner.rounds import (
+    SEEDED,
+    CohortPlan,
+    LostCohort,
+    ReleasedCohort,
+    RoundRecord,
+    promise_to_survivors,
+    round_guarantee,
+)
+from distrust.server.policies.base import Ask
+from distrust.server.store import CohortRow, GrantRow, RunRow, Store, UnreadRun
+
+View = dict[str, str | int | float | bool | list[int] | list[str]]
+
+SealKey = X25519PrivateKey | None
+"""The server's key, which opens sealed records; None where its key file is not at hand."""
+
+MOST_VALUES = 1000  # decoded values in one view
+PREFIX = 64  # bytes shown in hex
+SIGNATURE = 64  # bytes
+
+
+_decisions: TypeAdapter[Decision] = TypeAdapter(Decision)
+_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """A round of a run as the store has it.
+
+    via        the intermediary of its cohorts.
+    guarantee  the weakest of its cohorts', as in a `RoundReport`.
+    cohorts    those that were opened, attempt after attempt; a cohort that was only planned is not stored.
+    """
+
+    number: int
+    via: Via
+    guarantee: Guarantee
+    cohorts: list[CohortView]
+
+
+def stored_config(store: Store, run: str) -> RunConfig:
+    """Return a run's configuration. Raises WrongCohort for an unknown run, RunFailed for one that cannot be read."""
+    for row in store.runs():
+        if isinstance(row, UnreadRun) and row.run == run:
+            raise RunFailed(f"run {run} failed: its stored configuration is refused: {row.why}")
+        if isinstance(row, RunRow) and row.config.run == run:
+            return row.config
+    raise WrongCohort(f"run {run} is not known here")
+
+
+def stored_round(store: Store, config: RunConfig, number: int) -> StoredRound:
+    """Return a round by the terms of its cohorts: no policy is asked, and nothing is planned again.
+
+    Raises WrongCohort for a round without an open or ended cohort.
+    """
+    rows = store.cohorts(config.run, number)
+    if not rows:
+        raise WrongCohort(f"round {number} of run {config.run} has not begun")
+    messages = [stored_cohort(store, config.run, cohort) for cohort in rows]
+    plans = sorted(map(_plan, messages), key=lambda plan: (plan.attempt, plan.arm or 0))
+    ended = ((plan.arm, store.outcome(plan.cohort)) for plan in plans)
+    decision = _decisions.validate_json(json.dumps(json.loads(messages[0].terms)["decision"]))
+    record = RoundRecord(
+        number,
+        Ask(number, (), 0.0, decision),
+        {plan.clients: plan.mechanism for plan in plans},
+        {plan.clients: plan.minimum for plan in plans},
+        tuple(plans),
+        {arm: outcome for arm, outcome in ended if isinstance(outcome, ReleasedCohort)},
+    )
+    views = [cohort_view(record, plan, rows[plan.cohort], store) for plan in plans]
+    return StoredRound(number, messages[0].via, round_guarantee(config, record), views)
+
+
+def stored_cohort(store: Store, run: str, cohort: str) -> Cohort:
+    """Return a cohort of a run as it was opened. Raises WrongCohort."""
+    message = store.cohort_message(cohort)
+    if message is None or message.run != run:
+        raise WrongCohort(f"no cohort {cohort} here")
+    return message
+
+
+def stored_transcript(
+    store: Store, key: SealKey, config: RunConfig, cohort: str, *, after: int, limit: int
+) -> Transcript:
+    """Return a page of the server's transcript, as `cohort_transcript` does, by the cohort's own terms."""
+    message, seeded = stored_cohort(store, config.run, cohort), config.unsafe is not None
+    return cohort_transcript(store, key, message, _plan(message).mechanism, seeded=seeded, after=after, limit=limit)
+
+
+def _plan(message: Cohort) -> CohortPlan:
+    """Return the plan of a cohort that was opened. Its name is RUN.ROUND.ARM.ATTEMPT."""
+    terms = json.loads(message.terms)
+    return CohortPlan(
+        cohort=message.cohort,
+        arm=terms["arm"],
+        clients=message.clients,
+        attempt=int(message.cohort.rpartition(".")[2]),
+        minimum=message.minimum,
+        mechanism=_mechanisms.validate_json(json.dumps(terms["mechanism"])),
+    )
+
+
+def cohort_view(record: RoundRecord, plan: CohortPlan, row: CohortRow | None, store: Store) -> CohortView:
+    """Return one cohort of a round. row: None while it is only planned."""
+    state: CohortState = "planned" if row is None else row.state
+    released = record.released.get(plan.arm) if state == "released" else None
+    return CohortView(
+        cohort=plan.cohort,
+        arm=plan.arm,
+        attempt=plan.attempt,
+        clients=plan.clients,
+        granted=0 if row is None else row.granted,
+        state=state,
+        survivors=released.survivors if released else None,
+        lost=row.lost if row is not None else None,
+        estimate=released.sum if released else None,
+        counts=released.counts if released else None,
+        liars=released.liars if released else [],
+        disputes=released.disputes if released else 0,
+        reason=_reason(plan.cohort, store) if state == "aborted" else None,
+    )
+
+
+def _reason(cohort: str, store: Store) -> str | None:
+    outcome = store.outcome(cohort)
+    return outcome.reason if isinstance(outcome, LostCohort) else None
+
+
+def cohort_transcript(
+    store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
+) -> Transcript:
+    """Return the server's transcript of one cohort, in order: messages `after` … `after` + `limit` - 1.
+
+    The messages are the cohort that it opened, tickets, statements, the batch, and the estimate or the loss.
+
+    seeded  whether the run's noise comes from a seed.
+    """
+    makers = _makers(store, key, cohort, mechanism, seeded=seeded)
+    messages = [make(number) for number, make in list(enumerate(makers))[after : after + limit]]
+    following = after + limit if after + limit < len(makers) else None
+    return Transcript(party="server", cohort=cohort.cohort, total=len(makers), next=following, messages=messages)
+
+
+def _makers(
+    store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
+) -> list[Callable[[int], TranscriptEntry]]:
+    """Return a function for each message, so that only the requested page is decoded."""
+    makers: list[Callable[[int], TranscriptEntry]] = [lambda number: _opening(number, cohort)]
+    makers += [partial(_tickets, row) for row in store.cohort_grants(cohort.cohort)]
+    makers += [partial(_statement, one) for one in store.statements(cohort.cohort)]
+    answer, outcome = store.batch(cohort.cohort), store.outcome(cohort.cohort)
+    if answer is not None and answer.batch is not None:
+        batch = answer.batch
+        makers.append(lambda number: _batch(number, cohort, batch, mechanism, key))
+    if isinstance(outcome, ReleasedCohort):
+        makers.append(lambda number: _estimate(number, outcome, mechanism, seeded=seeded))
+    elif outcome is not None:
+        makers.append(lambda number: _entry(number, "in", cohort.via, "aborted", b"", {"reason": outcome.reason}))
+    return makers
+
+
+def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
+    view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
+    channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
+    view |= {name: value for name, value in channel.items() if value is not None}
+    if isinstance(cohort.channel, AssignedRecords):
+        assigned = cohort.channel.deal
+        view |= {"actions": assigned.actions[:MOST_VALUES], "times": assigned.times[:MOST_VALUES]}
+    return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
+
+
+def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
+    """Return an entry of granted slots, without signatures.
+
+    A ticket that was not used yet would still admit a client.
+    """
+    view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
+    size = SIGNATURE * row.count
+    return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
+
+
+def _statement(statement: Statement, number: int) -> TranscriptEntry:
+    """Return an entry of a statement. The server can only tell whether two digests are equal."""
+    view: View = {"statement": statement.digest.hex()}
+    return _entry(number, "in", "aggregator", statement.stage, statement.digest, view)
+
+
+def _estimate(number: int, outcome: ReleasedCohort, mechanism: Mechanism, *, seeded: bool) -> TranscriptEntry:
+    view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
+    view |= {} if outcome.counts is None else {"by_action": outcome.counts[:MOST_VALUES]}
+    view["privacy"] = SEEDED if seeded else promise_to_survivors(mechanism, outcome.survivors)
+    return _entry(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
+
+
+def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> TranscriptEntry:
+    view: View = {"survivors": batch.survivors, "kind": batch.content.kind}
+    try:
+        view |= _content(cohort, batch, mechanism, key)
+    except BadMessage as error:
+        view |= {"refused": error.detail}
+    return _entry(number, "in", cohort.via, "batch", batch.content.body, view)
+
+
+def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> View:
+    """Return the readable part of a batch: a sum, unlinked records in random order, or counts of ones."""
+    content, channel = batch.content, cohort.channel
+    if isinstance(content, ModularSum):
+        total = unpack(content.body, mechanism.modulus, mechanism.dimension)
+        return {"modulus": mechanism.modulus, "sum": total[:MOST_VALUES].tolist()}
+    if isinstance(content, PermutedBits) and isinstance(channel, LabelledBits):
+        counts = ones_by_label(content.body, channel, batch.survivors)[:MOST_VALUES].tolist()
+        return {"bits": batch.survivors * channel.width, "ones": counts}
+    if isinstance(content, Records) and isinstance(channel, Sealed):
+        return {"records": content.count, "values": _values(cohort, channel, content.body, mechanism, key)}
+    if isinstance(content, GroupedRecords) and isinstance(channel, AssignedRecords):
+        values = _values(cohort, channel, content.body, mechanism, key, content.counts)
+        return {"by_action": content.counts[:MOST_VALUES], "values": values}
+    raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")
+
+
+def _values(  # noqa: PLR0917  what it takes to open a record, and where each group ends
+    cohort: Cohort,
+    channel: SealedRecords,
+    body: bytes,
+    mechanism: Mechanism,
+    key: SealKey,
+    groups: Sequence[int] = (),
+) -> list[int]:
+    """Return the first records' values, in the shuffler's random order; of assigned actions group after group."""
+    if key is None:
+        raise BadMessage("the server's key file is not there, and without it no record opens")
+    size = sealed_size(channel.size)
+    records = max(1, MOST_VALUES // mechanism.dimension)
+    ends = list(accumulate(groups))
+    values: list[int] = []
+    for number, at in enumerate(range(0, min(len(body), records * size), size)):
+        place = bisect_right(ends, number) if ends else None
+        _, payload = open_record(key, cohort, body[at : at + size], place)
+        values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
+    return values
+
+
+def _entry(  # noqa: PLR0917  the fields of the message, in their order
+    number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
+) -> TranscriptEntry:
+    printed = body[:PREFIX].hex()
+    return TranscriptEntry(
+        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
+    )

@@ -1,0 +1,91 @@
+"""`distrust inspect` of a stopped stack: its databases are read as they stand, and nothing is written or locked."""
+
+import asyncio
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from distrust.common.errors import BadParameter, Unavailable, WrongCohort
+from distrust.lab.run.parties import StoredParties, Wanted
+from distrust.lab.stack.data_dir import DataDir
+from distrust.server.store import open_database
+
+WANTED = Wanted("first", 1, None, 3)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A folder whose server was stopped before its first run."""
+    open_database(f"sqlite:///{tmp_path}/server.sqlite3").close()
+    return tmp_path
+
+
+def outline(folder: Path) -> None:
+    asyncio.run(StoredParties(DataDir(folder)).outline(WANTED))
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.iterdir()}
+
+
+def test_reading_leaves_no_file_and_changes_none(stopped: Path) -> None:
+    before = files(stopped)
+    with pytest.raises(WrongCohort, match="run first is not known here"):
+        outline(stopped)
+    assert files(stopped) == before
+
+
+def test_commits_that_only_the_log_of_a_killed_server_has_are_read(stopped: Path) -> None:
+    path = stopped / "server.sqlite3"
+    if (child := os.fork()) == 0:  # SQLite empties the log when it closes a database
+        database = sqlite3.connect(path, isolation_level=None)
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+        database.execute("INSERT INTO runs VALUES (1, 'first', '{}', x'00', 'running', NULL)")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (stopped / "server.sqlite3-wal").stat().st_size > 0
+    with pytest.raises(Exception, match="run first failed: its stored configuration is refused"):
+        outline(stopped)
+
+
+def test_a_database_of_another_version_is_not_migrated(stopped: Path) -> None:
+    with closing(sqlite3.connect(stopped / "server.sqlite3")) as database:
+        database.execute("UPDATE schema_version SET version = 1")
+        database.commit()
+    before = files(stopped)
+    with pytest.raises(Unavailable, match=r"has schema 1: this program reads schema \d+ and migrates none$"):
+        outline(stopped)
+    assert files(stopped) == before
+
+
+@pytest.mark.parametrize("raw", [b"", b"no database " * 999])
+def test_what_is_no_servers_database_is_refused(raw: bytes, tmp_path: Path) -> None:
+    (tmp_path / "server.sqlite3").write_bytes(raw)
+    with pytest.raises(Unavailable, match=r"server\.sqlite3: it is (damaged, or )?no database"):
+        outline(tmp_path)
+
+
+def test_a_folder_without_a_server_and_a_file_of_another_user_are_refused(
+    stopped: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(BadParameter, match=rf"data = '{empty}': no server's database is there"):
+        outline(empty)
+    assert list(empty.iterdir()) == []
+    monkeypatch.setattr("os.access", lambda _path, mode: mode != os.R_OK)  # tests may run as root, who reads all
+    with pytest.raises(BadParameter, match=r"server\.sqlite3 may be read by its owner only"):
+        outline(stopped)
+    assert stat.S_IMODE((stopped / "server.sqlite3").stat().st_mode) == 0o600
+
+
+def test_a_read_during_which_a_service_starts_is_refused(stopped: Path) -> None:
+    parties = StoredParties(DataDir(stopped))
+    with closing(sqlite3.connect(stopped / "server.sqlite3")) as service:
+        service.execute("CREATE TABLE other (x)")
+        service.commit()
+        with pytest.raises(Unavailable, match="a service has opened it meanwhile; try again"):
+            asyncio.run(parties.outline(WANTED))
