@@ -47,7 +47,7 @@ NoiseSource = Literal["CTX", "GLB", "LDP-UCB", "LDP-GLOC"]
 
 @dataclass(frozen=True, slots=True)
 class PrintedNoise:
-    """What the printed noise of a contextual vector depends on.
+    """Facts on which the printed noise of a contextual vector depends.
 
     source       whose constants `paper` has.
     features     d. factor: c, the largest |s|, in units of the reward; contexts have length 1 at most.
