@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from distrust.lab.figures.draw import exponent
+from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.row import Row
 from tests.support.published import FIGURES, PUBLISHED, rows
 
 TEXT = FIGURES.with_suffix(".md").read_text("utf-8")
 DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+GLB_OURS = ("LDP-OLS", "LDP-SGD")
 MODELS = {"central": "Alg. 1 (central)", "shuffled": "Alg. 3 (shuffled)", "local": "Alg. 2 (local)"}
 
 
@@ -160,15 +162,58 @@ def glb_1() -> Iterator[str]:
     return by_series("glb-1")
 
 
+def glb_1_factors() -> Iterator[str]:
+    """How many times the regret of LDP-OLS and of LDP-SGD a baseline has, panel by panel."""
+    panels = list(dict.fromkeys(panel for panel, _ in table("glb-1")))
+    for baseline in ("LDP-UCB", "LDP-GLOC"):
+        cells = []
+        for panel in panels:
+            mean = {one: np.mean([row.regret for row in table("glb-1")[panel, one]]) for one in (*GLB_OURS, baseline)}
+            factors = [mean[baseline] / mean[one] for one in GLB_OURS]
+            cells.append(", ".join(f"{one:.2f}" if max(factors) < 1.2 else f"{one:.1f}" for one in factors))
+        yield line(f"below {baseline}", *cells)
+
+
+def glb_1_gaps() -> Iterator[str]:
+    yield from (gap("glb-1", more, less) for more in ("LDP-UCB", "LDP-GLOC") for less in GLB_OURS)
+    yield gap("glb-1", "LDP-SGD", "LDP-OLS")
+
+
+def gap(name: str, more: str, less: str) -> str:
+    """Return the line of a difference of two series, panel by panel: `1,234 ± 56 (22.0)`.
+
+    The mean of the paired differences, its standard error, and the first in units of the second.
+    """
+    cells = []
+    for panel in dict.fromkeys(panel for panel, _ in table(name)):
+        pairs = zip(table(name)[panel, more], table(name)[panel, less], strict=True)
+        differences = np.array([one.regret - other.regret for one, other in pairs])
+        mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
+        cells.append(f"{mean:,.0f} ± {error:,.0f} ({mean / error:.1f})")
+    return line(f"{more} less {less}", *cells)
+
+
+def glb_1_steps() -> Iterator[str]:
+    experiment = load_experiment("glb-1")
+    for series in (one for one in experiment.series if one.label in {"LDP-SGD", "LDP-GLOC"}):
+        steps = [experiment.table(panel, series)["policy"]["step"] for panel in experiment.panels]
+        yield line(series.label, *(f"{step:g}" for step in steps))
+
+
 def glb_f1() -> Iterator[str]:
     return by_series("glb-f1")
 
 
+def glb_f1_gaps() -> Iterator[str]:
+    yield gap("glb-f1", "LDP-GLOC", "LDP-SGD")
+
+
 MAB = (mab_2_200, mab_scale, mab_shuffle, mab_returning)
+GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_steps, glb_f1, glb_f1_gaps)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 
-@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3, ctx_1, ctx_2, ctx_bits, glb_1, glb_f1])
+@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3, ctx_1, ctx_2, ctx_bits, *GLB])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected = list(lines())
     assert expected
@@ -185,7 +230,7 @@ def test_the_first_table_has_the_repetitions_and_the_time_of_the_rows(name: str)
 
 
 def test_no_run_dropped_its_best_arm_and_as_many_intervals_missed_as_the_text_says() -> None:
-    played = [row for path in sorted((FIGURES / "rows").iterdir()) for row in rows(path.stem)]
+    played = [row for name in PUBLISHED for row in rows(name)]
     assert not any(row.best_dropped for row in played)
     missed, widths = sum(row.width_failures for row in played), sum(row.widths for row in played)
     sentence = f"No run dropped its best arm; of {widths:,} intervals {missed} missed its mean"

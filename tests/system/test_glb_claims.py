@@ -1,7 +1,5 @@
 """Tests GLB's claims about its Figures 5.1 and F.1, true or false, on the rows that docs/figures.md publishes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,27 +7,9 @@ from distrust.client.environments import AutoLending
 from distrust.client.environments.auto_lending import offers
 from distrust.lab.sweep.cells import cell_run_file, load_experiment
 from distrust.lab.sweep.row import Cell
-from tests.support.claims import published
+from tests.support.claims import PublishedRows, published
 
-TUNING = Path(__file__).parents[2] / "lab" / "experiments" / "tuning" / "glb-1-steps.toml"
 OURS, BASELINES = ("LDP-OLS", "LDP-SGD"), ("LDP-UCB", "LDP-GLOC")
-
-
-@pytest.mark.parametrize("label", ["LDP-SGD", "LDP-GLOC"])
-def test_a_step_is_inside_the_one_grid_of_both_policies_which_other_instances_compare(label: str) -> None:
-    """The run files of the tuning differ from the figure's in seeds and step only."""
-    figure, tuning = load_experiment("glb-1"), load_experiment(TUNING)
-    (drawn,) = (one for one in figure.series if one.label == label)
-    tried = [one for one in tuning.series if one.label.startswith(f"{label}, ")]
-    for panel, same in zip(figure.panels, tuning.panels, strict=True):
-        tables = [tuning.table(same, one) for one in tried]
-        assert [table["policy"]["step"] for table in tables] == [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
-        assert figure.table(panel, drawn) in tables[1:-1]
-    worlds = [
-        cell_run_file(one, Cell(figure.panels[0].label, series, 0)).environment.seed
-        for one, series in ((figure, label), (tuning, tried[0].label))
-    ]
-    assert worlds[0] != worlds[1]
 
 
 def test_least_squares_and_gradient_steps_are_below_both_baselines_in_every_panel() -> None:
@@ -39,18 +19,56 @@ def test_least_squares_and_gradient_steps_are_below_both_baselines_in_every_pane
         assert worst < min(table.mean(panel, one) for one in BASELINES)
 
 
-def test_gloc_is_above_by_less_than_two_standard_errors_where_the_docs_call_the_order_uncertain() -> None:
-    """With one parameter this holds for both policies at ε = 5 and for LDP-SGD at ε = 1. Elsewhere it is more than two.
+def gap(table: PublishedRows, panel: str, more: str, less: str) -> float:
+    """Return the mean of the paired differences of two series' regrets, in its standard errors."""
+    differences = table.regret(panel, more) - table.regret(panel, less)
+    return float(differences.mean() / (differences.std(ddof=1) / np.sqrt(len(differences))))
 
-    The differences are paired.
-    """
+
+def test_twelve_of_sixteen_gaps_to_the_baselines_are_clear_and_none_has_the_other_sign() -> None:
+    """More than two standard errors. LDP-GLOC comes near with one parameter, LDP-UCB with one an arm at ε = 5."""
     table = published("glb-1")
-    for panel in table.panels:
-        for ours in OURS:
-            more = table.regret(panel, "LDP-GLOC") - table.regret(panel, ours)
-            errors = more.mean() / (more.std(ddof=1) / np.sqrt(len(more)))
-            unclear = panel == "one parameter, ε = 5" or (panel, ours) == ("one parameter, ε = 1", "LDP-SGD")
-            assert 1 < errors < 2 if unclear else errors > 2
+    gaps = {
+        (panel, base, ours): gap(table, panel, base, ours)
+        for panel in table.panels
+        for base in BASELINES
+        for ours in OURS
+    }
+    unclear = {
+        ("one parameter, ε = 1", "LDP-GLOC", "LDP-SGD"),
+        ("one parameter, ε = 5", "LDP-GLOC", "LDP-OLS"),
+        ("one parameter, ε = 5", "LDP-GLOC", "LDP-SGD"),
+        ("one an arm, ε = 5", "LDP-UCB", "LDP-SGD"),
+    }
+    assert {place for place, errors in gaps.items() if errors < 2} == unclear
+    assert min(gaps.values()) > 1
+
+
+def test_gradient_steps_cannot_be_told_from_least_squares_in_any_panel() -> None:
+    """The paper has LDP-SGD better under more stringent privacy."""
+    table = published("glb-1")
+    assert max(abs(gap(table, panel, "LDP-SGD", "LDP-OLS")) for panel in table.panels) < 1.25
+
+
+@pytest.mark.parametrize(
+    ("panel", "base", "until"),
+    [
+        ("one an arm, ε = 1", "LDP-UCB", (36_000, 34_000)),
+        ("one an arm, ε = 1", "LDP-GLOC", (16_000, 16_000)),
+        ("one an arm, ε = 5", "LDP-UCB", (78_000, 82_000)),
+        ("one an arm, ε = 5", "LDP-GLOC", (36_000, 38_000)),
+    ],
+)
+def test_with_one_parameter_an_arm_a_baseline_is_ahead_until_the_warm_up_has_paid(
+    panel: str, base: str, until: tuple[int, int]
+) -> None:
+    """Of the mean curves at fifty checkpoints, 2,000 rounds apart, from the end of the warm-up on."""
+    table = published("glb-1")
+    theirs = table.curve(panel, base)
+    for ours, rounds in zip(OURS, until, strict=True):
+        curve = table.curve(panel, ours)
+        assert (theirs[4 : rounds // 2000] < curve[4 : rounds // 2000]).all()
+        assert (theirs[rounds // 2000 :] > curve[rounds // 2000 :]).all()
 
 
 def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> None:
@@ -63,17 +81,11 @@ def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> No
 
 
 def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_5() -> None:
-    """The warm-up ends at a tenth of T, the fifth of fifty checkpoints.
-
-    LDP-UCB has none, and is ahead of LDP-OLS until t = 78,000 and of LDP-SGD until t = 82,000.
-    """
+    """It ends at a tenth of T, the fifth of fifty checkpoints."""
     table = published("glb-1")
-    without = np.array(table.curve("one an arm, ε = 5", "LDP-UCB"))
-    for ours, ahead in zip(OURS, (39, 41), strict=True):
-        curve = np.array(table.curve("one an arm, ε = 5", ours))
+    for ours in OURS:
+        curve = table.curve("one an arm, ε = 5", ours)
         assert curve[4] > 0.7 * curve[-1]
-        assert (without[5:ahead] < curve[5:ahead]).all()
-        assert (without[ahead:] > curve[ahead:]).all()
 
 
 def test_gradient_steps_are_above_least_squares_but_for_one_panel_and_send_fewer_bits() -> None:
@@ -92,6 +104,7 @@ def test_on_made_up_loans_gradient_steps_lose_little_more_than_half_of_what_gloc
         sgd, gloc = table.regret(panel, "LDP-SGD"), table.regret(panel, "LDP-GLOC")
         assert (sgd < gloc).all()
         assert sgd.mean() < 0.6 * gloc.mean()
+        assert gap(table, panel, "LDP-GLOC", "LDP-SGD") > 10
     one, five = (table.mean(panel, "LDP-SGD") for panel in table.panels)
     assert five < 0.9 * one
 
