@@ -63,8 +63,10 @@ contracts: $(STAMP)
 
 # SWEEP="--repetitions 1" plays one run of every pair of panel and series, an eighth of the work.
 replay: $(STAMP)
-	@for rows in docs/figures/rows/*.parquet; do \
-	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
+	@for rows in docs/figures/rows/*.parquet docs/figures/rows/tuning/*.parquet; do \
+	    name=$$(basename "$$rows" .parquet); \
+	    case $$rows in */tuning/*) name=lab/experiments/tuning/$$name.toml;; esac; \
+	    $(BIN)/distrust sweep "$$name" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
 
 notebooks: $(STAMP)

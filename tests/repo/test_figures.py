@@ -8,19 +8,22 @@ from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.sweep.cells import all_cells, cell_digest, read_experiment
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell
-from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
+from tests.support.published import FIGURES, PUBLISHED, TUNINGS, drawn_from, rows
 
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
-    return {name: read_experiment(name) for name in PUBLISHED}
+    return {name: read_experiment(path) for name, path in [*zip(PUBLISHED, PUBLISHED, strict=True), *TUNINGS.items()]}
 
 
 def test_every_experiment_has_its_rows_published_and_nothing_else_is() -> None:
-    assert sorted(path.name for path in (FIGURES / "rows").iterdir()) == sorted(f"{name}.parquet" for name in PUBLISHED)
+    folder = FIGURES / "rows"
+    wanted = {f"{name}.parquet" for name in PUBLISHED}
+    assert {path.name for path in folder.iterdir()} == {*wanted, "tuning"}
+    assert {path.name for path in (folder / "tuning").iterdir()} == {f"{name}.parquet" for name in TUNINGS}
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", [*PUBLISHED, *TUNINGS])
 def test_published_rows_are_those_of_all_cells_as_the_experiment_is_now(
     name: str, loaded: dict[str, Experiment]
 ) -> None:

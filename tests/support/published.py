@@ -11,14 +11,19 @@ from distrust.lab.sweep.cells import known_experiments
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import read_rows
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+ROOT = Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "figures"
 PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
+
+TUNINGS = {path.stem: path for path in sorted((ROOT / "lab" / "experiments" / "tuning").glob("*.toml"))}
+"""Experiments by which figures have their steps and margins, by name. Their rows have a folder of their own."""
 
 
 @cache
 def rows(name: str) -> list[Row]:
-    """Return an experiment's published rows, in the order of the file. Every caller gets the same list."""
-    return read_rows(FIGURES / "rows" / f"{name}.parquet")
+    """Return an experiment's or a tuning's published rows, in the file's order. Every caller gets the same list."""
+    folder = FIGURES / "rows" / "tuning" if name in TUNINGS else FIGURES / "rows"
+    return read_rows(folder / f"{name}.parquet")
 
 
 def drawn_from(path: Path) -> str:
