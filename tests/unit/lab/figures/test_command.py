@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import BadParameter
 from distrust.lab.__main__ import app
 from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.engine import run_sweep
@@ -79,7 +79,7 @@ def test_a_figure_that_cannot_be_drawn_or_kept_is_refused_before_anything_is_pla
     sweeps, occupied = tmp_path / "sweeps", tmp_path / "occupied"
     occupied.write_text("a file")
     kept = figure(mine, "--out", occupied / "out", "--sweeps", sweeps)
-    assert isinstance(kept.exception, Unavailable)
+    assert isinstance(kept.exception, BadParameter)
     for old, new in (('kind = "regret"', 'kind = "pie"'), ('kind = "regret"', 'kind = "by-panel"')):
         mine.write_text(TOML.replace(old, new), encoding="utf-8")
         drawn = figure(mine, "--out", tmp_path / "out", "--sweeps", sweeps)
