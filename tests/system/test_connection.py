@@ -52,6 +52,11 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
     assert [line.run for line in listed.runs()] == ["first"]
     assert listed.view("first").snapshot.chosen == result.chosen
     assert [one.number for one in listed.rounds("first")] == [one.number for one in result.rounds]
+    assert list(listed.runs().frame()["run"]) == ["first"]
+    rounds = listed.rounds("first")
+    assert list(rounds.frame()["cohort"]) == [cohort.cohort for one in rounds for cohort in one.cohorts]
+    assert list(listed.view("first").frame()["arm"]) == [0, 1]
+    assert list(listed.ledger("first").frame()["round"]) == [one.number for one in rounds]
     assert [line.round for line in listed.ledger("first").lines] == [one.number for one in result.rounds]
 
 
