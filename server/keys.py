@@ -49,10 +49,10 @@ def load_or_make(path: Path) -> Keys:
             _write(path, new_keys())
     except OSError as error:
         raise Unavailable(f"key file {path}: {error.strerror}") from error
-    return load_keys(path)
+    return read_keys(path)
 
 
-def load_keys(path: Path) -> Keys:
+def read_keys(path: Path) -> Keys:
     """Return the keys in `path`. Raises Unavailable as `load_or_make` does, and where there is no file."""
     try:
         return _read(path)

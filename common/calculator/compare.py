@@ -6,7 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
-from distrust.common.calculator.query import PrivacyQuery, PrivacyWords
+from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
 from distrust.common.calculator.report import NINE_DIGITS, LabelledGuarantee, Promise, promised
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
@@ -176,6 +176,7 @@ class Comparison:
         return card(self.title, [], HtmlTable(HEAD, lines, WORDS, most=len(lines)), notes=self.notes)
 
 
+@checks_arguments(PrivacyWords)
 def compare(*, n: int, epsilon: float, **words: Unpack[PrivacyWords]) -> Comparison:
     """Return the promise and the cost of every mechanism for one of n clients, as `distrust privacy --compare` does.
 

@@ -1,8 +1,12 @@
 """Defines the question of `distrust privacy`: a cohort, its clients' vectors, its survivors, how often."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict, cast, get_args
+from functools import wraps
+from inspect import Parameter, signature
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import ValidationError
 
@@ -12,6 +16,12 @@ from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, Mecha
 from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
 from distrust.common.messages.explain import wanted
 from distrust.common.wire import Norm
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number")}
+"""By the type of an argument, what it must be, also in words."""
 
 OVERFLOW_PROBABILITY = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
 MOST_CLIENTS = 1_000_000
@@ -43,6 +53,53 @@ class PrivacyWords(CohortWords, total=False):
     colluders: int
     contributions: int
     target_delta: float | None
+
+
+def checks_arguments(words: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that refuses wrong arguments by BadParameter, where Python would raise TypeError.
+
+    words  the TypedDict of the function's other keywords. An argument that is unknown, missing, given by its place, or
+           no number where a number must be is named, with its value and what is allowed.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        placed = [one.name for one in own if one.kind is not Parameter.KEYWORD_ONLY]
+
+        @wraps(function)
+        def checked(*args: P.args, **keywords: P.kwargs) -> R:
+            # Read at the first call: an annotation may name what is imported for types alone.
+            hints = {**get_type_hints(function), **get_type_hints(words)}
+            known = [*(one.name for one in own), *get_type_hints(words)]
+            if len(args) > len(placed):
+                raise BadParameter("arguments", args[len(placed)], f"must be given by name, one of {', '.join(known)}")
+            for name, value in keywords.items():
+                if name not in known:
+                    raise BadParameter(name, value, f"is no argument here; arguments are {', '.join(known)}")
+            given = {name: _number(name, value, hints[name]) for name, value in keywords.items()}
+            for one in own:
+                if one.default is Parameter.empty and one.name not in {*given, *placed[: len(args)]}:
+                    raise BadParameter(one.name, None, "must be given")
+            return function(*args, **given)  # the same keywords, as plain numbers
+
+        return checked
+
+    return decorate
+
+
+def _number(name: str, value: Any, hint: object) -> Any:
+    """Return a value, a number of NumPy's as one of Python's.
+
+    Raises BadParameter for a value that is no number where the annotation has one.
+    """
+    kinds = get_args(hint) or (hint,)
+    kind = next((one for one in kinds if one in NUMBERS), None)
+    if kind is None or (value is None and type(None) in kinds):
+        return value
+    number, called = NUMBERS[kind]
+    if not isinstance(value, number) or isinstance(value, bool):
+        raise BadParameter(name, value, f"must be {called}")
+    return value if isinstance(value, int) else kind(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

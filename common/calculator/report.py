@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
-from distrust.common.calculator.query import PrivacyQuery, PrivacyWords
+from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
 from distrust.common.mechanisms.families.base import delta_allowed
@@ -192,6 +192,7 @@ def _error_lines(errors: Sequence[SumError]) -> list[tuple[str, list[str]]]:
     return lines
 
 
+@checks_arguments(PrivacyWords)
 def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Unpack[PrivacyWords]) -> Report:
     """Return what a mechanism promises to one of n clients, and its cost, as `distrust privacy` shows it.
 

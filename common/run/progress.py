@@ -1,16 +1,20 @@
 """Defines a run's state, from server to operator. All of it follows from released sums, so it is public."""
 
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.status import CohortView
+from distrust.common.notebook import data_frame
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Blob, Identifier, Message, Version
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 
@@ -75,6 +79,10 @@ class RunView(Message):
     cohorts_released: int
     cohorts_aborted: int
     reason: str | None = None
+
+    def frame(self) -> "DataFrame":
+        """Return a row an arm as a data frame, with the fields of `ArmView`. Needs pandas."""
+        return data_frame(list(ArmView.model_fields), (arm.model_dump() for arm in self.snapshot.arms))
 
 
 class RunLine(Message):
@@ -207,6 +215,12 @@ class LedgerView(Message):
     classes: tuple[LedgerClass, ...] = ()
     total: Guarantee
     budget: BudgetSpec | None = None
+
+    def frame(self) -> "DataFrame":
+        """Return a row a round as a data frame: its clients, and its guarantee's kind, ε and δ. Needs pandas."""
+        promises = ({**line.model_dump(), **line.guarantee.model_dump()} for line in self.lines)
+        columns = ("round", "clients", "kind", "epsilon", "delta")
+        return data_frame(columns, ({name: row[name] for name in columns} for row in promises))
 
 
 EventKind = Literal[

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from distrust.common.calculator.query import CohortWords, PrivacyQuery
+from distrust.common.calculator.query import CohortWords, PrivacyQuery, checks_arguments
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.explain import wanted
@@ -138,6 +138,7 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
 
 
+@checks_arguments(CohortWords)
 def audit(
     mechanism: str,
     *,

@@ -257,10 +257,10 @@ class StoredParties:
 
     @cached_property
     def _key(self) -> "SealKey":
-        from distrust.server.keys import load_keys  # noqa: PLC0415
+        from distrust.server.keys import read_keys  # noqa: PLC0415
 
         path = self._data_dir.file("server").with_suffix(".keys")
-        return load_keys(path).seal if path.exists() else None
+        return read_keys(path).seal if path.exists() else None
 
     def _intermediary(self, party: Via) -> "Intermediary | None":
         """Return an intermediary's service over its database; None, with the reason in `missing`, without one."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 import distrust
 from distrust.common.errors import BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
 from distrust.lab.run.connection import Connection
+from distrust.lab.run.parties import Pages, Party, StoredParties, Wanted
 from distrust.lab.run.result import Result
+from distrust.lab.stack.data_dir import DataDir
 from tests.support.forked import forking
 from tests.support.http_runs import learned
 
@@ -26,8 +29,13 @@ TABLE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def connection() -> Iterator[Connection]:
-    with forking(), distrust.services() as started:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def connection(folder: Path) -> Iterator[Connection]:
+    with forking(), distrust.services(folder) as started:
         yield started
 
 
@@ -53,6 +61,11 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
     assert [line.run for line in listed.runs()] == ["first"]
     assert listed.view("first").snapshot.chosen == result.chosen
     assert [one.number for one in listed.rounds("first")] == [one.number for one in result.rounds]
+    assert list(listed.runs().frame()["run"]) == ["first"]
+    rounds = listed.rounds("first")
+    assert list(rounds.frame()["cohort"]) == [cohort.cohort for one in rounds for cohort in one.cohorts]
+    assert list(listed.view("first").frame()["arm"]) == [0, 1]
+    assert list(listed.ledger("first").frame()["round"]) == [one.number for one in rounds]
     assert [line.round for line in listed.ledger("first").lines] == [one.number for one in result.rounds]
 
 
@@ -75,6 +88,21 @@ def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: 
         assert sight.steps
     partial = distrust.connect(urls.server, token=urls.token).inspect(result, limit=1)
     assert "and what clients sent, is missing: no address was given" in partial._repr_html_()
+
+
+def test_the_databases_say_what_the_services_say(connection: Connection, result: Result, folder: Path) -> None:
+    async def stored(wanted: Wanted) -> list[Pages | None]:
+        parties = StoredParties(DataDir(folder))
+        outline = await parties.outline(wanted)
+        assert outline.guarantee == connection.rounds("first")[wanted.round - 1].guarantee
+        assert outline.cohorts == connection.rounds("first")[wanted.round - 1].cohorts
+        seen: tuple[Party, ...] = (outline.via, "server")
+        return [await parties.pages(party, wanted, one.cohort) for one in outline.cohorts for party in seen]
+
+    for number in (1, len(result.rounds)):
+        sights = connection.inspect("first", round_number=number, limit=2).sights
+        served = [pages for sight in sights for pages in (sight.by_intermediary, sight.by_server)]
+        assert asyncio.run(stored(Wanted("first", number, None, 2))) == served
 
 
 def test_a_started_run_waits_for_fleets_and_can_be_cancelled(connection: Connection) -> None:

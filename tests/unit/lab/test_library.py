@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
@@ -300,3 +301,26 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
     monkeypatch.setattr("distrust.lab.run.connection.ThreadPoolExecutor", InterruptedPool)
     asyncio.run(notebook())
     assert stopped == [True]
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: distrust.audit("x"), "n = None: must be given"),
+        (lambda: distrust.audit("x", n=3), "mechanism = 'x': must be one of identity"),
+        (lambda: distrust.compare(n=10, epsilon=1.0, nope=3), "nope = 3: is no argument here; arguments are n"),
+        (lambda: distrust.privacy("identity", 10), "arguments = 10: must be given by name, one of mechanism, n"),
+        (lambda: distrust.privacy("identity", n="10"), "n = '10': must be a whole number"),
+        (lambda: distrust.compare(n=10, epsilon="1"), "epsilon = '1': must be a number"),
+        (lambda: distrust.audit("identity", n=True), "n = True: must be a whole number"),
+    ],
+    ids=["no-n", "mechanism", "unknown", "by-place", "text", "text-for-a-number", "truth-value"],
+)
+def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(call: Callable[[], object], told: str) -> None:
+    with pytest.raises(distrust.BadParameter, match=f"^{re.escape(told)}"):
+        call()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = distrust.privacy("distributed-polya", n=np.int64(50), epsilon=np.float64(1.0))
+    assert given.described() == distrust.privacy("distributed-polya", n=50, epsilon=1.0).described()

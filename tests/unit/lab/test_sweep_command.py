@@ -1,5 +1,6 @@
 """`distrust sweep`: tables on stdout, refusals in one line, and an exit status that says whether cells failed."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,10 @@ def test_rows_that_were_published_are_compared_with_what_is_played(tmp_path: Pat
     assert other.exit_code == 1
     assert "differs: panel 'wide', series 'private', repetition 0: clients, regret" in other.stderr
     assert f"7 of 8 rows equal those of {published}" in other.stdout
+    told = sweep(*words, "--out", str(tmp_path / "again"), "--repetitions", "2", "--json", "-")
+    facts = json.loads(told.stdout, parse_constant=pytest.fail)  # NaN is no JSON
+    assert (facts["experiment"], facts["rows"], facts["equal"], facts["failed"]) == ("small", 8, 7, [])
+    assert {line["series"] for line in facts["summary"]} == {line["series"] for line in facts["confidence"]}
 
 
 def test_rows_to_check_against_are_read_before_anything_is_played(tmp_path: Path) -> None:
