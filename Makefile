@@ -17,7 +17,7 @@ help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
-	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four hours of a core)"
+	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four and a half hours of a core)"
 	@echo "make notebooks  the notebooks of examples/ again, with their outputs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make dist    wheel, sdist and bill of materials in dist/ (dist-check: installed in clean environments)"

@@ -163,7 +163,7 @@ def glb_1() -> Iterator[str]:
 
 
 def glb_1_factors() -> Iterator[str]:
-    """How many times the regret of LDP-OLS and of LDP-SGD a baseline has, panel by panel."""
+    """Yield the factors by which a baseline has more regret than LDP-OLS and LDP-SGD, panel by panel."""
     panels = list(dict.fromkeys(panel for panel, _ in table("glb-1")))
     for baseline in ("LDP-UCB", "LDP-GLOC"):
         cells = []

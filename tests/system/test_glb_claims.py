@@ -25,8 +25,8 @@ def gap(table: PublishedRows, panel: str, more: str, less: str) -> float:
     return float(differences.mean() / (differences.std(ddof=1) / np.sqrt(len(differences))))
 
 
-def test_twelve_of_sixteen_gaps_to_the_baselines_are_clear_and_none_has_the_other_sign() -> None:
-    """More than two standard errors. LDP-GLOC comes near with one parameter, LDP-UCB with one an arm at ε = 5."""
+def test_thirteen_of_sixteen_gaps_to_the_baselines_are_clear_and_none_has_the_other_sign() -> None:
+    """More than two standard errors. LDP-GLOC comes near with one parameter."""
     table = published("glb-1")
     gaps = {
         (panel, base, ours): gap(table, panel, base, ours)
@@ -38,25 +38,26 @@ def test_twelve_of_sixteen_gaps_to_the_baselines_are_clear_and_none_has_the_othe
         ("one parameter, ε = 1", "LDP-GLOC", "LDP-SGD"),
         ("one parameter, ε = 5", "LDP-GLOC", "LDP-OLS"),
         ("one parameter, ε = 5", "LDP-GLOC", "LDP-SGD"),
-        ("one an arm, ε = 5", "LDP-UCB", "LDP-SGD"),
     }
     assert {place for place, errors in gaps.items() if errors < 2} == unclear
     assert min(gaps.values()) > 1
 
 
-def test_gradient_steps_cannot_be_told_from_least_squares_in_any_panel() -> None:
+def test_gradient_steps_cannot_be_told_from_least_squares_but_in_one_panel_where_they_are_above() -> None:
     """The paper has LDP-SGD better under more stringent privacy."""
     table = published("glb-1")
-    assert max(abs(gap(table, panel, "LDP-SGD", "LDP-OLS")) for panel in table.panels) < 1.25
+    gaps = {panel: gap(table, panel, "LDP-SGD", "LDP-OLS") for panel in table.panels}
+    assert gaps.pop("one an arm, ε = 5") > 3
+    assert max(map(abs, gaps.values())) < 1
 
 
 @pytest.mark.parametrize(
     ("panel", "base", "until"),
     [
-        ("one an arm, ε = 1", "LDP-UCB", (36_000, 34_000)),
+        ("one an arm, ε = 1", "LDP-UCB", (34_000, 34_000)),
         ("one an arm, ε = 1", "LDP-GLOC", (16_000, 16_000)),
-        ("one an arm, ε = 5", "LDP-UCB", (78_000, 82_000)),
-        ("one an arm, ε = 5", "LDP-GLOC", (36_000, 38_000)),
+        ("one an arm, ε = 5", "LDP-UCB", (66_000, 78_000)),
+        ("one an arm, ε = 5", "LDP-GLOC", (32_000, 36_000)),
     ],
 )
 def test_with_one_parameter_an_arm_a_baseline_is_ahead_until_the_warm_up_has_paid(
@@ -88,12 +89,11 @@ def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_
         assert curve[4] > 0.7 * curve[-1]
 
 
-def test_gradient_steps_are_above_least_squares_but_for_one_panel_and_send_fewer_bits() -> None:
-    """The panel is that of one parameter an arm at ε = 1. LDP-SGD sends at most a fifth of the bits."""
+def test_gradient_steps_are_above_least_squares_and_send_fewer_bits() -> None:
+    """The mean of LDP-SGD is above that of LDP-OLS by at most 30 %. It sends at most a fifth of the bits."""
     table = published("glb-1")
     for panel in table.panels:
-        below = table.mean(panel, "LDP-SGD") < table.mean(panel, "LDP-OLS")
-        assert below == (panel == "one an arm, ε = 1")
+        assert table.mean(panel, "LDP-SGD") > table.mean(panel, "LDP-OLS")
         assert table.mean(panel, "LDP-SGD") == pytest.approx(table.mean(panel, "LDP-OLS"), rel=0.3)
         assert 5 * table.bits(panel, "LDP-SGD").mean() <= table.bits(panel, "LDP-OLS").mean()
 
