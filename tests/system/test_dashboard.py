@@ -229,6 +229,36 @@ def test_open_cohorts_show_what_the_intermediary_tells_the_readers_browser(brows
         expect(row.locator("[data-fact=alive]")).to_have_text("12")
 
 
+@pytest.mark.parametrize("path", ["/", "/runs/open", f"/runs/open/cohorts/{OPEN}"])
+def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_is_back(
+    browser: Browser, stack: Stack, path: str
+) -> None:
+    with browser.page(stack.urls.server + path, refused=[503]) as page:
+        stale = page.locator("#stale")
+        expect(stale).to_be_hidden()
+        page.evaluate("window.ask = window.fetch; void (window.fetch = () => Promise.reject(new TypeError()))")
+        renew(page)
+        sentence = r"since \d\d:\d\d:\d\d\. This page shows what was true then\."
+        expect(stale).to_have_text(re.compile(rf"^The server has not answered {sentence}$"))
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(stale).to_be_in_viewport(ratio=1)
+        assert violations(page) == []
+        page.evaluate("void (window.fetch = window.ask)")
+        renew(page)
+        expect(stale).to_be_hidden()
+        page.route(stack.urls.server + path, lambda route: route.fulfill(status=503, body="busy"))
+        renew(page)
+        expect(stale).to_have_text(re.compile(rf"^The server has refused this page \(HTTP 503\) {sentence}$"))
+        page.unroute(stack.urls.server + path)
+        renew(page)
+        expect(stale).to_be_hidden()
+
+
+def renew(page: Page) -> None:
+    """Have a live page ask for its newest part now."""
+    page.evaluate("void document.getElementById('live').dispatchEvent(new Event('stale'))")
+
+
 def ask(page: Page, secret: str) -> None:
     """Give a page the operator's token for the intermediary of its open cohorts."""
     page.fill("#token-standing", secret)
