@@ -161,26 +161,67 @@ def test_a_run_files_server_part_fills_the_form_to_the_byte_and_goes_nowhere_bef
 def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, stack: Stack, tmp_path: Path) -> None:
     whole = json.loads(server_part(tmp_path, "successive-elimination").read_text())
     policy = whole["policy"]
-    refused = {
-        "run.toml": ('run = "first"', "it is not JSON. Of a run file, `distrust config` writes the server's part"),
-        "a.json": ("[1]", "it holds no table of keys"),
-        "b.json": (json.dumps({**whole, "unsafe": {"noise_seed": 1}}), "a run without privacy"),
-        "c.json": (json.dumps({**whole, "policy": {**policy, "name": "my:Own"}}), 'policy.name = "my:Own" is not in'),
-        "d.json": (json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}), "has no field policy.x, y"),
+    toml = "it is not JSON. Of a run file, `distrust config` writes the server's part"
+    strange = {
+        "[1]": "it holds no table of keys",
+        json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}): "has no field policy.x, y",
+        json.dumps({**whole, "mechanism.epsilon": 9.5}): 'has no field "mechanism.epsilon"',
+        json.dumps({**whole, "horizon": 0}).replace('"horizon": 0', '"horizon": 1e400'): "horizon = Infinity: must be",
     }
+    changed: list[tuple[str | None, str, object, str]] = [
+        ("unsafe", "noise_seed", 1, "a run without privacy"),
+        ("policy", "name", "my:Own", 'policy.name = "my:Own" is not in'),
+        ("policy", "name", None, "policy.name: is required"),
+        ("policy", "base", 3, "policy.base = 3: must be one of 2, 4"),
+        ("mechanism", "name", "identity", "has no field mechanism.epsilon"),
+        ("mechanism", "calibration", "PAPER", 'mechanism.calibration = "PAPER": must be one of exact, paper'),
+        ("mechanism", "epsilon", [1], "mechanism.epsilon = [1]: must be a number"),
+        ("budget", "epsilon", " ", 'budget.epsilon = " ": must be a number'),
+        (None, "arms", "340", 'arms = "340": must be a whole number'),
+        (None, "run", "demo-b ", 'run = "demo-b ": must match'),
+        (None, "run", "x; touch /tmp/pwned #", "must match"),
+        (None, "version", 99, "version = 99: must be 1"),
+        (None, "budget", {}, "budget = {}: holds no key"),
+    ]
+    refused = [("run.toml", 'run = "first"', toml), *(("a.json", text, why) for text, why in strange.items())]
+    for table, key, value, why in changed:
+        inner = {key: value} if table is None else {table: {**(whole[table] or {}), key: value}}
+        refused.append(("a.json", json.dumps({**whole, **inner}), why))
     with browser.page(f"{stack.urls.server}/start") as page:
-        page.locator("#f-horizon").fill("77")
-        for name, (text, why) in refused.items():
-            file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
-            page.set_input_files("#load-file", file)
+        before = inputs(page)
+        for name, text, why in refused:
+            choose(page, name, text)
             expect(page.locator("#load-file-error")).to_contain_text(why)
             expect(page.locator("#load-next")).to_be_hidden()
-            assert page.locator("#f-horizon").input_value() == "77"
-        world = {**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}
-        file = {"name": "e.json", "mimeType": "application/json", "buffer": json.dumps(world).encode()}
-        page.set_input_files("#load-file", file)
+            assert inputs(page) == before
+        choose(page, "a.json", json.dumps({**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}))
         expect(page.locator("#load-next")).to_be_visible()  # both tables are left on this device
         assert page.locator("#f-horizon").input_value() == str(whole["horizon"])
+        assert page.locator("#load-file").input_value() == ""  # so that the next choice of this file is a change
+        command = page.locator("#load-command")
+        page.locator("#f-run").fill("edited")
+        expect(command).to_contain_text("distrust fleet --run edited --server-url")
+        page.locator("#f-run").fill("x; touch /tmp/pwned #")
+        expect(command).to_be_hidden()
+        assert "pwned" not in page.locator("#load-next").inner_text()
+        del whole["mechanism"]["calibration"]
+        choose(page, "a.json", json.dumps(whole))
+        expect(command).to_be_visible()
+        assert page.locator("#f-mechanism-calibration").input_value() == "exact"
+
+
+def choose(page: Page, name: str, text: str) -> None:
+    """Choose a file of this content for the form."""
+    file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
+    page.locator("#load-file-error").evaluate("place => void (place.textContent = '')")
+    page.set_input_files("#load-file", file)
+
+
+def inputs(page: Page) -> list[list[str | bool]]:
+    """Return the value of each input of the form, and whether it is shown."""
+    words = "[...document.getElementById('start').elements].map((one) => [one.value ?? '', !one.closest('[hidden]')])"
+    found: list[list[str | bool]] = page.evaluate(words)
+    return found
 
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
