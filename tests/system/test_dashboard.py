@@ -247,29 +247,6 @@ def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stac
         expect(page.locator("#f-run-error")).to_contain_text("exists with another configuration")
 
 
-def test_open_cohorts_show_what_the_intermediary_tells_the_readers_browser(browser: Browser, stack: Stack) -> None:
-    aggregator = stack.urls.aggregator
-    with browser.page(f"{stack.urls.server}/runs/open", others=[aggregator], refused=[401]) as page:
-        row = page.locator(f"tr[data-cohort='{OPEN}']")
-        expect(row.locator("[data-fact=alive]")).to_have_text("needs its token")
-        expect(row.locator("[data-fact=deadline]")).to_have_text("needs its token")
-        ask(page, str(stack.urls.inspector))
-        expect(row.locator("[data-fact=alive]")).to_have_text("token refused")
-        expect(page.locator("#standing .told")).to_contain_text("It wants the operator's token")
-        ask(page, token(stack))
-        expect(row.locator("[data-fact=stage]")).to_have_text("keys")
-        expect(row.locator("[data-fact=alive]")).to_have_text("12")
-        expect(row.locator("[data-fact=deadline]")).to_have_text(re.compile(r"^in 1,[01]\d\d s$"))
-        assert violations(page) == []
-        kept = page.evaluate("Object.keys(sessionStorage)")
-        assert kept == [f"distrust.operator.{aggregator}"]
-        page.evaluate("void (window.fetch = () => Promise.reject(new TypeError('away')))")
-        expect(row.locator("[data-fact=deadline]")).to_have_text("no answer")
-        expect(page.locator("#standing .told")).to_contain_text("DISTRUST_DASHBOARD_ORIGIN")
-        page.reload()  # the token is still in this tab
-        expect(row.locator("[data-fact=alive]")).to_have_text("12")
-
-
 @pytest.mark.parametrize("path", ["/", "/runs/open", f"/runs/open/cohorts/{OPEN}"])
 def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_is_back(
     browser: Browser, stack: Stack, path: str
@@ -298,62 +275,6 @@ def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_
 def renew(page: Page) -> None:
     """Have a live page ask for its newest part now."""
     page.evaluate("void document.getElementById('live').dispatchEvent(new Event('stale'))")
-
-
-def ask(page: Page, secret: str) -> None:
-    """Give a page the operator's token for the intermediary of its open cohorts."""
-    page.fill("#token-standing", secret)
-    page.press("#token-standing", "Enter")
-
-
-ENTRY = {"run": "open", "round": 1, "clients": 16, "answered": 3}
-TOLD = [
-    # what the intermediary answers of the cohort; the stage, the alive and the deadline that the table shows
-    ({"stage": "keys", "alive": 15, "seconds_left": 30.5}, ("keys", "11", r"in (30|31) s")),  # one of the 12 left
-    ({"stage": "shares", "alive": 9, "seconds_left": 0.0}, ("shares", "9", "now")),
-    ({"stage": "unmask"}, ("unmask", "–", "–")),  # its batch is computed
-    (None, ("keys or shares", "not open there", "not open there")),
-    ({"stage": 7}, ("keys or shares", "unreadable", "unreadable")),
-    ({"stage": "<b>", "alive": 1e9, "seconds_left": 1e9}, ("<b>", "1,000,000,000", r"in 1,000,000,000 s")),
-]
-
-
-def test_the_table_counts_the_alive_of_each_stage_and_reads_no_markup(browser: Browser, stack: Stack) -> None:
-    answer = dict[str, object]()
-    allowed = {"Access-Control-Allow-Origin": stack.urls.server, "Access-Control-Allow-Headers": "Authorization"}
-    with browser.page(f"{stack.urls.server}/runs/open", others=[stack.urls.aggregator]) as page:
-        page.route(f"{stack.urls.aggregator}/**", lambda route: route.fulfill(json=answer, headers=allowed))
-        row = page.locator(f"tr[data-cohort='{OPEN}']")
-        for told, shown in TOLD:
-            answer["cohorts"] = [] if told is None else [{**ENTRY, "cohort": OPEN, **told}]
-            ask(page, "any")
-            for fact, text in zip(("stage", "alive", "deadline"), shown, strict=True):
-                expect(row.locator(f"[data-fact={fact}]")).to_have_text(re.compile(f"^{text}$"))
-        assert page.locator("main b").count() == 0
-
-
-def test_an_open_cohorts_page_follows_it_to_its_end(browser: Browser, stack: Stack) -> None:
-    name = join(stack, small_run("followed", MASKED, stage_seconds=4.0))
-    url = f"{stack.urls.server}/runs/followed/cohorts/{name}"
-    with browser.page(url, others=[stack.urls.aggregator]) as page:
-        assert violations(page) == []
-        expect(page.locator("dl [data-fact=alive]")).to_have_text("needs its token")
-        ask(page, token(stack))
-        expect(page.locator("dl [data-fact=alive]")).to_have_text("16")
-        page.fill("#token-server", token(stack))
-        page.press("#token-server", "Enter")
-        expect(page.locator("form.token[data-party=server] .told")).to_contain_text("of this cohort")
-        page.evaluate("window.loadedOnce = true")
-        assert page.locator(".step").last.get_attribute("data-stage") == "estimate"
-        expect(page.locator("#news")).to_have_text("This cohort was aborted.")
-        expect(page.locator("section.problem")).to_contain_text("0 clients in stage keys")
-        assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
-        # The messages are read again: the server has the reason now.
-        expect(page.locator(".step[data-stage=aborted] .seen[data-party=server]")).to_contain_text("reason")
-        expect(page.locator("#flip-about")).to_contain_text("Nothing of this cohort is released")
-        expect(page.locator("#standing")).to_be_hidden()
-        assert page.evaluate("window.loadedOnce")
-        assert violations(page) == []
 
 
 def test_regret_is_shown_where_the_driver_posted_it_and_nowhere_else(

@@ -271,6 +271,29 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     assert "No client has asked for a ticket yet" not in shown
 
 
+def test_a_table_of_open_cohorts_says_how_many_more_there_are_and_a_cohorts_page_asks_for_its_own(
+    tmp_path: Path,
+) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(config(arms=60, horizon=6000))
+
+    async def some_join() -> None:
+        await harness.ask("demo", want=3)
+        await harness.coordinator.stop()
+
+    asyncio.run(some_join())
+    opened = harness.service.active_run("demo").pending()
+    harness.database.close()
+    assert len(opened) == 60
+    with playing(tmp_path) as client:
+        page = client.get("/runs/demo").text
+        own = client.get(f"/runs/demo/cohorts/{opened[0].cohort}").text
+    assert page.count("data-joined=") == 40
+    assert "The first 40 of 60." in words(page)
+    assert 'data-run="demo" data-cohort-page=""' in page
+    assert f'data-run="demo" data-cohort-page="{opened[0].cohort}"' in own
+
+
 @pytest.mark.parametrize("least", [5e-324, 1e-300, 1e-13, 1e308])
 def test_any_regret_that_is_taken_leaves_the_pages_readable(tmp_path: Path, least: float) -> None:
     with playing(tmp_path, config(horizon=300)) as client:
