@@ -81,6 +81,7 @@ def test_a_masked_cohort_is_put_together_from_each_party_by_the_browser_alone(
         enter(page, "server", urls.token)
         enter(page, "aggregator", urls.inspector)
         assert transcripts_read(urls.aggregator) == before + 1
+        assert column(page, "cohort", "aggregator") == "Its transcript does not keep this message."
         page.fill("#client", "3")
         assert "Client 3 sent 64 B" in column(page, "keys", "client")
         assert "Client 3, 64 B: mask key" in column(page, "keys", "aggregator")

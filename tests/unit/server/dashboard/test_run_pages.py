@@ -266,8 +266,8 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     ask = f"ask the {via} ask the {via}"
     channel = first.channel
     shares = f" {channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
-    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {ask} {first.minimum}{shares}" in shown
-    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {ask} {second.minimum}{shares}" in shown
+    assert f"{first.cohort} 0 {stage} {ask} 3 of {first.clients} {first.minimum}{shares}" in shown
+    assert f"{second.cohort} 1 waits for clients {ask} 0 of {second.clients} {second.minimum}{shares}" in shown
     assert "No client has asked for a ticket yet" not in shown
 
 
