@@ -99,15 +99,17 @@ class Intermediary(StageMachine):
         """Return the cohort if this process committed it lately. It does not read the database."""
         return self._committed.get(name)
 
-    def cohorts(self, *, only_open: bool = False, run: str | None = None, limit: int | None = None) -> CohortList:
+    def cohorts(
+        self, *, only_open: bool = False, run: str | None = None, cohort: str | None = None, limit: int | None = None
+    ) -> CohortList:
         """Return cohorts and where each stands, oldest first.
 
-        only_open  leave out what is over. run: of this run alone. limit: the oldest ones only.
+        only_open  leave out what is over. run: of this run alone. cohort: this one alone. limit: the oldest ones only.
         """
+        over = ("done", "aborted") if only_open else ()
         with self._database.reading() as tx:
-            states = store.every(tx, ("done", "aborted") if only_open else ())
-            wanted = states if run is None else [state for state in states if state.cohort.run == run]
-            return CohortList(cohorts=[self._entry(tx, state) for state in wanted[:limit]])
+            states = store.every(tx, over, run=run, cohort=cohort, limit=limit)
+            return CohortList(cohorts=[self._entry(tx, state) for state in states])
 
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
         """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.

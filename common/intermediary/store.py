@@ -4,9 +4,11 @@ A message's body is kept until its cohort is forgotten, because restarts and `in
 """
 
 import hashlib
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -147,10 +149,27 @@ def need(tx: Connection, cohort: str, *, lock: bool = False) -> State:
     return state
 
 
-def every(tx: Connection, without: Collection[str] = ()) -> list[State]:
-    """Return all cohorts but those in the stages `without`, oldest first."""
-    query = select(COHORTS).where(COHORTS.c.stage.not_in(without))
-    return [_state(row) for row in tx.execute(query.order_by(COHORTS.c.number))]
+def every(
+    tx: Connection,
+    without: Collection[str] = (),
+    *,
+    run: str | None = None,
+    cohort: str | None = None,
+    limit: int | None = None,
+) -> list[State]:
+    """Return cohorts, oldest first, without those in the stages `without`.
+
+    run, cohort  None: of every run, every cohort. limit: the oldest ones only.
+    """
+    query = select(COHORTS).where(COHORTS.c.stage.not_in(without)).order_by(COHORTS.c.number)
+    if cohort is not None:
+        query = query.where(COHORTS.c.cohort == cohort)
+    if run is None:
+        return [_state(row) for row in tx.execute(query.limit(limit))]
+    # The run stands in the body alone. A body without its name is not parsed: parsing is most of a long list's time.
+    part = f'"run":{json.dumps(run)}'.encode()
+    states = (_state(row) for row in tx.execute(query) if part in row.body)
+    return list(islice((state for state in states if state.cohort.run == run), limit))
 
 
 def move(tx: Connection, cohort: str, stage: str, since: float | None, reason: str | None = None) -> None:

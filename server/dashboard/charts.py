@@ -17,6 +17,7 @@ T = TypeVar("T")
 
 WIDTH, HEIGHT = 720, 340
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 12, 44  # room for half a tick's number at the right
+SIGN, BESIDE = 7.2, 26  # widths of one sign of a tick's number, and of the axis' name with the gaps around it
 TICKS = 5  # wanted on an axis; a few more or less come out
 SAME = 1e-12  # of a value's size: ends of an axis that are no further apart count as one value
 SMALLEST = 1e-280  # values below count as 0: steps between ticks would be no normal doubles
@@ -102,7 +103,8 @@ class Plot:
     height: int = HEIGHT
 
     def __post_init__(self) -> None:
-        self.sx = Scale(self.xs[0], self.xs[-1], LEFT, self.width - RIGHT)
+        left = max(LEFT, BESIDE + SIGN * max(len(tick_label(value)) for value in self.ys))
+        self.sx = Scale(self.xs[0], self.xs[-1], left, self.width - RIGHT)
         self.sy = Scale(self.ys[0], self.ys[-1], self.height - BOTTOM, TOP)
 
     sx: Scale = field(init=False)
@@ -151,7 +153,7 @@ class Plot:
         return head + Markup("").join([*self._grid(), *self.shapes]) + Markup("</svg></div>")
 
     def _grid(self) -> Iterable[Markup]:
-        left, right, bottom = LEFT, self.width - RIGHT, self.height - BOTTOM
+        left, right, bottom = self.sx.start, self.width - RIGHT, self.height - BOTTOM
         for value in self.ys:
             at = self.sy(value)
             yield Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(left, right, at, at)

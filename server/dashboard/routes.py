@@ -90,6 +90,7 @@ class FormField:
     name     its place in the configuration, with dots; errors of the API begin with it. id: unlike any other's.
     kind     number, whole (a whole number), text, choice, check (yes or no) or json.
     default  shown and sent; empty for a field that is left out unless it is filled in.
+    pattern  regular expression of an allowed text.
     """
 
     name: str
@@ -99,6 +100,7 @@ class FormField:
     hint: str
     required: bool = False
     options: tuple[str, ...] = ()
+    pattern: str = ""
 
     @property
     def label(self) -> str:
@@ -175,6 +177,7 @@ def _field(name: str, prefix: str, words: Mapping[str, Any], *, required: bool, 
         hint=_HINTS.get(name) or inner.get("description") or words.get("description", ""),
         required=required,
         options=options,
+        pattern=inner.get("pattern", ""),
     )
 
 

@@ -90,13 +90,15 @@ def run_context(service: Runs, run: str) -> dict[str, Any]:
     rounds = _newest_rounds(service, view, 1 if many else ROUNDS)
     closed = all_intervals(service, run)
     newest = rounds[0] if rounds else None
+    waiting = _waiting(service, view, newest)
     return {
         "view": view,
         "intervals": _bars(closed, view.snapshot.arms, view.snapshot.chosen),
         "arms": _shown_arms(view.snapshot.arms, view.snapshot.chosen),
         "rounds": rounds,
         "newest": newest,
-        "live": _live(service, view, newest),
+        "live": [_live(service, *one) for one in waiting[:COHORTS]],
+        "waiting": len(waiting),
         "aborted": [(one, cohort) for one in rounds for cohort in one.cohorts if cohort.state == "aborted"][:COHORTS],
         "parameters": _parameters(newest),
         "ledger": _or_none(lambda: service.ledger(run)),
@@ -211,17 +213,18 @@ class LiveCohort:
     threshold: str
 
 
-def _live(service: Runs, view: RunView, newest: RoundReport | None) -> list[LiveCohort]:
+def _waiting(service: Runs, view: RunView, newest: RoundReport | None) -> list[tuple[CohortView, Cohort]]:
     """Return the cohorts of the open round that have no outcome."""
     if view.state != "running" or newest is None:
         return []
     open_round = service.round_view(view.run).round
     messages = {one.cohort.cohort: one.cohort for one in open_round.assignments} if open_round else {}
-    waiting = [(one, messages[one.cohort]) for one in newest.cohorts if one.cohort in messages]
-    return [
-        LiveCohort(one, known_stage(service, one, message), message.minimum, _threshold(message))
-        for one, message in waiting[:COHORTS]
-    ]
+    return [(one, messages[one.cohort]) for one in newest.cohorts if one.cohort in messages]
+
+
+def _live(service: Stated, cohort: CohortView, message: Cohort) -> LiveCohort:
+    """Return a cohort of the open round as the page shows it."""
+    return LiveCohort(cohort, known_stage(service, cohort, message), message.minimum, _threshold(message))
 
 
 def known_stage(service: Stated, cohort: CohortView, message: Cohort) -> str:

@@ -1,7 +1,8 @@
-"""Tests a cohort's page and the privacy page in a real Chromium, over real services."""
+"""Tests the pages of cohorts, open ones too, and the privacy page in a real Chromium, over real services."""
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +19,19 @@ from distrust.lab.stack.stack import Stack
 from tests.support.browser import Browser, origin, overflow, violations
 from tests.support.forked import forking
 from tests.support.http_runs import in_background
-from tests.support.shown_runs import ShownRuns, play
+from tests.support.shown_runs import MASKED, ShownRuns, join, play, small_run
 
 pytestmark = pytest.mark.slow
+
+OPEN = "open.1.0.1"  # a cohort without a message
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownRuns]:
     with forking(), Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
-        yield play(stack)
+        played = play(stack)
+        assert join(stack, small_run("open", MASKED, stage_seconds=600.0), clients=12) == OPEN
+        yield played
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,7 @@ def test_a_masked_cohort_is_put_together_from_each_party_by_the_browser_alone(
         enter(page, "server", urls.token)
         enter(page, "aggregator", urls.inspector)
         assert transcripts_read(urls.aggregator) == before + 1
+        assert column(page, "cohort", "aggregator") == "Its transcript does not keep this message."
         page.fill("#client", "3")
         assert "Client 3 sent 64 B" in column(page, "keys", "client")
         assert "Client 3, 64 B: mask key" in column(page, "keys", "aggregator")
@@ -205,6 +211,108 @@ def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> No
         assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
         enter(page, "server", runs.stack.urls.token)
         assert "reason" in column(page, "aborted", "server")
+
+
+def test_open_cohorts_show_what_the_intermediary_tells_the_readers_browser(browser: Browser, runs: ShownRuns) -> None:
+    stack = runs.stack
+    aggregator = stack.urls.aggregator
+    with browser.page(f"{stack.urls.server}/runs/open", others=[aggregator], refused=[401]) as page:
+        row = page.locator(f"tr[data-cohort='{OPEN}']")
+        expect(row.locator("[data-fact=alive]")).to_have_text("needs its token")
+        expect(row.locator("[data-fact=deadline]")).to_have_text("needs its token")
+        ask(page, str(stack.urls.inspector))
+        expect(row.locator("[data-fact=alive]")).to_have_text("token refused")
+        expect(page.locator("#standing .told")).to_contain_text("It wants the operator's token")
+        ask(page, str(stack.urls.token))
+        expect(row.locator("[data-fact=stage]")).to_have_text("keys")
+        expect(row.locator("[data-fact=alive]")).to_have_text("12")
+        expect(row.locator("[data-fact=deadline]")).to_have_text(re.compile(r"^in 1,[01]\d\d s$"))
+        assert violations(page) == []
+        kept = page.evaluate("Object.keys(sessionStorage)")
+        assert kept == [f"distrust.operator.{aggregator}"]
+        page.evaluate("void (window.fetch = () => Promise.reject(new TypeError('away')))")
+        expect(row.locator("[data-fact=deadline]")).to_have_text("no answer")
+        expect(page.locator("#standing .told")).to_contain_text("DISTRUST_DASHBOARD_ORIGIN")
+        page.reload()  # the token is still in this tab
+        expect(row.locator("[data-fact=alive]")).to_have_text("12")
+
+
+def ask(page: Page, secret: str) -> None:
+    """Give a page the operator's token for the intermediary of its open cohorts."""
+    page.fill("#token-standing", secret)
+    page.press("#token-standing", "Enter")
+
+
+ENTRY = {"run": "open", "round": 1, "clients": 16, "answered": 3}
+TOLD = [
+    # what the intermediary answers of the cohort; the stage, the alive and the deadline that the table shows
+    ({"stage": "keys", "alive": 15, "seconds_left": 30.5}, ("keys", "11", r"in (30|31) s")),  # one of the 12 left
+    ({"stage": "shares", "alive": 9, "seconds_left": 0.0}, ("shares", "9", "now")),
+    ({"stage": "unmask"}, ("unmask", "–", "–")),  # its batch is computed
+    ({"stage": "keys", "answered": None, "alive": None, "seconds_left": None}, ("keys", "–", "–")),
+    ({"stage": "keys", "alive": 0}, ("keys", "0", "–")),
+    (None, ("keys or shares", "not open there", "not open there")),
+    *(
+        told
+        for bad in (
+            {"stage": 7},
+            {"stage": "<b>x</b>"},
+            {"stage": "done"},
+            {"alive": 17},
+            {"alive": 1.5},
+            {"alive": -1},
+            {"alive": "9"},
+            {"answered": 17},
+            {"clients": None},
+            {"seconds_left": 1e308},
+            {"seconds_left": -1},
+        )
+        for told in (
+            ({"stage": "masked", "alive": 9}, ("masked", "9", "–")),  # so that each unreadable answer is news
+            ({"stage": "masked", "alive": 9, **bad}, ("(masked|keys or shares)", "unreadable", "unreadable")),
+        )
+    ),
+]
+
+
+def test_the_table_counts_the_alive_of_each_stage_and_no_nonsense(browser: Browser, runs: ShownRuns) -> None:
+    stack = runs.stack
+    answer = dict[str, object]()
+    allowed = {"Access-Control-Allow-Origin": stack.urls.server, "Access-Control-Allow-Headers": "Authorization"}
+    with browser.page(f"{stack.urls.server}/runs/open", others=[stack.urls.aggregator]) as page:
+        page.route(f"{stack.urls.aggregator}/**", lambda route: route.fulfill(json=answer, headers=allowed))
+        row = page.locator(f"tr[data-cohort='{OPEN}']")
+        for told, shown in TOLD:
+            answer["cohorts"] = [] if told is None else [{**ENTRY, "cohort": OPEN, **told}]
+            ask(page, "any")
+            for fact, text in zip(("stage", "alive", "deadline"), shown, strict=True):
+                expect(row.locator(f"[data-fact={fact}]")).to_have_text(re.compile(f"^{text}$"))
+        assert page.locator("main b").count() == 0
+
+
+def test_an_open_cohorts_page_follows_it_to_its_end(browser: Browser, runs: ShownRuns) -> None:
+    stack = runs.stack
+    name = join(stack, small_run("followed", MASKED, stage_seconds=4.0))
+    url = f"{stack.urls.server}/runs/followed/cohorts/{name}"
+    with browser.page(url, others=[stack.urls.aggregator]) as page:
+        assert violations(page) == []
+        expect(page.locator("dl [data-fact=alive]")).to_have_text("needs its token")
+        ask(page, str(stack.urls.token))
+        expect(page.locator("dl [data-fact=alive]")).to_have_text("16")
+        page.fill("#token-server", str(stack.urls.token))
+        page.press("#token-server", "Enter")
+        expect(page.locator("form.token[data-party=server] .told")).to_contain_text("of this cohort")
+        page.evaluate("window.loadedOnce = true")
+        assert page.locator(".step").last.get_attribute("data-stage") == "estimate"
+        expect(page.locator("#news")).to_have_text("This cohort was aborted.")
+        expect(page.locator("section.problem")).to_contain_text("0 clients in stage keys")
+        assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
+        # The messages are read again: the server has the reason now.
+        expect(page.locator(".step[data-stage=aborted] .seen[data-party=server]")).to_contain_text("reason")
+        expect(page.locator("#flip-about")).to_contain_text("Nothing of this cohort is released")
+        expect(page.locator("#standing")).to_be_hidden()
+        assert page.evaluate("window.loadedOnce")
+        assert violations(page) == []
 
 
 def test_without_script_the_page_still_says_what_each_party_can_know(browser: Browser, runs: ShownRuns) -> None:

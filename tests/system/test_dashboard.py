@@ -161,26 +161,67 @@ def test_a_run_files_server_part_fills_the_form_to_the_byte_and_goes_nowhere_bef
 def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, stack: Stack, tmp_path: Path) -> None:
     whole = json.loads(server_part(tmp_path, "successive-elimination").read_text())
     policy = whole["policy"]
-    refused = {
-        "run.toml": ('run = "first"', "it is not JSON. Of a run file, `distrust config` writes the server's part"),
-        "a.json": ("[1]", "it holds no table of keys"),
-        "b.json": (json.dumps({**whole, "unsafe": {"noise_seed": 1}}), "a run without privacy"),
-        "c.json": (json.dumps({**whole, "policy": {**policy, "name": "my:Own"}}), 'policy.name = "my:Own" is not in'),
-        "d.json": (json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}), "has no field policy.x, y"),
+    toml = "it is not JSON. Of a run file, `distrust config` writes the server's part"
+    strange = {
+        "[1]": "it holds no table of keys",
+        json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}): "has no field policy.x, y",
+        json.dumps({**whole, "mechanism.epsilon": 9.5}): 'has no field "mechanism.epsilon"',
+        json.dumps({**whole, "horizon": 0}).replace('"horizon": 0', '"horizon": 1e400'): "horizon = Infinity: must be",
     }
+    changed: list[tuple[str | None, str, object, str]] = [
+        ("unsafe", "noise_seed", 1, "a run without privacy"),
+        ("policy", "name", "my:Own", 'policy.name = "my:Own" is not in'),
+        ("policy", "name", None, "policy.name: is required"),
+        ("policy", "base", 3, "policy.base = 3: must be one of 2, 4"),
+        ("mechanism", "name", "identity", "has no field mechanism.epsilon"),
+        ("mechanism", "calibration", "PAPER", 'mechanism.calibration = "PAPER": must be one of exact, paper'),
+        ("mechanism", "epsilon", [1], "mechanism.epsilon = [1]: must be a number"),
+        ("budget", "epsilon", " ", 'budget.epsilon = " ": must be a number'),
+        (None, "arms", "340", 'arms = "340": must be a whole number'),
+        (None, "run", "demo-b ", 'run = "demo-b ": must match'),
+        (None, "run", "x; touch /tmp/pwned #", "must match"),
+        (None, "version", 99, "version = 99: must be 1"),
+        (None, "budget", {}, "budget = {}: holds no key"),
+    ]
+    refused = [("run.toml", 'run = "first"', toml), *(("a.json", text, why) for text, why in strange.items())]
+    for table, key, value, why in changed:
+        inner = {key: value} if table is None else {table: {**(whole[table] or {}), key: value}}
+        refused.append(("a.json", json.dumps({**whole, **inner}), why))
     with browser.page(f"{stack.urls.server}/start") as page:
-        page.locator("#f-horizon").fill("77")
-        for name, (text, why) in refused.items():
-            file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
-            page.set_input_files("#load-file", file)
+        before = inputs(page)
+        for name, text, why in refused:
+            choose(page, name, text)
             expect(page.locator("#load-file-error")).to_contain_text(why)
             expect(page.locator("#load-next")).to_be_hidden()
-            assert page.locator("#f-horizon").input_value() == "77"
-        world = {**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}
-        file = {"name": "e.json", "mimeType": "application/json", "buffer": json.dumps(world).encode()}
-        page.set_input_files("#load-file", file)
+            assert inputs(page) == before
+        choose(page, "a.json", json.dumps({**whole, "environment": {"means": [0.125]}, "fleet": {"dropout": 0.5}}))
         expect(page.locator("#load-next")).to_be_visible()  # both tables are left on this device
         assert page.locator("#f-horizon").input_value() == str(whole["horizon"])
+        assert page.locator("#load-file").input_value() == ""  # so that the next choice of this file is a change
+        command = page.locator("#load-command")
+        page.locator("#f-run").fill("edited")
+        expect(command).to_contain_text("distrust fleet --run edited --server-url")
+        page.locator("#f-run").fill("x; touch /tmp/pwned #")
+        expect(command).to_be_hidden()
+        assert "pwned" not in page.locator("#load-next").inner_text()
+        del whole["mechanism"]["calibration"]
+        choose(page, "a.json", json.dumps(whole))
+        expect(command).to_be_visible()
+        assert page.locator("#f-mechanism-calibration").input_value() == "exact"
+
+
+def choose(page: Page, name: str, text: str) -> None:
+    """Choose a file of this content for the form."""
+    file: Any = {"name": name, "mimeType": "application/json", "buffer": text.encode()}
+    page.locator("#load-file-error").evaluate("place => void (place.textContent = '')")
+    page.set_input_files("#load-file", file)
+
+
+def inputs(page: Page) -> list[list[str | bool]]:
+    """Return the value of each input of the form, and whether it is shown."""
+    words = "[...document.getElementById('start').elements].map((one) => [one.value ?? '', !one.closest('[hidden]')])"
+    found: list[list[str | bool]] = page.evaluate(words)
+    return found
 
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
@@ -206,83 +247,34 @@ def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stac
         expect(page.locator("#f-run-error")).to_contain_text("exists with another configuration")
 
 
-def test_open_cohorts_show_what_the_intermediary_tells_the_readers_browser(browser: Browser, stack: Stack) -> None:
-    aggregator = stack.urls.aggregator
-    with browser.page(f"{stack.urls.server}/runs/open", others=[aggregator], refused=[401]) as page:
-        row = page.locator(f"tr[data-cohort='{OPEN}']")
-        expect(row.locator("[data-fact=alive]")).to_have_text("needs its token")
-        expect(row.locator("[data-fact=deadline]")).to_have_text("needs its token")
-        ask(page, str(stack.urls.inspector))
-        expect(row.locator("[data-fact=alive]")).to_have_text("token refused")
-        expect(page.locator("#standing .told")).to_contain_text("It wants the operator's token")
-        ask(page, token(stack))
-        expect(row.locator("[data-fact=stage]")).to_have_text("keys")
-        expect(row.locator("[data-fact=alive]")).to_have_text("12")
-        expect(row.locator("[data-fact=deadline]")).to_have_text(re.compile(r"^in 1,[01]\d\d s$"))
+@pytest.mark.parametrize("path", ["/", "/runs/open", f"/runs/open/cohorts/{OPEN}"])
+def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_is_back(
+    browser: Browser, stack: Stack, path: str
+) -> None:
+    with browser.page(stack.urls.server + path, refused=[503]) as page:
+        stale = page.locator("#stale")
+        expect(stale).to_be_hidden()
+        page.evaluate("window.ask = window.fetch; void (window.fetch = () => Promise.reject(new TypeError()))")
+        renew(page)
+        sentence = r"since \d\d:\d\d:\d\d\. This page shows what was true then\."
+        expect(stale).to_have_text(re.compile(rf"^The server has not answered {sentence}$"))
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(stale).to_be_in_viewport(ratio=1)
         assert violations(page) == []
-        kept = page.evaluate("Object.keys(sessionStorage)")
-        assert kept == [f"distrust.operator.{aggregator}"]
-        page.evaluate("void (window.fetch = () => Promise.reject(new TypeError('away')))")
-        expect(row.locator("[data-fact=deadline]")).to_have_text("no answer")
-        expect(page.locator("#standing .told")).to_contain_text("DISTRUST_DASHBOARD_ORIGIN")
-        page.reload()  # the token is still in this tab
-        expect(row.locator("[data-fact=alive]")).to_have_text("12")
+        page.evaluate("void (window.fetch = window.ask)")
+        renew(page)
+        expect(stale).to_be_hidden()
+        page.route(stack.urls.server + path, lambda route: route.fulfill(status=503, body="busy"))
+        renew(page)
+        expect(stale).to_have_text(re.compile(rf"^The server has refused this page \(HTTP 503\) {sentence}$"))
+        page.unroute(stack.urls.server + path)
+        renew(page)
+        expect(stale).to_be_hidden()
 
 
-def ask(page: Page, secret: str) -> None:
-    """Give a page the operator's token for the intermediary of its open cohorts."""
-    page.fill("#token-standing", secret)
-    page.press("#token-standing", "Enter")
-
-
-ENTRY = {"run": "open", "round": 1, "clients": 16, "answered": 3}
-TOLD = [
-    # what the intermediary answers of the cohort; the stage, the alive and the deadline that the table shows
-    ({"stage": "keys", "alive": 15, "seconds_left": 30.5}, ("keys", "11", r"in (30|31) s")),  # one of the 12 left
-    ({"stage": "shares", "alive": 9, "seconds_left": 0.0}, ("shares", "9", "now")),
-    ({"stage": "unmask"}, ("unmask", "–", "–")),  # its batch is computed
-    (None, ("keys or shares", "not open there", "not open there")),
-    ({"stage": 7}, ("keys or shares", "unreadable", "unreadable")),
-    ({"stage": "<b>", "alive": 1e9, "seconds_left": 1e9}, ("<b>", "1,000,000,000", r"in 1,000,000,000 s")),
-]
-
-
-def test_the_table_counts_the_alive_of_each_stage_and_reads_no_markup(browser: Browser, stack: Stack) -> None:
-    answer = dict[str, object]()
-    allowed = {"Access-Control-Allow-Origin": stack.urls.server, "Access-Control-Allow-Headers": "Authorization"}
-    with browser.page(f"{stack.urls.server}/runs/open", others=[stack.urls.aggregator]) as page:
-        page.route(f"{stack.urls.aggregator}/**", lambda route: route.fulfill(json=answer, headers=allowed))
-        row = page.locator(f"tr[data-cohort='{OPEN}']")
-        for told, shown in TOLD:
-            answer["cohorts"] = [] if told is None else [{**ENTRY, "cohort": OPEN, **told}]
-            ask(page, "any")
-            for fact, text in zip(("stage", "alive", "deadline"), shown, strict=True):
-                expect(row.locator(f"[data-fact={fact}]")).to_have_text(re.compile(f"^{text}$"))
-        assert page.locator("main b").count() == 0
-
-
-def test_an_open_cohorts_page_follows_it_to_its_end(browser: Browser, stack: Stack) -> None:
-    name = join(stack, small_run("followed", MASKED, stage_seconds=4.0))
-    url = f"{stack.urls.server}/runs/followed/cohorts/{name}"
-    with browser.page(url, others=[stack.urls.aggregator]) as page:
-        assert violations(page) == []
-        expect(page.locator("dl [data-fact=alive]")).to_have_text("needs its token")
-        ask(page, token(stack))
-        expect(page.locator("dl [data-fact=alive]")).to_have_text("16")
-        page.fill("#token-server", token(stack))
-        page.press("#token-server", "Enter")
-        expect(page.locator("form.token[data-party=server] .told")).to_contain_text("of this cohort")
-        page.evaluate("window.loadedOnce = true")
-        assert page.locator(".step").last.get_attribute("data-stage") == "estimate"
-        expect(page.locator("#news")).to_have_text("This cohort was aborted.")
-        expect(page.locator("section.problem")).to_contain_text("0 clients in stage keys")
-        assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
-        # The messages are read again: the server has the reason now.
-        expect(page.locator(".step[data-stage=aborted] .seen[data-party=server]")).to_contain_text("reason")
-        expect(page.locator("#flip-about")).to_contain_text("Nothing of this cohort is released")
-        expect(page.locator("#standing")).to_be_hidden()
-        assert page.evaluate("window.loadedOnce")
-        assert violations(page) == []
+def renew(page: Page) -> None:
+    """Have a live page ask for its newest part now."""
+    page.evaluate("void document.getElementById('live').dispatchEvent(new Event('stale'))")
 
 
 def test_regret_is_shown_where_the_driver_posted_it_and_nowhere_else(

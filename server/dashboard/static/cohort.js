@@ -193,7 +193,9 @@ function ofParty(party, stage, client) {
   const rest = here.filter((one) => !one.peer.startsWith("client "));
   const lines = [...rest, ...own, ...others.slice(0, SHOWN)].map((one) => `${from(one)}${read(one)}`);
   if (others.length > SHOWN) lines.push(`… and ${count(others.length - SHOWN)} more messages of clients`);
-  return lines.length ? lines.map(line) : [absent("It has no message of this stage.")];
+  if (lines.length) return lines.map(line);
+  // The server opens a cohort with a message, which no intermediary's transcript lists.
+  return [absent(stage === "cohort" ? "Its transcript does not keep this message." : "It has no message of this stage.")];
 }
 
 function from(entry) {

@@ -1,13 +1,21 @@
 // Keeps the part #live of a page fresh: on an event of the run, when another script finds it stale, and every few
 // seconds it fetches that part anew and swaps it, until the part says that it is over. Focus, open details and scroll
-// positions stay. News are announced politely. Without this script the page shows what was true when it was loaded.
+// positions stay. News are announced politely. While the server sends no newer part, a notice at the top says since
+// when. Without this script the page shows what was true when it was loaded.
 
 const SOONEST = 700; // ms between two fetches: a run may have thousands of events a second
 const REST = 4; // times as long as the last answer took: a page of a long run costs the server more
+const LONGEST = 30000; // ms to wait for an answer
 
 const live = document.getElementById("live");
 const news = document.getElementById("news");
+const stale = document.createElement("p");
+stale.id = "stale";
+stale.className = "problem";
+stale.setAttribute("role", "alert");
+stale.hidden = true;
 
+let newest = new Date(); // when the part that is shown came
 let fetching = false;
 let again = false;
 
@@ -19,10 +27,11 @@ async function refresh() {
   fetching = true;
   const began = performance.now();
   try {
-    const answer = await fetch(live.dataset.fragment, { headers: { "X-Fragment": "1" } });
+    const answer = await fetch(live.dataset.fragment, { headers: { "X-Fragment": "1" }, signal: AbortSignal.timeout(LONGEST) });
     if (answer.ok) swap(await answer.text());
+    else warn(`has refused this page (HTTP ${answer.status})`);
   } catch {
-    say("The server does not answer. This page is older than it looks.");
+    warn("has not answered");
   }
   setTimeout(() => {
     fetching = false;
@@ -33,7 +42,15 @@ async function refresh() {
   }, Math.max(SOONEST, REST * (performance.now() - began)));
 }
 
+function warn(what) {
+  const text = `The server ${what} since ${newest.toLocaleTimeString("en-GB")}. This page shows what was true then.`;
+  if (stale.textContent !== text) stale.textContent = text;
+  stale.hidden = false;
+}
+
 function swap(html) {
+  newest = new Date();
+  stale.hidden = true;
   const focused = document.activeElement?.id;
   const open = [...live.querySelectorAll("details[open][id]")].map((one) => one.id);
   const scrolled = boxes().map((box) => box.scrollLeft);
@@ -85,6 +102,7 @@ function listen(address) {
 }
 
 if (live) {
+  live.before(stale);
   if (live.dataset.events) listen(live.dataset.events);
   live.addEventListener("stale", refresh);
   if (live.dataset.every) {

@@ -5,11 +5,14 @@ const SOONEST = 2000; // ms between two questions
 const REST = 4; // times as long as the last answer took, so that a reader takes a fifth of the service's time at most
 const RETRY = 10000; // ms after a question without an answer
 const MOST = 40; // cohorts in one answer: as many as a run's page lists
+const SECONDS = 2 * 86400; // until a deadline at most: the longest stage, after as long without a first message
+const STAGES = ["keys", "shares", "confirm", "masked", "unmask", "report"]; // those that are open
 const FIRST_STAGES = ["keys", "report"];
 
 const live = document.getElementById("live");
 const form = document.getElementById("standing");
-const { party, origin, run, guarded } = form.dataset;
+const { party, origin, run, cohortPage, guarded } = form.dataset;
+const wanted = `run=${encodeURIComponent(run)}${cohortPage ? `&cohort=${encodeURIComponent(cohortPage)}&limit=1` : `&limit=${MOST}`}`;
 const field = form.querySelector("input");
 const told = form.querySelector(".told");
 const kept = `distrust.operator.${origin}`;
@@ -42,8 +45,7 @@ async function look() {
   standings = null;
   try {
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
-    const address = `${origin}/v1/cohorts?open=true&limit=${MOST}&run=${encodeURIComponent(run)}`;
-    const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+    const answer = await fetch(`${origin}/v1/cohorts?open=true&${wanted}`, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
     if (answer.status === 401) return refuse();
     if (!answer.ok) return fail("refused", `The ${party} refused: HTTP ${answer.status}.`);
     const { cohorts } = await answer.json();
@@ -65,9 +67,12 @@ function moved(old, entry, row) {
   return old?.stage !== entry?.stage || entry?.answered > Number(row.dataset.joined);
 }
 
+// Another party's words: only what an intermediary can mean is shown. null is absent.
 function legible(one) {
-  const numbers = [one?.clients, one?.answered ?? 0, one?.alive ?? 0, one?.seconds_left ?? 0];
-  return typeof one?.cohort === "string" && typeof one.stage === "string" && numbers.every(Number.isFinite);
+  if (typeof one?.cohort !== "string" || !STAGES.includes(one.stage) || !Number.isSafeInteger(one.clients)) return false;
+  const counts = [one.answered ?? 0, one.alive ?? 0].every((count) => Number.isInteger(count) && count >= 0 && count <= one.clients);
+  const left = one.seconds_left ?? 0;
+  return counts && Number.isFinite(left) && left >= 0 && left <= SECONDS;
 }
 
 function refuse() {
@@ -101,13 +106,14 @@ function fill() {
 
 // An intermediary knows no slot before its first message. So a first stage counts slots without a ticket as alive.
 function alive(entry, joined) {
-  if (entry.alive === undefined) return "–";
+  if ((entry.alive ?? null) === null) return "–";
   if (!FIRST_STAGES.includes(entry.stage)) return entry.alive.toLocaleString("en");
-  return (Math.max(joined, entry.answered ?? 0) - (entry.clients - entry.alive)).toLocaleString("en");
+  const left = entry.clients - entry.alive;
+  return Math.max(0, Math.max(joined, entry.answered ?? 0) - left).toLocaleString("en"); // the server may know of fewer yet
 }
 
 function deadline(entry) {
-  if (entry.seconds_left === undefined) return "–";
+  if ((entry.seconds_left ?? null) === null) return "–";
   const left = Math.ceil(entry.seconds_left - (performance.now() - since) / 1000);
   return left > 0 ? `in ${left.toLocaleString("en")} s` : "now";
 }

@@ -18,12 +18,21 @@ function showPolicy() {
 function showMechanism() {
   const chosen = mechanism.selectedOptions[0].dataset;
   about.textContent = chosen.about;
-  field("mechanism.delta").closest(".field").hidden = chosen.delta === "no";
-  field("mechanism.epsilon").closest(".field").hidden = mechanism.value === "identity";
+  for (const name of ["mechanism.delta", "mechanism.epsilon"]) field(name).closest(".field").hidden = unused(name, mechanism.selectedOptions[0]);
+}
+
+function unused(name, option) {
+  return name === "mechanism.delta" ? option.dataset.delta === "no" : name === "mechanism.epsilon" && option.value === "identity";
+}
+
+// The inputs that belong to a policy and a mechanism: those that are shown once both are chosen.
+function inputsOf(policyName, mechanismOption) {
+  const own = (input) => (input.closest(".policy")?.dataset.policy ?? policyName) === policyName;
+  return [...form.querySelectorAll("[data-kind]")].filter((one) => own(one) && !unused(one.name, mechanismOption));
 }
 
 function shown() {
-  return [...form.querySelectorAll("[data-kind]")].filter((one) => !one.closest("[hidden]"));
+  return inputsOf(policy.value, mechanism.selectedOptions[0]);
 }
 
 function field(name) {
@@ -141,31 +150,89 @@ async function send(event) {
 }
 
 // A configuration that the reader loads. It is read here, and fills the fields: no part of the file is sent as it is.
+// All of it is checked first. So a file fills the form with all that it says, or changes nothing.
 
 const CLIENTS = ["environment", "fleet"]; // tables that the server must not see
+const LONGEST = 60; // letters of a refused value
 const loadFile = document.getElementById("load-file");
 
 function fill(config) {
+  const wanted = named(config);
+  const [policyOption, mechanismOption] = [policy, mechanism].map((select) => {
+    if (!wanted.has(select.name)) throw new Error(`${select.name}: is required.`);
+    const found = [...select.options].find((one) => one.value === wanted.get(select.name));
+    if (!found) throw new Error(`${select.name} = ${quoted(wanted.get(select.name))} is not in this form.`);
+    return found;
+  });
+  const inputs = inputsOf(policyOption.value, mechanismOption);
+  const strange = [...wanted.keys()].filter((name) => !inputs.some((one) => one.name === name));
+  if (strange.length) throw new Error(`the form has no field ${strange.join(", ")}.`);
+  const faults = inputs.filter((one) => wanted.has(one.name)).flatMap((one) => fault(one, wanted.get(one.name)));
+  if (faults.length) throw new Error(faults.join("; "));
+  policy.value = policyOption.value;
+  mechanism.value = mechanismOption.value;
+  showPolicy();
+  showMechanism();
+  for (const input of inputs) {
+    input.value = written(wanted.get(input.name), input.dataset.kind);
+    if (input.selectedIndex === -1) input.value = [...input.options].find((one) => one.defaultSelected).value; // no "(left out)"
+  }
+}
+
+// Return name: value of what a file says, named as the inputs are.
+function named(config) {
   if (!table(config)) throw new Error("it holds no table of keys.");
   if (config.unsafe) throw new Error("its table unsafe makes a run without privacy, which this form does not start. `distrust run` does.");
   const wanted = new Map();
+  const put = (name, key, value) => {
+    if (key.includes(".")) throw new Error(`the form has no field ${quoted(key)}.`);
+    if (key === "version" && value !== 1) throw new Error(`${name} = ${quoted(value)}: must be 1.`);
+    if (key !== "version" && value !== null) wanted.set(name, value);
+  };
   for (const [key, value] of Object.entries(config)) {
-    if (key === "version" || CLIENTS.includes(key) || value === null) continue;
-    if (!table(value)) wanted.set(key, value);
-    else for (const [inner, one] of Object.entries(value)) if (inner !== "version" && one !== null) wanted.set(`${key}.${inner}`, one);
+    if (CLIENTS.includes(key)) continue;
+    if (!table(value)) put(key, key, value);
+    else if (!Object.keys(value).length) throw new Error(`${key} = {}: holds no key.`);
+    else for (const [inner, one] of Object.entries(value)) put(`${key}.${inner}`, inner, one);
   }
-  for (const select of [policy, mechanism]) {
-    const name = wanted.get(select.name);
-    if (![...select.options].some((one) => one.value === name)) throw new Error(`${select.name} = ${JSON.stringify(name)} is not in this form.`);
-    select.value = name;
-  }
-  showPolicy();
-  showMechanism();
-  const inputs = shown();
-  const strange = [...wanted.keys()].filter((name) => !inputs.some((one) => one.name === name));
-  if (strange.length) throw new Error(`the form has no field ${strange.join(", ")}.`);
-  for (const input of inputs) input.value = written(wanted.get(input.name), input.dataset.kind);
-  return wanted.get("run") ?? "RUN";
+  return wanted;
+}
+
+// Return why an input cannot hold a value, in no line or one. The text of an input has no type, so that "340" must not
+// become 340.
+function fault(input, value) {
+  const options = [...(input.options ?? [])].map((one) => one.value).filter((one) => one !== "");
+  const long = typeof value === "string" && value.startsWith(MARK);
+  const text = typeof value === "string" && !long;
+  const [fits, must] = {
+    choice: () => [options.includes(value), `be one of ${options.join(", ")}`],
+    "whole-choice": () => [typeof value === "number" && options.includes(String(value)), `be one of ${options.join(", ")}`],
+    check: () => [typeof value === "boolean", "be true or false"],
+    whole: () => [Number.isInteger(value) || long, "be a whole number"],
+    number: () => [Number.isFinite(value) || long, "be a number"],
+    json: () => [true],
+    text: () => [text && allowed(input, value), `match ${input.dataset.pattern}`],
+  }[input.dataset.kind]();
+  return fits ? [] : [`${input.name} = ${quoted(value)}: must ${must}`];
+}
+
+function allowed(input, text) {
+  return new RegExp(input.dataset.pattern).test(text);
+}
+
+function quoted(value) {
+  const text = typeof value === "number" ? String(value) : write(value);
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+}
+
+// The command is for a reader to copy: it never holds a name that a shell could read as more than a name.
+function showCommand() {
+  const run = field("run");
+  const name = run.value.trim();
+  const fits = allowed(run, name);
+  document.getElementById("load-run").textContent = fits ? name : "";
+  document.getElementById("load-command").hidden = !fits;
+  document.getElementById("load-unnamed").hidden = fits;
 }
 
 function table(value) {
@@ -186,7 +253,11 @@ async function load() {
   const file = loadFile.files[0];
   if (!file) return;
   try {
-    document.getElementById("load-run").textContent = fill(parsed(await file.text(), file.name));
+    const text = await file.text();
+    loadFile.value = ""; // or the browser would report no change when the reader chooses the edited file again
+    fill(parsed(text, file.name));
+    document.getElementById("load-name").textContent = file.name;
+    showCommand();
     next.hidden = false;
   } catch (error) {
     told.textContent = `This file was not loaded: ${error.message}`;
@@ -202,6 +273,7 @@ function parsed(text, name) {
 }
 
 loadFile.addEventListener("change", load);
+field("run").addEventListener("input", showCommand);
 document.getElementById("load").hidden = false;
 policy.addEventListener("change", showPolicy);
 mechanism.addEventListener("change", showMechanism);

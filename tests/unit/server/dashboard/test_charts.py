@@ -55,6 +55,17 @@ def test_early_intervals_that_are_far_wider_are_cut_so_that_later_ones_can_be_re
     assert "mean reward; wider intervals cut" in markup
 
 
+@pytest.mark.parametrize("highest", [1.0, 0.0008, 2.5e-05, -0.0125, 987654.0])
+def test_the_name_of_the_upright_axis_stands_beside_its_numbers(highest: float) -> None:
+    markup = curves("t", "x", "y", [Line("a", "first", [(0, 0.0), (5, highest)])])
+    ticks = [one for one in ET.fromstring(markup).iter() if one.get("class") == "tick"]
+    numbers = [one for one in ticks if one.get("text-anchor") == "end"]
+    assert len(numbers) > 2
+    for one in numbers:
+        # A digit of 12 px is 7 wide. The name is 13 high, around x = 11.
+        assert float(one.get("x", "0")) - 7 * len(one.text or "") > 11 + 4
+
+
 def test_names_of_arms_do_not_cover_each_other() -> None:
     rounds = [
         (n, [Bar(arm, 0.5 - 1 / n, 0.5, 0.5 + 1 / n, "active") for arm in range(10) if arm < 9 or n < 9])

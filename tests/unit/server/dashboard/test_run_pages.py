@@ -266,9 +266,32 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     ask = f"ask the {via} ask the {via}"
     channel = first.channel
     shares = f" {channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
-    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {ask} {first.minimum}{shares}" in shown
-    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {ask} {second.minimum}{shares}" in shown
+    assert f"{first.cohort} 0 {stage} {ask} 3 of {first.clients} {first.minimum}{shares}" in shown
+    assert f"{second.cohort} 1 waits for clients {ask} 0 of {second.clients} {second.minimum}{shares}" in shown
     assert "No client has asked for a ticket yet" not in shown
+
+
+def test_a_table_of_open_cohorts_says_how_many_more_there_are_and_a_cohorts_page_asks_for_its_own(
+    tmp_path: Path,
+) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(config(arms=60, horizon=6000))
+
+    async def some_join() -> None:
+        await harness.ask("demo", want=3)
+        await harness.coordinator.stop()
+
+    asyncio.run(some_join())
+    opened = harness.service.active_run("demo").pending()
+    harness.database.close()
+    assert len(opened) == 60
+    with playing(tmp_path) as client:
+        page = client.get("/runs/demo").text
+        own = client.get(f"/runs/demo/cohorts/{opened[0].cohort}").text
+    assert page.count("data-joined=") == 40
+    assert "The first 40 of 60." in words(page)
+    assert 'data-run="demo" data-cohort-page=""' in page
+    assert f'data-run="demo" data-cohort-page="{opened[0].cohort}"' in own
 
 
 @pytest.mark.parametrize("least", [5e-324, 1e-300, 1e-13, 1e308])
