@@ -20,6 +20,9 @@ _TYPE = re.compile(r"constrained-\w+$|literal\[")
 
 _NAMES_A_FIELD = re.compile(r"\w+ = ")
 
+_OPTIONS = {"clients": "n"}
+"""Fields whose option has another name."""
+
 _ALLOWED = {
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -90,6 +93,24 @@ def explain_all(errors: Sequence[Mapping[str, Any]], model: type[BaseModel] | No
 def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """Return the first fault, in one line."""
     return explain(error, model)[0]
+
+
+def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[str] = ()) -> str:
+    """Return an error's line that begins with its field. A field that was given as an option is named so: `--epsilon`.
+
+    words      the command line after the program's name.
+    variables  names of environment variables. The field's own, `DISTRUST_…`, names it where no option does.
+    """
+    last = field.rpartition(".")[2]
+    flag, variable = option(last), f"DISTRUST_{last.upper()}"
+    if any(word == flag or word.startswith(f"{flag}=") for word in words):
+        return flag + line.removeprefix(field)
+    return variable + line.removeprefix(field) if variable in map(str.upper, variables) else line
+
+
+def option(field: str) -> str:
+    """Return the option of a field of the command line."""
+    return "--" + _OPTIONS.get(field, field).replace("_", "-")
 
 
 def wanted(error: ValidationError) -> str:

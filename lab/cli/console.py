@@ -5,7 +5,7 @@ import json as json_text
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed
+from distrust.common.messages.explain import as_typed
 from distrust.lab.stack.data_dir import check_target, write_result
 
 FAILED = 1
@@ -25,9 +26,6 @@ TERMINATED = 143
 
 BUSY = (429, 503)
 """Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
-
-OPTIONS = {"clients": "n"}
-"""Fields whose option has another name."""
 
 
 class ResultConsole(Console):
@@ -62,7 +60,8 @@ def _flushed(command: Callable[[], object]) -> int:
         command()
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
-        err.print(as_typed(error, sys.argv[1:]), markup=False)
+        named = isinstance(error, BadParameter)
+        err.print(as_typed(error.detail, error.field, sys.argv[1:]) if named else error.detail, markup=False)
         if isinstance(error, RunFailed):
             return FAILED
         return TRY_LATER if error.status in BUSY else BAD_INPUT
@@ -83,19 +82,6 @@ def _flushed(command: Callable[[], object]) -> int:
         raise
     sys.stdout.flush()
     return 0
-
-
-def as_typed(error: ProtocolError, words: Sequence[str]) -> str:
-    """Return an error's line. A field that was given as an option is named as it was typed: `--epsilon`.
-
-    words   the command line after the program's name.
-    """
-    if not isinstance(error, BadParameter):
-        return error.detail
-    last = error.field.rpartition(".")[2]
-    flag = "--" + OPTIONS.get(last, last).replace("_", "-")
-    typed = any(word == flag or word.startswith(f"{flag}=") for word in words)
-    return flag + error.detail.removeprefix(error.field) if typed else error.detail
 
 
 def examples(*commands: str) -> str:

@@ -5,16 +5,20 @@ Containers call these often, so that the module imports nothing heavy.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 import typer
 
 from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.messages.explain import option
 from distrust.lab.cli.console import JsonOption, examples, out, say
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -50,7 +54,7 @@ def fleet_command(context: typer.Context) -> None:
     if {"-h", "--help"} & set(typed):
         out.print(_fleet_help(context), markup=False)
         return
-    known = {flag for flag, _ in _fleet_options()}
+    known = {words.partition(" ")[0] for words, _ in _fleet_options()}
     for flag in typed:
         if flag.startswith("--") and flag not in known and flag.replace("--no-", "--", 1) not in known:
             raise BadParameter("fleet", flag, "no such option; `distrust fleet --help` lists them")
@@ -60,14 +64,33 @@ def fleet_command(context: typer.Context) -> None:
 
 
 def _fleet_options() -> Iterator[tuple[str, str]]:
-    """Yield flag and meaning of each setting of a fleet."""
+    """Yield option with type, and meaning, of each setting of a fleet."""
     from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
 
     for name, field in FleetSettings.model_fields.items():
-        default = "required" if field.is_required() else f"default: {field.default}"
-        shown = f"  [{default}]" if field.default not in (None, "") else ""
-        meaning = field.description or ""
-        yield f"--{name.replace('_', '-')}", f"{meaning[:1].upper()}{meaning[1:]}{shown}"
+        switch = field.annotation is bool
+        facts = [] if switch or field.default in (None, "") or field.is_required() else [f"default: {field.default}"]
+        facts += ["required"] if field.is_required() else filter(None, [_range(field.metadata)])
+        meaning, shown = field.description or "", f"  [{'; '.join(facts)}]" if facts else ""
+        words = option(name) if switch else f"{option(name)} {_type(field)}"
+        yield words, f"{meaning[:1].upper()}{meaning[1:]}{shown}"
+
+
+def _type(field: "FieldInfo") -> str:
+    """Return the type of a setting's values, as the other commands show it; of one of a few words, the words."""
+    if get_origin(field.annotation) is Literal:
+        return f"[{'|'.join(get_args(field.annotation))}]"
+    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
+    return f"<{kinds[0].__name__.lower()}{' range' if _range(field.metadata) else ''}>"
+
+
+def _range(limits: Iterable[Any]) -> str:
+    """Return the range of a setting's numbers, such as 1<=x<=4096 or x>=1; empty for one without limits."""
+    ends = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    high = "".join(f"{sign}{ends[name]}" for name, sign in (("le", "<="), ("lt", "<")) if name in ends)
+    if high:
+        return "".join(f"{ends[name]}{sign}" for name, sign in (("ge", "<="), ("gt", "<")) if name in ends) + f"x{high}"
+    return "".join(f"x{sign}{ends[name]}" for name, sign in (("ge", ">="), ("gt", ">")) if name in ends)
 
 
 def _fleet_help(context: typer.Context) -> str:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
-from distrust.common.messages.explain import first
+from distrust.common.messages.explain import as_typed, first
 from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
@@ -257,7 +257,8 @@ def check_clients(file: RunFile) -> None:
     try:
         limits = FleetSettings.model_validate(given).requirements()
     except ValidationError as error:
-        raise BadMessage(f"the variables DISTRUST_… of the fleets: {first(error, FleetSettings)}") from error
+        line, field = first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])
+        raise BadMessage(f"the fleets: {as_typed(line, field, (), variables)}") from error
     with one_thread():
         mechanisms = Learner(file.config).rounds[0].mechanisms.values()
         for mechanism in mechanisms:

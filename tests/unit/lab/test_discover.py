@@ -1,6 +1,7 @@
 """The command line for newcomers: lists, a first run file, a check of the machine, help, exit codes."""
 
 import json
+import re
 import shlex
 import sqlite3
 import stat
@@ -17,12 +18,14 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from distrust.client.environments import ENVIRONMENTS
+from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
 from distrust.common.mechanisms import MECHANISMS
+from distrust.common.messages.explain import as_typed
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
 from distrust.lab.__main__ import COMMANDS, app
-from distrust.lab.cli.console import as_typed, exit_code_of
+from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse, read
 from distrust.lab.sweep.cells import known_experiments
@@ -180,7 +183,7 @@ def test_init_of_a_policy_and_an_environment_writes_a_file_or_names_both_flags(p
             written.append(world)
             continue
         assert isinstance(done.exception, BadParameter)
-        told = as_typed(done.exception, line)
+        told = as_typed(done.exception.detail, done.exception.field, line)
         assert told.startswith(f"--environment = '{world}': ")
         assert f"--policy {policy}" in told
         if ENVIRONMENTS[world].REWARDS != POLICIES[policy].REWARDS:
@@ -198,11 +201,24 @@ def test_init_finds_a_policy_for_every_environment(tmp_path: Path) -> None:
 
 
 def test_an_option_is_named_as_it_was_typed_and_a_field_of_a_file_by_its_name() -> None:
-    error = BadParameter("mechanism.epsilon", -1.0, "must lie in [0.0001, 50]")
-    assert as_typed(error, ["privacy", "--epsilon", "-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
-    assert as_typed(error, ["privacy", "--epsilon=-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
-    assert as_typed(error, ["run", "first.toml"]) == error.detail
-    assert as_typed(BadParameter("clients", 0, "x"), ["privacy", "--n", "0"]) == "--n = 0: x"
+    line, field = "mechanism.epsilon = -1.0: must lie in [0.0001, 50]", "mechanism.epsilon"
+    assert as_typed(line, field, ["privacy", "--epsilon", "-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
+    assert as_typed(line, field, ["privacy", "--epsilon=-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
+    assert as_typed(line, field, ["run", "first.toml"]) == line
+    assert as_typed("clients = 0: x", "clients", ["privacy", "--n", "0"]) == "--n = 0: x"
+
+
+def test_the_help_of_fleet_shows_types_and_ranges_and_a_meaning_of_every_option() -> None:
+    lines = [line.strip() for line in printed("fleet", "-h").splitlines()]
+    found = {line.split()[0]: line for line in lines if line.startswith("--")}
+    assert set(found) == {"--" + name.replace("_", "-") for name in FleetSettings.model_fields}
+    assert re.fullmatch(r"--server-url <str> +The learner .*", found["--server-url"])
+    assert found["--block"].startswith("--block <int range>")
+    assert "default: 512; 1<=x<=4096]" in " ".join(lines)
+    assert re.fullmatch(r"--allow-unsafe +Take part in rounds without privacy", found["--allow-unsafe"])
+    assert "[default: 8192; x>=1]" in " ".join(lines)
+    assert found["--log-level"].startswith("--log-level [debug|info|warning|error]")
+    assert "Least severe event that is logged" in " ".join(lines)
 
 
 @pytest.mark.parametrize(
