@@ -16,7 +16,7 @@ from rich.console import Console
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed
 from distrust.common.messages.explain import as_typed
-from distrust.lab.stack.data_dir import check_target, write_result
+from distrust.lab.stack.data_dir import LATER, check_target, write_result
 
 FAILED = 1
 BAD_INPUT = 2
@@ -43,25 +43,41 @@ def exit_code_of(command: Callable[[], object]) -> int:
     """Run the command line and return its exit code. No traceback is shown.
 
     0 for success, 1 for something that was found broken or failed, 2 for bad input, 75 for what may work later, such
-    as a service that is not there, 130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.
+    as a service that is not there or a full disk, 130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.
     """
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, _terminated)
     try:
         return _flushed(command)
     except BrokenPipeError:  # the reader of our output left: `distrust inspect | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered has nowhere to go
+        _discard(1)
         return 0
+    except OSError as error:  # a named file's error is told where the file is written
+        if error.errno not in LATER or error.filename is not None:
+            raise
+        _discard(1)
+        try:
+            err.print(f"the output cannot be written: {error.strerror}; mend that, and try again", markup=False)
+        except OSError:  # stderr goes to the same full disk
+            _discard(2)
+        return TRY_LATER
+
+
+def _discard(descriptor: int) -> None:
+    """Let stdout (1) or stderr (2) lead nowhere: what is buffered would fail once more when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _flushed(command: Callable[[], object]) -> int:
-    """Run the command, write what is buffered, and return the exit code. Raises BrokenPipeError."""
+    """Run the command, write what is buffered, and return the exit code. Raises OSError."""
     try:
         command()
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
-        named = isinstance(error, BadParameter)
-        err.print(as_typed(error.detail, error.field, sys.argv[1:]) if named else error.detail, markup=False)
+        line = error.detail
+        if isinstance(error, BadParameter):
+            line = as_typed(line, error.field, sys.argv[1:])
+        err.print(line, markup=False)
         if isinstance(error, RunFailed):
             return FAILED
         return TRY_LATER if error.status in BUSY else BAD_INPUT

@@ -249,6 +249,17 @@ def test_a_reader_that_leaves_early_is_no_error(words: str) -> None:
     assert (process.returncode, complaints) == (0, "")
 
 
+@pytest.mark.parametrize("words", ["list policies", "list policies --json -"])
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout-and-stderr"])
+def test_a_full_disk_under_the_output_is_one_line_and_75(words: str, *, both: bool) -> None:
+    command = [sys.executable, "-m", "distrust.lab", *words.split()]
+    with Path("/dev/full").open("w") as full:
+        errors = full if both else subprocess.PIPE
+        done = subprocess.run(command, stdout=full, stderr=errors, text=True, check=False)
+    assert done.returncode == 75
+    assert both or done.stderr == "the output cannot be written: No space left on device; mend that, and try again\n"
+
+
 def test_an_option_that_a_fleet_does_not_have_is_named() -> None:
     assert "--max-epsilon" in printed("fleet", "--help")
     with pytest.raises(BadParameter, match="'--runs': no such option"):
