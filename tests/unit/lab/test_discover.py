@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tomllib
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -54,11 +55,23 @@ def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: P
     path = tmp_path / "first.toml"
     printed("init", str(path), "--policy", policy)
     assert read(path).config.horizon == 20_000
-    # A tenth of its horizon, but for dp-se, whose first batch alone is larger.
+    # A tenth of its horizon, but for dp-se, whose first batch alone is larger. One world, that no draw fails the test.
     short = "horizon = 20000" if policy == "dp-se" else "horizon = 2000"
-    result = in_process.run(parse(path.read_text("utf-8").replace("horizon = 20000", short)))
+    text = re.sub(r"(?m)^seed = \d+", "seed = 1", path.read_text("utf-8"))
+    result = in_process.run(parse(text.replace("horizon = 20000", short)))
     assert (result.policy, result.fault) == (policy, None)
     assert result.rounds
+
+
+def test_init_draws_a_seed_of_63_bits_that_cannot_be_guessed_from_the_public_actions(tmp_path: Path) -> None:
+    seeds = set()
+    for number in range(8):
+        path = tmp_path / f"{number}.toml"
+        printed("init", str(path), "--environment", "linear-sphere")
+        seeds.add(tomllib.loads(path.read_text("utf-8"))["environment"]["seed"])
+        assert path.read_text("utf-8").count("guesses it knows the world") == 1
+    assert len(seeds) == 8  # two of 8 draws of 63 bits are equal with probability 3e-18
+    assert 2**56 < max(seeds) < 2**63  # all of them small: with probability 2**-56
 
 
 def test_config_prints_the_servers_part_and_nothing_of_the_world(tmp_path: Path) -> None:
