@@ -18,7 +18,8 @@ from distrust.client.http_transport import Addresses, HttpTransport, newest_runn
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.messages.explain import as_typed, first, option
+from distrust.common.inputs import as_typed, option
+from distrust.common.messages.explain import first
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure

@@ -17,7 +17,7 @@ from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirem
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
-from distrust.common.messages.explain import hide_passwords
+from distrust.common.inputs import hide_passwords
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"

@@ -3,25 +3,21 @@
 import difflib
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+
+from distrust.common.inputs import without_passwords
 
 _LONGEST_VALUE = 60
 _LONGEST_ADDRESS = 2000  # signs that are searched for passwords
 _LONGEST_KEY = 80  # a caller's key may be as long as a body
 
-_IN_QUERY = re.compile(r"(\bpassword=)[^&\s]*", re.IGNORECASE)
-_BEFORE_HOST = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # up to the last @: a password may hold any sign
-
 _TYPE = re.compile(r"constrained-\w+$|literal\[")
 """Matches pydantic's name of one of several types of a field."""
 
 _NAMES_A_FIELD = re.compile(r"\w+ = ")
-
-_OPTIONS = {"clients": "n"}
-"""Fields whose option has another name."""
 
 _ALLOWED = {
     "greater_than": "must be above {gt}",
@@ -50,17 +46,6 @@ _ALLOWED = {
     "model_type": "must be a table of keys and values",
     "model_attributes_type": "must be a table of keys and values",
 }
-
-
-def without_passwords(text: str) -> str:
-    """Return a text with *** in place of the passwords of its addresses, for logs and tracebacks."""
-    return _BEFORE_HOST.sub(r"\1:***@", _IN_QUERY.sub(r"\1***", text))
-
-
-def hide_passwords(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:
-    """Yield the names and values of a model's `repr` without the passwords of addresses."""
-    for name, value in arguments:
-        yield name, without_passwords(value) if isinstance(value, str) else value
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
@@ -95,24 +80,6 @@ def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     return explain(error, model)[0]
 
 
-def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[str] = ()) -> str:
-    """Return an error's line that begins with its field. A field that was given as an option is named so: `--epsilon`.
-
-    words      the command line after the program's name.
-    variables  names of environment variables. The field's own, `DISTRUST_…`, names it where no option does.
-    """
-    last = field.rpartition(".")[2]
-    flag, variable = option(last), f"DISTRUST_{last.upper()}"
-    if any(word == flag or word.startswith(f"{flag}=") for word in words):
-        return flag + line.removeprefix(field)
-    return variable + line.removeprefix(field) if variable in map(str.upper, variables) else line
-
-
-def option(field: str) -> str:
-    """Return the option of a field of the command line."""
-    return "--" + _OPTIONS.get(field, field).replace("_", "-")
-
-
 def wanted(error: ValidationError) -> str:
     """Return the allowed values where the first fault is. The caller names field and value."""
     entry = error.errors(include_url=False)[0]
@@ -143,7 +110,8 @@ def _line(entry: Mapping[str, Any], place: Sequence[Any], allowed: str) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, str):
-        value = without_passwords(value[:_LONGEST_ADDRESS])[:_LONGEST_VALUE]
+        end = "@" if len(value) > _LONGEST_ADDRESS else ""  # the password may go on beyond the cut
+        value = without_passwords(value[:_LONGEST_ADDRESS] + end)[:_LONGEST_VALUE]
     return _short(repr(value), _LONGEST_VALUE)
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed
-from distrust.common.messages.explain import as_typed
+from distrust.common.inputs import as_typed
 from distrust.lab.stack.data_dir import LATER, check_target, write_result
 
 FAILED = 1

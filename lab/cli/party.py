@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.messages.explain import option
+from distrust.common.inputs import option, without_passwords
 from distrust.lab.cli.console import JsonOption, examples, out, say
 
 if TYPE_CHECKING:
@@ -120,15 +120,16 @@ def health_command(
         # The standard library's client: httpx takes longer to import than the whole answer takes.
         connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
-        raise BadParameter("url", url, "must be the address of a service, such as http://127.0.0.1:8701") from error
+        allowed = "must be the address of a service, such as http://127.0.0.1:8701"
+        raise BadParameter("url", without_passwords(url), allowed) from error
     try:
         connection.request("GET", f"{address.path.rstrip('/')}/readyz")
         answer = connection.getresponse()
         body = answer.read().decode("utf-8", errors="replace")
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"{url}: {error}") from error
+        raise Unavailable(f"{without_passwords(url)}: {error}") from error
     finally:
         connection.close()
     if answer.status != 200:
-        raise Unavailable(f"{url}: {body}")
-    say({"url": url, "ready": True}, "ready", json)
+        raise Unavailable(f"{without_passwords(url)}: {body}")
+    say({"url": without_passwords(url), "ready": True}, "ready", json)

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
-from distrust.common.messages.explain import as_typed, first
+from distrust.common.inputs import as_typed, without_passwords
+from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
@@ -171,15 +172,16 @@ def connect(
     else:
         if any((shuffler, aggregator, token, inspector)):
             raise BadParameter("server", str(server), "a data folder has all addresses and tokens: give no others")
-        urls = _of_folder(Path(server))
+        urls = _of_folder(server)
     connection = Connection(urls)
     connection.runs()
     return connection
 
 
-def _of_folder(folder: Path) -> Urls:
+def _of_folder(given: str | Path) -> Urls:
+    folder, text = Path(given), str(given)  # a path of ftp://x would be shown as ftp:/x
     if not folder.is_dir():
-        raise BadParameter("server", str(folder), "must be an address, or the data folder of `distrust up`")
+        raise BadParameter("server", without_passwords(text), "must be an address, or the data folder of `distrust up`")
     urls = running_stack(DataDir(folder))
     if urls is None:
         raise Unavailable(f"no services run on {folder}: start them with `distrust up --data {folder}`")

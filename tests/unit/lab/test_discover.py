@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from distrust.client.environments import ENVIRONMENTS
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
+from distrust.common.inputs import as_typed
 from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.explain import as_typed
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
 from distrust.lab.__main__ import COMMANDS, app
