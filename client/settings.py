@@ -1,7 +1,6 @@
 """Settings of a fleet process: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +16,16 @@ from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirem
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
-from distrust.common.inputs import hide_passwords
+from distrust.common.inputs import check_address, hide_passwords
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
 
 def _address(text: str) -> str:
-    if not re.match(r"https?://[^/]", text):
-        raise ValueError("must be an address such as http://127.0.0.1:8701")
-    return text
+    try:
+        return check_address("address", text)
+    except BadParameter as error:
+        raise ValueError(error.allowed) from error  # what pydantic tells with the setting's name and value
 
 
 Url = Annotated[str, AfterValidator(_address)]

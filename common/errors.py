@@ -32,7 +32,7 @@ class ProtocolError(Exception):
     ...     distrust.connect("http://127.0.0.1:port")
     ... except distrust.ProtocolError as error:
     ...     print(error.code, error.status, error.detail)
-    bad-parameter 422 server = 'http://127.0.0.1:port': must be the address of a service, such as http://127.0.0.1:8701
+    bad-parameter 422 server = 'http://127.0.0.1:port': must be an address such as http://127.0.0.1:8701
     """
 
     code: ClassVar[str] = "protocol-error"

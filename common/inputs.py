@@ -6,6 +6,12 @@ The command line imports it at every start. It imports nothing that takes long.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
+
+from distrust.common.errors import BadParameter
+
+NO_ADDRESS = "must be an address such as http://127.0.0.1:8701"
+"""What a setting that names a service must be."""
 
 _OPTIONS = {"clients": "n"}
 """Fields whose option has another name."""
@@ -36,6 +42,18 @@ def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[st
 def option(field: str) -> str:
     """Return the option of a field of the command line."""
     return "--" + _OPTIONS.get(field, field).replace("_", "-")
+
+
+def check_address(field: str, text: str) -> str:
+    """Return the address of a service. Raises BadParameter, naming the field, for a text that is none."""
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        fits = False
+    if not fits:
+        raise BadParameter(field, without_passwords(text), NO_ADDRESS)
+    return text
 
 
 def without_passwords(text: str) -> str:

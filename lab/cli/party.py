@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.inputs import option, without_passwords
+from distrust.common.inputs import NO_ADDRESS, option, without_passwords
 from distrust.lab.cli.console import JsonOption, examples, out, say
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def health_command(
         # The standard library's client: httpx takes longer to import than the whole answer takes.
         connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
-        allowed = "must be the address of a service, such as http://127.0.0.1:8701"
-        raise BadParameter("url", without_passwords(url), allowed) from error
+        raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error
     try:
         connection.request("GET", f"{address.path.rstrip('/')}/readyz")
         answer = connection.getresponse()

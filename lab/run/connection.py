@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
-from distrust.common.inputs import as_typed, without_passwords
+from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
@@ -32,7 +32,7 @@ from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.lab.run.transcripts import Inspection, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
-from distrust.lab.stack.stack import Stack, Urls, check_address, running_stack
+from distrust.lab.stack.stack import Stack, Urls, running_stack
 from distrust.server.learner.learner import Learner
 
 Answer = TypeVar("Answer")

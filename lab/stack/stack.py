@@ -10,9 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from urllib.parse import urlsplit
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.inputs import without_passwords
 from distrust.lab.stack.data_dir import DataDir
@@ -25,18 +24,6 @@ LOOPBACK = "127.0.0.1"
 BASE_PORT = 8701
 NAMES = ("server", "shuffler", "aggregator")
 START_SECONDS = 60.0
-
-
-def check_address(name: str, url: str) -> None:
-    """Raise BadParameter, naming the service, for a text that is no address of one."""
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, a broken IPv6 address
-        fits = False
-    if not fits:
-        allowed = "must be the address of a service, such as http://127.0.0.1:8701"
-        raise BadParameter(name, without_passwords(url), allowed)
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:

@@ -8,8 +8,8 @@ privacy   what a mechanism promises and costs; compare: all of them side by side
 audit     try to break a mechanism's claim.
 plot      regret with bands, intervals round by round, bits against regret.
 
-Errors to catch are ProtocolErrors: BadParameter and BadRunFile for bad input; Unavailable, Unauthorized, WrongCohort and
-RunFailed from a connection.
+Errors to catch are ProtocolErrors: BadParameter and BadRunFile for bad input; Unavailable, Unauthorized, WrongCohort
+and RunFailed from a connection.
 
 Results show themselves in a notebook, and have their tables as data frames: `result.frame("arms")`.
 A name is imported when it is first used (PEP 562), because the libraries behind it take seconds to import.

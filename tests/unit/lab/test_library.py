@@ -245,8 +245,8 @@ def test_a_connection_does_not_show_its_tokens() -> None:
     ("server", "words", "why"),
     [
         pytest.param("nowhere", {}, "must be an address, or the data folder", id="no-folder"),
-        pytest.param("http://", {}, "server = 'http://': must be the address of a service", id="no-host"),
-        pytest.param("http://h", {"shuffler": "h:1"}, "shuffler = 'h:1': must be the address", id="no-scheme"),
+        pytest.param("http://", {}, "server = 'http://': must be an address such as", id="no-host"),
+        pytest.param("http://h", {"shuffler": "h:1"}, "shuffler = 'h:1': must be an address", id="no-scheme"),
         pytest.param(".", {"token": "t"}, "a data folder has all addresses and tokens", id="token-and-folder"),
     ],
 )
