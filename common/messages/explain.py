@@ -41,6 +41,7 @@ _ALLOWED = {
     "string_type": "must be text",
     "bytes_type": "must be unpadded base64url text",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "list_type": "must be a list",
     "dict_type": "must be a table of keys and values",
     "model_type": "must be a table of keys and values",

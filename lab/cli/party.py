@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 import typer
+from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import NO_ADDRESS, option, without_passwords
@@ -40,8 +41,18 @@ def serve_command(party: Annotated[ServiceName, typer.Argument(help="Which servi
     os.execv(sys.executable, [sys.executable, "-P", "-m", f"distrust.{party.value}"])  # noqa: S606 - our own module, no shell
 
 
+class FleetCommand(TyperCommand):
+    """`distrust fleet`, whose options are the settings of a fleet. The process that it becomes reads them."""
+
+    def format_options(self, _context: object, formatter: Any) -> None:
+        """Write the options."""
+        with formatter.section("Options"):
+            formatter.write_dl([*_fleet_options(), ("-h, --help", "Show this message and exit.")])
+
+
 @app.command(
     "fleet",
+    cls=FleetCommand,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     epilog=examples(
         "distrust fleet --environment first.toml --run first",
@@ -52,7 +63,7 @@ def fleet_command(context: typer.Context) -> None:
     """Play clients in one process. Each option may also be a variable: --run is DISTRUST_RUN."""
     typed = [word.partition("=")[0] for word in context.args if word.startswith("-")]
     if {"-h", "--help"} & set(typed):
-        out.print(_fleet_help(context), markup=False)
+        out.print(context.get_help(), markup=False)
         return
     known = {words.partition(" ")[0] for words, _ in _fleet_options()}
     for flag in typed:
@@ -79,7 +90,7 @@ def _fleet_options() -> Iterator[tuple[str, str]]:
 def _type(field: "FieldInfo") -> str:
     """Return the type of a setting's values, as the other commands show it; of one of a few words, the words."""
     if get_origin(field.annotation) is Literal:
-        return f"[{'|'.join(get_args(field.annotation))}]"
+        return f"<{'|'.join(get_args(field.annotation))}>"
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
     return f"<{kinds[0].__name__.lower()}{' range' if _range(field.metadata) else ''}>"
 
@@ -91,17 +102,6 @@ def _range(limits: Iterable[Any]) -> str:
     if high:
         return "".join(f"{ends[name]}{sign}" for name, sign in (("ge", "<="), ("gt", "<")) if name in ends) + f"x{high}"
     return "".join(f"x{sign}{ends[name]}" for name, sign in (("ge", ">="), ("gt", ">")) if name in ends)
-
-
-def _fleet_help(context: typer.Context) -> str:
-    """Return the help in the style of the other commands."""
-    formatter = context.make_formatter()
-    formatter.write_usage(context.command_path, "[OPTIONS]")
-    context.command.format_help_text(context, formatter)
-    with formatter.section("Options"):
-        formatter.write_dl([*_fleet_options(), ("-h, --help", "Show this message and exit.")])
-    context.command.format_epilog(context, formatter)
-    return formatter.getvalue().rstrip()
 
 
 @app.command("health", epilog=examples("distrust health http://127.0.0.1:8701 --json -"))

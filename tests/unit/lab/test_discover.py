@@ -230,7 +230,7 @@ def test_the_help_of_fleet_shows_types_and_ranges_and_a_meaning_of_every_option(
     assert "default: 512; 1<=x<=4096]" in " ".join(lines)
     assert re.fullmatch(r"--allow-unsafe +Take part in rounds without privacy", found["--allow-unsafe"])
     assert "[default: 8192; x>=1]" in " ".join(lines)
-    assert found["--log-level"].startswith("--log-level [debug|info|warning|error]")
+    assert found["--log-level"].startswith("--log-level <debug|info|warning|error>")
     assert "Least severe event that is logged" in " ".join(lines)
 
 
