@@ -4,6 +4,7 @@ Exit status: 0 when its run has ended or a signal stopped it, 2 with one line on
 """
 
 import asyncio
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -16,7 +17,8 @@ from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
-from distrust.common.errors import ProtocolError
+from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.inputs import as_typed, option
 from distrust.common.messages.explain import first
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
@@ -38,7 +40,9 @@ def main() -> int:
         with one_thread():
             asyncio.run(_serve(settings))
     except ValidationError as error:
-        return _fail(first(error, FleetSettings))
+        return _fail(_named(first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])))
+    except BadParameter as error:
+        return _fail(f"{error.code}: {_named(error.detail, error.field)}")
     except ProtocolError as error:
         return _fail(f"{error.code}: {error.detail}")
     except OSError as error:
@@ -79,6 +83,14 @@ def _report(settings: FleetSettings, fleet: Fleet, http: Http, run: str, state: 
     """Return the fleet's counts. Bytes on the wire are bodies and header lines, without request lines and TCP."""
     wire = {"sent_bytes": http.sent, "received_bytes": http.received}
     return fleet.stats.report(process=settings.process, run=run, state=state, **wire)
+
+
+def _named(line: str, field: str) -> str:
+    """Return an error's line that names a setting as it was given: by its option, or by its variable."""
+    if field not in FleetSettings.model_fields:  # a key of the environment's table, which no option names
+        return line
+    told = as_typed(line, field, sys.argv[1:], os.environ)
+    return option(field) + line.removeprefix(field) if told == line else told
 
 
 def _fail(line: str) -> int:

@@ -4,9 +4,9 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.client.environments import build_environment, read_spec
@@ -16,11 +16,19 @@ from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirem
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
-from distrust.common.messages.explain import hide_passwords
+from distrust.common.inputs import check_address, hide_passwords
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
-Url = Annotated[str, Field(pattern=r"^https?://")]
+
+def _address(text: str) -> str:
+    try:
+        return check_address("address", text)
+    except BadParameter as error:
+        raise ValueError(error.allowed) from error  # what pydantic tells with the setting's name and value
+
+
+Url = Annotated[str, AfterValidator(_address)]
 
 
 class FleetSettings(BaseSettings):
@@ -69,7 +77,9 @@ class FleetSettings(BaseSettings):
     noise_seed: Annotated[int | None, Field(ge=0, lt=2**63, description="repeatable noise: not private")] = None
     patience: Annotated[float, Field(gt=0, description="seconds to wait for a service that is away")] = 60.0
     process: Annotated[str, Field(description="name of this process in its report and its log")] = "fleet"
-    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")
+    ] = "info"
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Yield names and values for `repr`, without the passwords of addresses."""
@@ -79,7 +89,7 @@ class FleetSettings(BaseSettings):
         """Return the users' world. Raises BadParameter for a bad one, and for a noise seed without allow_unsafe."""
         allow(*map(str.strip, self.extensions.split(",")))
         if self.noise_seed is not None and not self.allow_unsafe:
-            raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs allow_unsafe")
+            raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs --allow-unsafe")
         table = self._table()
         if self.seed is not None:
             table = {"seed": self.seed, **table}

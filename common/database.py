@@ -37,6 +37,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModul
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.inputs import without_passwords
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
@@ -308,7 +309,7 @@ def _parse(url: str) -> URL:
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         allowed = "must be a SQLAlchemy URL: sqlite:///FILE or postgresql://USER@HOST:PORT/DATABASE"
-        raise BadParameter("database", url.rpartition("@")[2], allowed) from error
+        raise BadParameter("database", without_passwords(url.rpartition("@")[2]), allowed) from error
     if parsed.drivername == "postgresql":
         return parsed.set(drivername=f"postgresql+{_POSTGRES_DRIVER}")
     if parsed.get_backend_name() == "sqlite" and (parsed.database or ":").startswith((":", "file:")):

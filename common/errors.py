@@ -25,7 +25,15 @@ LONGEST = 300  # characters of `describe_error`; a validation error may quote it
 
 
 class ProtocolError(Exception):
-    """A refusal or a failure, described in one line."""
+    """A refusal or a failure, described in one line. Base class of the errors that callers catch.
+
+    >>> import distrust
+    >>> try:
+    ...     distrust.connect("http://127.0.0.1:port")
+    ... except distrust.ProtocolError as error:
+    ...     print(error.code, error.status, error.detail)
+    bad-parameter 422 server = 'http://127.0.0.1:port': must be an address such as http://127.0.0.1:8701
+    """
 
     code: ClassVar[str] = "protocol-error"
     status: ClassVar[int] = 500

@@ -7,7 +7,6 @@ import inspect
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig, UnsafeSpec
-from distrust.lab.__main__ import COMMANDS
+from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.run.run_file import FleetSpec
 from distrust.server.app import ServerSettings, server_app
 from distrust.shuffler.app import ShufflerSettings, shuffler_app
@@ -40,10 +39,10 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def command_line() -> str:
     """Return the page of the `distrust` command: every command with its arguments and options."""
-    parts = ["# Command line\n", "`distrust --help` prints the same. Written from the code.\n"]
-    for name, (module, _) in COMMANDS.items():
-        group = typer.main.get_group(import_module(f"distrust.lab.cli.{module}").app)
-        parts += _command(f"distrust {name}", group.commands[name])
+    parts = ["# Command line\n", "`distrust COMMAND -h` prints the same. Written from the code.\n"]
+    group: Any = typer.main.get_command(app)
+    for name in COMMANDS:
+        parts += _command(f"distrust {name}", group.get_command(None, name))
     return "\n".join(parts)
 
 

@@ -1,4 +1,7 @@
-"""Defines linear worlds: an action x pays ⟨θ, x⟩ on average. Actions are public, θ stays on the clients' side."""
+"""Defines linear worlds: an action x pays ⟨θ, x⟩ on average. Actions are public, θ stays on the clients' side.
+
+θ is as secret as the seed that it is drawn from: see `action_spec`.
+"""
 
 import math
 from abc import abstractmethod
@@ -196,7 +199,11 @@ class LinearSphere:
 
 
 def action_spec(spec: LinearEnvironmentSpec) -> GivenActions | SphereActions | BallActions:
-    """Return the public action set. Its seed is derived one way, so it does not disclose the environment's."""
+    """Return the public action set.
+
+    Its seed is public and is derived one way from the environment's. A server can try environment seeds until one
+    gives this seed, and then knows θ*: a seed that can be guessed, such as a small number, discloses the world.
+    """
     if spec.actions is not None:
         return spec.actions
     seed = int.from_bytes(UnsafeSeededStream(_seed(spec), "actions").bytes(8), "little") >> 1

@@ -31,7 +31,7 @@ class GivenActions(Message):
 
 
 class SphereActions(Message):
-    """`count` vectors, uniform on the unit sphere of R^dimension. The seed is public and opens nothing else."""
+    """`count` vectors, uniform on the unit sphere of R^dimension. The seed is public."""
 
     kind: Literal["sphere"] = "sphere"
     count: Annotated[int, Field(ge=2, le=MOST, description="k")]

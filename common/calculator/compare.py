@@ -26,9 +26,11 @@ TRUST = {
     "none": "all parties",
     "central": "server",
     "local": "no party",
-    "distributed": "clients, aggregator",
+    "distributed": "clients, server or aggregator",
     "shuffle": "clients, shuffler",
 }
+"""Parties that must be honest, by model: of the clients enough, and of server and aggregator one."""
+
 PROMISED = ("kind", "epsilon", "delta")
 COLUMNS = (
     *("mechanism", "calibration", *PROMISED, "same_promise", "std", "quantile", "bits", "via", "trust", "refused"),
@@ -47,8 +49,8 @@ SHORT = 0.01
 on a grid, and proven bounds, end a little below it. A larger ε never counts as the same."""
 
 EXPLAINED = (
-    "clients: enough of them are honest; aggregator: does not lie together with the server; "
-    "shuffler: does not collude with the server"
+    "clients: as many honest ones as the noise counts on; server or aggregator: one of the two is honest, and no "
+    "client colludes with an aggregator that lies; shuffler: permutes, and does not collude with the server"
 )
 
 
@@ -186,7 +188,7 @@ def compare(*, n: int, epsilon: float, **words: Unpack[PrivacyWords]) -> Compari
     >>> import distrust
     >>> comparison = distrust.compare(n=100, epsilon=1.0)
     >>> [line[-1] for line in comparison.lines() if line[:2] == ("distributed-polya", "exact")]
-    ['clients, aggregator']
+    ['clients, server or aggregator']
     """
     with one_thread():
         return compared(PrivacyQuery(clients=n, epsilon=epsilon, **words))

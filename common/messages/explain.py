@@ -3,17 +3,16 @@
 import difflib
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from distrust.common.inputs import without_passwords
+
 _LONGEST_VALUE = 60
 _LONGEST_ADDRESS = 2000  # signs that are searched for passwords
 _LONGEST_KEY = 80  # a caller's key may be as long as a body
-
-_IN_QUERY = re.compile(r"(\bpassword=)[^&\s]*", re.IGNORECASE)
-_BEFORE_HOST = re.compile(r"(://[^:/@\s]*):.*@", re.DOTALL)  # up to the last @: a password may hold any sign
 
 _TYPE = re.compile(r"constrained-\w+$|literal\[")
 """Matches pydantic's name of one of several types of a field."""
@@ -42,22 +41,12 @@ _ALLOWED = {
     "string_type": "must be text",
     "bytes_type": "must be unpadded base64url text",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
     "list_type": "must be a list",
     "dict_type": "must be a table of keys and values",
     "model_type": "must be a table of keys and values",
     "model_attributes_type": "must be a table of keys and values",
 }
-
-
-def without_passwords(text: str) -> str:
-    """Return a text with *** in place of the passwords of its addresses, for logs and tracebacks."""
-    return _BEFORE_HOST.sub(r"\1:***@", _IN_QUERY.sub(r"\1***", text))
-
-
-def hide_passwords(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:
-    """Yield the names and values of a model's `repr` without the passwords of addresses."""
-    for name, value in arguments:
-        yield name, without_passwords(value) if isinstance(value, str) else value
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
@@ -122,7 +111,8 @@ def _line(entry: Mapping[str, Any], place: Sequence[Any], allowed: str) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, str):
-        value = without_passwords(value[:_LONGEST_ADDRESS])[:_LONGEST_VALUE]
+        end = "@" if len(value) > _LONGEST_ADDRESS else ""  # the password may go on beyond the cut
+        value = without_passwords(value[:_LONGEST_ADDRESS] + end)[:_LONGEST_VALUE]
     return _short(repr(value), _LONGEST_VALUE)
 
 

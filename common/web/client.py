@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -16,6 +16,7 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from distrust.common.errors import BadMessage, ProtocolError, Unavailable
+from distrust.common.inputs import without_passwords
 from distrust.common.messages.explain import first
 
 A = TypeVar("A", bound=BaseModel)
@@ -78,7 +79,7 @@ class Http:
                 return _body_or_raise(answer)
             pause = max(self.patience.pause(attempt), _retry_after(answer))
             if time.monotonic() + pause > end:
-                raise Unavailable(f"{method} {url}: {why} ({attempt} attempts)")
+                raise Unavailable(f"{method} {without_passwords(url)}: {why} ({attempt} attempts)")
             await asyncio.sleep(pause)
 
     async def _try(
@@ -87,7 +88,7 @@ class Http:
         try:
             answer = await self._client.request(method, url, headers=headers, content=content, params=params)
         except httpx.TransportError as error:
-            return None, f"{type(error).__name__} {error}".strip()
+            return None, f"{type(error).__name__} {without_passwords(str(error))}".strip()
         self.sent += _header_bytes(answer.request.headers) + len(content or b"")
         self.received += _header_bytes(answer.headers) + answer.num_bytes_downloaded
         return answer, f"HTTP {answer.status_code}" if answer.is_success else _detail(answer)
@@ -106,11 +107,18 @@ class Http:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One service: messages in, messages out. `path` starts with a slash. Headers hold a token, and are not shown."""
+    """One service: messages in, messages out. `path` starts with a slash.
+
+    Headers hold a token, and the address may hold a password: neither is shown.
+    """
 
     http: Http
     url: str
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        """Return the address, without its password."""
+        return f"{type(self).__name__}({without_passwords(self.url)!r})"
 
     async def get(self, path: str, answer: type[A], params: Params | None = None) -> A:
         return self._read(answer, await self.http.request("GET", self.url + path, self.headers, None, params))
@@ -133,7 +141,7 @@ class Peer:
         try:
             return answer.model_validate_json(raw)
         except ValidationError as error:
-            unreadable = f"{self.url} answered something that is no {answer.__name__}"
+            unreadable = f"{without_passwords(self.url)} answered something that is no {answer.__name__}"
             raise BadMessage(f"{unreadable}: {first(error, answer)}") from error
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.explain import hide_passwords
+from distrust.common.inputs import hide_passwords
 from distrust.common.web.waiting import MOST_WAITS
 
 

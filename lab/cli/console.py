@@ -5,7 +5,7 @@ import json as json_text
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -15,7 +15,8 @@ from rich.console import Console
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed
-from distrust.lab.stack.data_dir import check_target, write_result
+from distrust.common.inputs import as_typed
+from distrust.lab.stack.data_dir import LATER, check_target, write_result
 
 FAILED = 1
 BAD_INPUT = 2
@@ -25,9 +26,6 @@ TERMINATED = 143
 
 BUSY = (429, 503)
 """Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
-
-OPTIONS = {"clients": "n"}
-"""Fields whose option has another name."""
 
 
 class ResultConsole(Console):
@@ -45,24 +43,41 @@ def exit_code_of(command: Callable[[], object]) -> int:
     """Run the command line and return its exit code. No traceback is shown.
 
     0 for success, 1 for something that was found broken or failed, 2 for bad input, 75 for what may work later, such
-    as a service that is not there, 130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.
+    as a service that is not there or a full disk, 130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.
     """
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, _terminated)
     try:
         return _flushed(command)
     except BrokenPipeError:  # the reader of our output left: `distrust inspect | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered has nowhere to go
+        _discard(1)
         return 0
+    except OSError as error:  # a named file's error is told where the file is written
+        if error.errno not in LATER or error.filename is not None:
+            raise
+        _discard(1)
+        try:
+            err.print(f"the output cannot be written: {error.strerror}; mend that, and try again", markup=False)
+        except OSError:  # stderr goes to the same full disk
+            _discard(2)
+        return TRY_LATER
+
+
+def _discard(descriptor: int) -> None:
+    """Let stdout (1) or stderr (2) lead nowhere: what is buffered would fail once more when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _flushed(command: Callable[[], object]) -> int:
-    """Run the command, write what is buffered, and return the exit code. Raises BrokenPipeError."""
+    """Run the command, write what is buffered, and return the exit code. Raises OSError."""
     try:
         command()
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
-        err.print(as_typed(error, sys.argv[1:]), markup=False)
+        line = error.detail
+        if isinstance(error, BadParameter):
+            line = as_typed(line, error.field, sys.argv[1:])
+        err.print(line, markup=False)
         if isinstance(error, RunFailed):
             return FAILED
         return TRY_LATER if error.status in BUSY else BAD_INPUT
@@ -83,19 +98,6 @@ def _flushed(command: Callable[[], object]) -> int:
         raise
     sys.stdout.flush()
     return 0
-
-
-def as_typed(error: ProtocolError, words: Sequence[str]) -> str:
-    """Return an error's line. A field that was given as an option is named as it was typed: `--epsilon`.
-
-    words   the command line after the program's name.
-    """
-    if not isinstance(error, BadParameter):
-        return error.detail
-    last = error.field.rpartition(".")[2]
-    flag = "--" + OPTIONS.get(last, last).replace("_", "-")
-    typed = any(word == flag or word.startswith(f"{flag}=") for word in words)
-    return flag + error.detail.removeprefix(error.field) if typed else error.detail
 
 
 def examples(*commands: str) -> str:

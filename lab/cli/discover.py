@@ -4,6 +4,7 @@ import json as json_text
 import os
 import platform
 import re
+import secrets
 import shutil
 import socket
 import sys
@@ -158,9 +159,9 @@ name = "{mechanism}"
 dropout = 0.1            # clients that may vanish, as a share of a cohort
 corrupt = 0.1            # clients that may collude with it
 
-[environment]            # the clients' simulated world: it never leaves their side
+[environment]            # the clients' simulated world: this table never leaves their side
 name = "{environment}"
-{example}seed = 1
+{example}seed = {seed}  # drawn for this file; who guesses it knows the world
 
 [fleet]                  # the processes that play the clients
 processes = 2
@@ -232,6 +233,9 @@ def config_command(path: Annotated[Path, typer.Argument(metavar="RUN.toml", help
 
     It is all that the server gets: nothing of the environment but what the policy must know of it, and nothing of the
     fleet. The form on the server's page loads it.
+
+    The public actions of a linear environment are drawn from its seed, if they are not given. A seed that can be
+    guessed, such as 1, thus discloses the world.
     """
     from distrust.common.privacy.searches import one_thread  # noqa: PLC0415
     from distrust.lab.run.run_file import read  # noqa: PLC0415 - takes a second to import
@@ -271,6 +275,8 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
     like = [one for one in ENVIRONMENTS if rewards == ENVIRONMENTS[one].REWARDS]
     worlds = [environment] if environment else sorted(like, key=lambda one: one in EXAMPLES)
     noises = [mechanism] if mechanism else sorted(MECHANISMS, key=lambda one: MODELS.index(MECHANISMS[one].model))
+    # The public actions of a linear world are drawn from its seed, so the server could try small numbers and find θ*.
+    seed = secrets.randbits(63)
     for chosen, world, noise in product(policies, worlds, noises):
         kind = MECHANISMS[noise]
         lines = [] if kind.model == "none" else ["epsilon = 1.0            # nats, a client"]
@@ -286,6 +292,7 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
             privacy="".join(f"{line}\n" for line in lines),
             environment=world,
             example=EXAMPLES.get(world, ""),
+            seed=seed,
         )
 
 

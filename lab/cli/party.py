@@ -5,16 +5,21 @@ Containers call these often, so that the module imports nothing heavy.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 import typer
+from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.inputs import NO_ADDRESS, option, without_passwords
 from distrust.lab.cli.console import JsonOption, examples, out, say
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -36,8 +41,18 @@ def serve_command(party: Annotated[ServiceName, typer.Argument(help="Which servi
     os.execv(sys.executable, [sys.executable, "-P", "-m", f"distrust.{party.value}"])  # noqa: S606 - our own module, no shell
 
 
+class FleetCommand(TyperCommand):
+    """`distrust fleet`, whose options are the settings of a fleet. The process that it becomes reads them."""
+
+    def format_options(self, _context: object, formatter: Any) -> None:
+        """Write the options."""
+        with formatter.section("Options"):
+            formatter.write_dl([*_fleet_options(), ("-h, --help", "Show this message and exit.")])
+
+
 @app.command(
     "fleet",
+    cls=FleetCommand,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     epilog=examples(
         "distrust fleet --environment first.toml --run first",
@@ -48,9 +63,9 @@ def fleet_command(context: typer.Context) -> None:
     """Play clients in one process. Each option may also be a variable: --run is DISTRUST_RUN."""
     typed = [word.partition("=")[0] for word in context.args if word.startswith("-")]
     if {"-h", "--help"} & set(typed):
-        out.print(_fleet_help(context), markup=False)
+        out.print(context.get_help(), markup=False)
         return
-    known = {flag for flag, _ in _fleet_options()}
+    known = {words.partition(" ")[0] for words, _ in _fleet_options()}
     for flag in typed:
         if flag.startswith("--") and flag not in known and flag.replace("--no-", "--", 1) not in known:
             raise BadParameter("fleet", flag, "no such option; `distrust fleet --help` lists them")
@@ -60,25 +75,33 @@ def fleet_command(context: typer.Context) -> None:
 
 
 def _fleet_options() -> Iterator[tuple[str, str]]:
-    """Yield flag and meaning of each setting of a fleet."""
+    """Yield option with type, and meaning, of each setting of a fleet."""
     from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
 
     for name, field in FleetSettings.model_fields.items():
-        default = "required" if field.is_required() else f"default: {field.default}"
-        shown = f"  [{default}]" if field.default not in (None, "") else ""
-        meaning = field.description or ""
-        yield f"--{name.replace('_', '-')}", f"{meaning[:1].upper()}{meaning[1:]}{shown}"
+        switch = field.annotation is bool
+        facts = [] if switch or field.default in (None, "") or field.is_required() else [f"default: {field.default}"]
+        facts += ["required"] if field.is_required() else filter(None, [_range(field.metadata)])
+        meaning, shown = field.description or "", f"  [{'; '.join(facts)}]" if facts else ""
+        words = option(name) if switch else f"{option(name)} {_type(field)}"
+        yield words, f"{meaning[:1].upper()}{meaning[1:]}{shown}"
 
 
-def _fleet_help(context: typer.Context) -> str:
-    """Return the help in the style of the other commands."""
-    formatter = context.make_formatter()
-    formatter.write_usage(context.command_path, "[OPTIONS]")
-    context.command.format_help_text(context, formatter)
-    with formatter.section("Options"):
-        formatter.write_dl([*_fleet_options(), ("-h, --help", "Show this message and exit.")])
-    context.command.format_epilog(context, formatter)
-    return formatter.getvalue().rstrip()
+def _type(field: "FieldInfo") -> str:
+    """Return the type of a setting's values, as the other commands show it; of one of a few words, the words."""
+    if get_origin(field.annotation) is Literal:
+        return f"<{'|'.join(get_args(field.annotation))}>"
+    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
+    return f"<{kinds[0].__name__.lower()}{' range' if _range(field.metadata) else ''}>"
+
+
+def _range(limits: Iterable[Any]) -> str:
+    """Return the range of a setting's numbers, such as 1<=x<=4096 or x>=1; empty for one without limits."""
+    ends = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    high = "".join(f"{sign}{ends[name]}" for name, sign in (("le", "<="), ("lt", "<")) if name in ends)
+    if high:
+        return "".join(f"{ends[name]}{sign}" for name, sign in (("ge", "<="), ("gt", "<")) if name in ends) + f"x{high}"
+    return "".join(f"x{sign}{ends[name]}" for name, sign in (("ge", ">="), ("gt", ">")) if name in ends)
 
 
 @app.command("health", epilog=examples("distrust health http://127.0.0.1:8701 --json -"))
@@ -97,15 +120,15 @@ def health_command(
         # The standard library's client: httpx takes longer to import than the whole answer takes.
         connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
-        raise BadParameter("url", url, "must be the address of a service, such as http://127.0.0.1:8701") from error
+        raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error
     try:
         connection.request("GET", f"{address.path.rstrip('/')}/readyz")
         answer = connection.getresponse()
         body = answer.read().decode("utf-8", errors="replace")
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"{url}: {error}") from error
+        raise Unavailable(f"{without_passwords(url)}: {error}") from error
     finally:
         connection.close()
     if answer.status != 200:
-        raise Unavailable(f"{url}: {body}")
-    say({"url": url, "ready": True}, "ready", json)
+        raise Unavailable(f"{without_passwords(url)}: {body}")
+    say({"url": without_passwords(url), "ready": True}, "ready", json)

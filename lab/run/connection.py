@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
+from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
 from distrust.common.notebook import data_frame
@@ -32,7 +33,7 @@ from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.lab.run.transcripts import Inspection, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
-from distrust.lab.stack.stack import Stack, Urls, check_address, running_stack
+from distrust.lab.stack.stack import Stack, Urls, running_stack
 from distrust.server.learner.learner import Learner
 
 if TYPE_CHECKING:
@@ -193,15 +194,16 @@ def connect(
     else:
         if any((shuffler, aggregator, token, inspector)):
             raise BadParameter("server", str(server), "a data folder has all addresses and tokens: give no others")
-        urls = _of_folder(Path(server))
+        urls = _of_folder(server)
     connection = Connection(urls)
     connection.runs()
     return connection
 
 
-def _of_folder(folder: Path) -> Urls:
+def _of_folder(given: str | Path) -> Urls:
+    folder, text = Path(given), str(given)  # a path of ftp://x would be shown as ftp:/x
     if not folder.is_dir():
-        raise BadParameter("server", str(folder), "must be an address, or the data folder of `distrust up`")
+        raise BadParameter("server", without_passwords(text), "must be an address, or the data folder of `distrust up`")
     urls = running_stack(DataDir(folder))
     if urls is None:
         raise Unavailable(f"no services run on {folder}: start them with `distrust up --data {folder}`")
@@ -279,7 +281,8 @@ def check_clients(file: RunFile) -> None:
     try:
         limits = FleetSettings.model_validate(given).requirements()
     except ValidationError as error:
-        raise BadMessage(f"the variables DISTRUST_… of the fleets: {first(error, FleetSettings)}") from error
+        line, field = first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])
+        raise BadMessage(f"the fleets: {as_typed(line, field, (), variables)}") from error
     with one_thread():
         mechanisms = Learner(file.config).rounds[0].mechanisms.values()
         for mechanism in mechanisms:

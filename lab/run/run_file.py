@@ -103,9 +103,10 @@ def load(source: Source, unsafe: Mapping[str, Any] | None = None) -> RunFile:
     elif isinstance(source, Mapping):
         file = parse_table(plain(source))
     elif not isinstance(source, Path | str):
-        raise BadParameter("source", type(source).__name__, "must be a dictionary, a path, TOML text or a RunFile")
+        given = source if source is None or isinstance(source, int | float) else type(source)
+        raise BadParameter("source", given, "must be a dictionary, a path, TOML text or a RunFile")
     elif isinstance(source, Path) or ("\n" not in source and source.endswith(".toml")):
-        file = read(Path(source))
+        file = read(source)
     else:
         file = parse(source)
     return file if unsafe is None else file.unsafe(unsafe)
@@ -120,10 +121,10 @@ def plain(value: Any) -> Any:
     return [plain(below) for below in value] if isinstance(value, list | tuple) else value
 
 
-def read(path: Path) -> RunFile:
+def read(path: Path | str) -> RunFile:
     """Return a run file, read and checked. Raises BadRunFile."""
     try:
-        return parse(path.read_text("utf-8-sig"))
+        return parse(Path(path).read_text("utf-8-sig"))
     except OSError as error:
         raise BadRunFile(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from urllib.parse import urlsplit
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import Unavailable
 from distrust.common.extensions import Extension
+from distrust.common.inputs import without_passwords
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
 
@@ -24,12 +24,6 @@ LOOPBACK = "127.0.0.1"
 BASE_PORT = 8701
 NAMES = ("server", "shuffler", "aggregator")
 START_SECONDS = 60.0
-
-
-def check_address(name: str, url: str) -> None:
-    """Raise BadParameter, naming the service, for a text that is no address of one."""
-    if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc:
-        raise BadParameter(name, url, "must be the address of a service, such as http://127.0.0.1:8701")
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:
@@ -60,7 +54,7 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
 class Urls:
     """Addresses of the three services, and the tokens of the operator and of the inspector of transcripts.
 
-    An intermediary that is not called has an empty address. Tokens are not shown.
+    An intermediary that is not called has an empty address. Tokens and passwords are not shown.
     """
 
     server: str
@@ -68,6 +62,11 @@ class Urls:
     aggregator: str
     token: str | None = field(default=None, repr=False)
     inspector: str | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Return the addresses, without their passwords."""
+        shown = (f"{name}={without_passwords(getattr(self, name))!r}" for name in NAMES)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Stack:

@@ -8,6 +8,9 @@ privacy   what a mechanism promises and costs; compare: all of them side by side
 audit     try to break a mechanism's claim.
 plot      regret with bands, intervals round by round, bits against regret.
 
+Errors to catch are ProtocolErrors: BadParameter and BadRunFile for bad input; Unavailable, Unauthorized, WrongCohort
+and RunFailed from a connection.
+
 Results show themselves in a notebook, and have their tables as data frames: `result.frame("arms")`.
 A name is imported when it is first used (PEP 562), because the libraries behind it take seconds to import.
 """
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
     from distrust.common.calculator.report import Report as Report
     from distrust.common.calculator.report import privacy as privacy
     from distrust.common.errors import BadParameter as BadParameter
+    from distrust.common.errors import ProtocolError as ProtocolError
+    from distrust.common.errors import RunFailed as RunFailed
+    from distrust.common.errors import Unauthorized as Unauthorized
+    from distrust.common.errors import Unavailable as Unavailable
+    from distrust.common.errors import WrongCohort as WrongCohort
     from distrust.common.privacy.guarantee import Guarantee as Guarantee
     from distrust.common.randomness import SystemStream as SystemStream
     from distrust.lab.audit.in_process import audit as audit
@@ -48,11 +56,16 @@ MODULES = {
     "Finding": "lab.audit.verdict",
     "Guarantee": "common.privacy.guarantee",
     "PrivacyQuery": "common.calculator.query",
+    "ProtocolError": "common.errors",
     "Report": "common.calculator.report",
     "Result": "lab.run.result",
+    "RunFailed": "common.errors",
     "RunFile": "lab.run.run_file",
     "SweepOutcome": "lab.sweep.engine",
     "SystemStream": "common.randomness",
+    "Unauthorized": "common.errors",
+    "Unavailable": "common.errors",
+    "WrongCohort": "common.errors",
     "audit": "lab.audit.in_process",
     "compare": "common.calculator.compare",
     "connect": "lab.run.connection",
@@ -78,11 +91,16 @@ __all__ = [
     "Finding",
     "Guarantee",
     "PrivacyQuery",
+    "ProtocolError",
     "Report",
     "Result",
+    "RunFailed",
     "RunFile",
     "SweepOutcome",
     "SystemStream",
+    "Unauthorized",
+    "Unavailable",
+    "WrongCohort",
     "audit",
     "compare",
     "connect",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from distrust.client.settings import FleetSettings
 from distrust.lab.stack.stack import NAMES, choose_ports
@@ -21,6 +22,7 @@ from tests.support.compose import ROOT, Loopback, Service, load, mounts
 COMPOSE = load()
 SERVICES: dict[str, Service] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+ORIGIN = "DISTRUST_DASHBOARD_ORIGIN"
 PORTS = {name: SERVICES[name]["environment"]["DISTRUST_PORT"] for name in NAMES}
 
 
@@ -52,6 +54,22 @@ def test_addresses_name_services_and_their_ports() -> None:
     named = re.findall(r"http://([a-z]+):(\d+)", " ".join(texts))
     assert named
     assert all(PORTS[host] == port for host, port in named)
+
+
+def test_the_override_of_the_deployment_page_shows_pages_the_intermediaries_and_publishes_loopback_only() -> None:
+    page = (ROOT / "docs/how-to/deploy.md").read_text("utf-8")
+    found = re.search(r"```yaml\n# docker-compose.override.yml\n(.*?)```", page, re.DOTALL)
+    assert found
+    services = yaml.safe_load(found[1])["services"]
+    server = services.pop("server")["environment"]
+    for name, service in services.items():
+        settings = importlib.import_module(f"distrust.{name}.app")
+        origin = getattr(settings, f"{name.capitalize()}Settings")(dashboard_origin=service["environment"][ORIGIN])
+        assert origin.dashboard_origins == (f"http://127.0.0.1:{PORTS['server']}",)
+        assert service["ports"] == [f"127.0.0.1:{PORTS[name]}:{PORTS[name]}"]
+        assert server[f"DISTRUST_{name.upper()}_READERS_URL"] == f"http://127.0.0.1:{PORTS[name]}"
+    assert {*services, "server"} == set(NAMES)
+    assert f"{ORIGIN}=https://learner.example" in page
 
 
 def test_only_the_server_is_published_and_on_loopback_only() -> None:

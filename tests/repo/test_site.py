@@ -40,6 +40,8 @@ def page(name: str) -> str:
 
 def test_the_reference_has_every_command_policy_environment_and_mechanism() -> None:
     assert [name for name in COMMANDS if f"\n## distrust {name}\n" not in page("command-line")] == []
+    assert page("command-line").count("\n  -h, --help ") == page("command-line").count("\n## distrust ")
+    assert "--max-epsilon <float range>" in page("command-line")  # an option that the fleet's process reads
     assert [name for name in POLICIES if f'\n### policy name = "{name}"\n' not in page("run-file")] == []
     assert [name for name in ENVIRONMENTS if f'\n### environment name = "{name}"\n' not in page("run-file")] == []
     assert [name for name in MECHANISMS if f"\n## {name}\n" not in page("mechanisms")] == []

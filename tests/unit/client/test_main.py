@@ -42,9 +42,15 @@ def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        pytest.param([], "environment: is required", id="no-environment"),
-        pytest.param(["--environment", WORLD, "--dropout", "2"], "dropout = ", id="out-of-range"),
-        pytest.param(["--environment", WORLD, "--noise-seed", "1"], "noise_seed = 1", id="unsafe"),
+        pytest.param([], ": --environment: is required", id="no-environment"),
+        pytest.param(["--environment", WORLD, "--dropout", "2"], ": --dropout = '2': must be below", id="out-of-range"),
+        pytest.param(["--environment", WORLD, "--max-epsilon=x"], ": --max-epsilon = 'x': must be a n", id="no-number"),
+        pytest.param(["--environment", WORLD, "--noise-seed", "1"], ": --noise-seed = 1: removes the", id="unsafe"),
+        pytest.param(
+            ["--environment", WORLD, "--server-url", "nope"],
+            ": --server-url = 'nope': must be an address such as http://127.0.0.1:8701",
+            id="no-address",
+        ),
         pytest.param(
             ["--environment", '{"name":"bernoulli","means":[0,2],"seed":1}'], "environment.means[1] = 2", id="mean"
         ),
@@ -58,6 +64,18 @@ def test_bad_settings_are_status_2_with_one_line(
     error = capsys.readouterr().err
     assert line in error
     assert error.count("\n") == 1
+
+
+def test_a_bad_setting_of_a_variable_is_named_by_its_variable_and_an_option_goes_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DISTRUST_MAX_EPSILON", "x")
+    _arguments(monkeypatch, "--environment", WORLD)
+    assert main() == 2
+    assert capsys.readouterr().err == "distrust fleet: DISTRUST_MAX_EPSILON = 'x': must be a number\n"
+    _arguments(monkeypatch, "--environment", WORLD, "--max-epsilon", "y")
+    assert main() == 2
+    assert capsys.readouterr().err == "distrust fleet: --max-epsilon = 'y': must be a number\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

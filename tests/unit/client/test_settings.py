@@ -76,7 +76,7 @@ def test_a_seed_may_come_beside_the_table_and_never_replaces_its_own() -> None:
         pytest.param(
             {"environment": '{"name":"mslr","file":"/nowhere.csv","seed":1}'}, "distrust data mslr", id="no-data"
         ),
-        pytest.param({"noise_seed": 1}, "needs allow_unsafe", id="noise-seed-alone"),
+        pytest.param({"noise_seed": 1}, "needs --allow-unsafe", id="noise-seed-alone"),
     ],
 )
 def test_a_world_that_cannot_be_is_named(changes: dict[str, Any], words: str) -> None:

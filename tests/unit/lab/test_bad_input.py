@@ -37,7 +37,7 @@ BAD = [
     ("privacy distributed-skellam --epsilon 1 --n 10 --scale 0", "mechanism.scale", "0.0", "above 0"),
     ("privacy tree --epsilon 1 --n 10 --delta 1e-5 --batches 0", "mechanism.batches", "0", "at least 1"),
     (f"{ALL} --epsilon nan", "epsilon", "nan", r"\[0.0001, 50\]"),
-    ("inspect x --server here --shuffler http://s --aggregator http://a", "server", "'here'", "address of a service"),
+    ("inspect x --server here --shuffler http://s --aggregator http://a", "server", "'here'", "an address such as"),
     (f"{ALL} --epsilon 1 --delta nan", "delta", "nan", r"\[1e-18, 1/2\)"),
     (f"{ALL} --epsilon 1 --contributions 0", "contributions", "0", r"\[1, 10000\]"),
     (f"{ALL} --epsilon 1 --target-delta 2", "target-delta", "2.0", r"\[1e-18, 1/2\)"),

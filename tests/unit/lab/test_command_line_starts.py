@@ -96,9 +96,9 @@ def test_a_commands_summary_is_the_first_sentence_of_its_help(name: str) -> None
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("127.0.0.1:8701", "url = '127.0.0.1:8701': must be the address of a service"),
-        ("ftp://127.0.0.1", "must be the address of a service"),
-        ("http://127.0.0.1:port", "must be the address of a service"),
+        ("127.0.0.1:8701", "url = '127.0.0.1:8701': must be an address such as"),
+        ("ftp://127.0.0.1", "must be an address such as"),
+        ("http://127.0.0.1:port", "must be an address such as"),
         ("http://127.0.0.1:1", "Connection refused"),
     ],
 )

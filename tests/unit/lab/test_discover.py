@@ -1,11 +1,13 @@
 """The command line for newcomers: lists, a first run file, a check of the machine, help, exit codes."""
 
 import json
+import re
 import shlex
 import sqlite3
 import stat
 import subprocess
 import sys
+import tomllib
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,12 +19,14 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from distrust.client.environments import ENVIRONMENTS
+from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
+from distrust.common.inputs import as_typed
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
 from distrust.lab.__main__ import COMMANDS, app
-from distrust.lab.cli.console import as_typed, exit_code_of
+from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse, read
 from distrust.lab.sweep.cells import known_experiments
@@ -51,11 +55,23 @@ def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: P
     path = tmp_path / "first.toml"
     printed("init", str(path), "--policy", policy)
     assert read(path).config.horizon == 20_000
-    # A tenth of its horizon, but for dp-se, whose first batch alone is larger.
+    # A tenth of its horizon, but for dp-se, whose first batch alone is larger. One world, that no draw fails the test.
     short = "horizon = 20000" if policy == "dp-se" else "horizon = 2000"
-    result = in_process.run(parse(path.read_text("utf-8").replace("horizon = 20000", short)))
+    text = re.sub(r"(?m)^seed = \d+", "seed = 1", path.read_text("utf-8"))
+    result = in_process.run(parse(text.replace("horizon = 20000", short)))
     assert (result.policy, result.fault) == (policy, None)
     assert result.rounds
+
+
+def test_init_draws_a_seed_of_63_bits_that_cannot_be_guessed_from_the_public_actions(tmp_path: Path) -> None:
+    seeds = set()
+    for number in range(8):
+        path = tmp_path / f"{number}.toml"
+        printed("init", str(path), "--environment", "linear-sphere")
+        seeds.add(tomllib.loads(path.read_text("utf-8"))["environment"]["seed"])
+        assert path.read_text("utf-8").count("guesses it knows the world") == 1
+    assert len(seeds) == 8  # two of 8 draws of 63 bits are equal with probability 3e-18
+    assert 2**56 < max(seeds) < 2**63  # all of them small: with probability 2**-56
 
 
 def test_config_prints_the_servers_part_and_nothing_of_the_world(tmp_path: Path) -> None:
@@ -180,7 +196,7 @@ def test_init_of_a_policy_and_an_environment_writes_a_file_or_names_both_flags(p
             written.append(world)
             continue
         assert isinstance(done.exception, BadParameter)
-        told = as_typed(done.exception, line)
+        told = as_typed(done.exception.detail, done.exception.field, line)
         assert told.startswith(f"--environment = '{world}': ")
         assert f"--policy {policy}" in told
         if ENVIRONMENTS[world].REWARDS != POLICIES[policy].REWARDS:
@@ -198,11 +214,24 @@ def test_init_finds_a_policy_for_every_environment(tmp_path: Path) -> None:
 
 
 def test_an_option_is_named_as_it_was_typed_and_a_field_of_a_file_by_its_name() -> None:
-    error = BadParameter("mechanism.epsilon", -1.0, "must lie in [0.0001, 50]")
-    assert as_typed(error, ["privacy", "--epsilon", "-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
-    assert as_typed(error, ["privacy", "--epsilon=-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
-    assert as_typed(error, ["run", "first.toml"]) == error.detail
-    assert as_typed(BadParameter("clients", 0, "x"), ["privacy", "--n", "0"]) == "--n = 0: x"
+    line, field = "mechanism.epsilon = -1.0: must lie in [0.0001, 50]", "mechanism.epsilon"
+    assert as_typed(line, field, ["privacy", "--epsilon", "-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
+    assert as_typed(line, field, ["privacy", "--epsilon=-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
+    assert as_typed(line, field, ["run", "first.toml"]) == line
+    assert as_typed("clients = 0: x", "clients", ["privacy", "--n", "0"]) == "--n = 0: x"
+
+
+def test_the_help_of_fleet_shows_types_and_ranges_and_a_meaning_of_every_option() -> None:
+    lines = [line.strip() for line in printed("fleet", "-h").splitlines()]
+    found = {line.split()[0]: line for line in lines if line.startswith("--")}
+    assert set(found) == {"--" + name.replace("_", "-") for name in FleetSettings.model_fields}
+    assert re.fullmatch(r"--server-url <str> +The learner .*", found["--server-url"])
+    assert found["--block"].startswith("--block <int range>")
+    assert "default: 512; 1<=x<=4096]" in " ".join(lines)
+    assert re.fullmatch(r"--allow-unsafe +Take part in rounds without privacy", found["--allow-unsafe"])
+    assert "[default: 8192; x>=1]" in " ".join(lines)
+    assert found["--log-level"].startswith("--log-level <debug|info|warning|error>")
+    assert "Least severe event that is logged" in " ".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +260,17 @@ def test_a_reader_that_leaves_early_is_no_error(words: str) -> None:
         process.stdout.close()
         complaints = process.stderr.read()
     assert (process.returncode, complaints) == (0, "")
+
+
+@pytest.mark.parametrize("words", ["list policies", "list policies --json -"])
+@pytest.mark.parametrize("both", [False, True], ids=["stdout", "stdout-and-stderr"])
+def test_a_full_disk_under_the_output_is_one_line_and_75(words: str, *, both: bool) -> None:
+    command = [sys.executable, "-m", "distrust.lab", *words.split()]
+    with Path("/dev/full").open("w") as full:
+        errors = full if both else subprocess.PIPE
+        done = subprocess.run(command, stdout=full, stderr=errors, text=True, check=False)
+    assert done.returncode == 75
+    assert both or done.stderr == "the output cannot be written: No space left on device; mend that, and try again\n"
 
 
 def test_an_option_that_a_fleet_does_not_have_is_named() -> None:

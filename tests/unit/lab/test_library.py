@@ -78,6 +78,23 @@ def test_a_dictionary_a_path_a_text_and_a_run_file_are_one_run(tmp_path: Path, r
         assert distrust.run(source, unsafe=SEEDED).model_dump(exclude=untimed) == result.model_dump(exclude=untimed)
 
 
+def test_a_run_file_is_read_by_the_name_of_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "trial.toml"
+    path.write_text(TEXT, "utf-8")
+    assert distrust.read(str(path)).config == distrust.read(path).config == distrust.parse(TEXT).config
+    with pytest.raises(distrust.BadRunFile, match=r"nothing\.toml: No such file or directory"):
+        distrust.read(str(tmp_path / "nothing.toml"))
+
+
+def test_every_error_that_a_connection_documents_is_public_and_a_protocol_error() -> None:
+    for kind in re.findall(r"\b(Un[a-z]+|WrongCohort)\b", str(distrust.Connection.__doc__)):
+        assert issubclass(getattr(distrust, kind), distrust.ProtocolError)
+    for kind in (distrust.BadParameter, distrust.BadRunFile, distrust.RunFailed, distrust.Unavailable):
+        assert issubclass(kind, distrust.ProtocolError)
+    with pytest.raises(distrust.Unavailable, match="no services run on"):
+        distrust.connect(Path(__file__).parent)
+
+
 def test_the_unsafe_keyword_takes_the_place_of_the_files_table() -> None:
     assert load(TABLE).config.unsafe is None
     again = load(load(TABLE | {"unsafe": {"noise_seed": 1}}), SEEDED)
@@ -92,7 +109,9 @@ def test_the_unsafe_keyword_takes_the_place_of_the_files_table() -> None:
         pytest.param(TABLE | {"unsafe": {"noise_seed": -1}}, r"unsafe.noise_seed = -1: must be at least 0", id="seed"),
         pytest.param("missing.toml", "missing.toml: No such file", id="a-path"),
         pytest.param("trial", "not TOML", id="neither-a-path-nor-TOML"),
-        pytest.param(7, "source = 'int': must be a dictionary, a path, TOML text or a RunFile", id="a-number"),
+        pytest.param(7, "source = 7: must be a dictionary, a path, TOML text or a RunFile", id="a-number"),
+        pytest.param(None, "source = None: must be a dictionary", id="nothing"),
+        pytest.param([1], "source = <class 'list'>: must be a dictionary", id="a-list"),
     ],
 )
 def test_what_is_no_run_file_is_refused_with_its_name(source: Any, why: str) -> None:
@@ -227,8 +246,8 @@ def test_a_connection_does_not_show_its_tokens() -> None:
     ("server", "words", "why"),
     [
         pytest.param("nowhere", {}, "must be an address, or the data folder", id="no-folder"),
-        pytest.param("http://", {}, "server = 'http://': must be the address of a service", id="no-host"),
-        pytest.param("http://h", {"shuffler": "h:1"}, "shuffler = 'h:1': must be the address", id="no-scheme"),
+        pytest.param("http://", {}, "server = 'http://': must be an address such as", id="no-host"),
+        pytest.param("http://h", {"shuffler": "h:1"}, "shuffler = 'h:1': must be an address", id="no-scheme"),
         pytest.param(".", {"token": "t"}, "a data folder has all addresses and tokens", id="token-and-folder"),
     ],
 )

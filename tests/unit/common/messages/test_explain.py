@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from distrust.common.messages.explain import explain, explain_all, first
 from distrust.common.run.config import RunConfig
@@ -98,6 +98,12 @@ def test_a_long_key_is_cut() -> None:
     with pytest.raises(ValidationError) as caught:
         RunConfig.model_validate(_run(**{"a" * 100_000: 1}))
     assert len(first(caught.value, RunConfig)) < 400
+
+
+def test_a_switch_of_an_address_that_is_no_switch_is_told_in_our_words() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(dict[str, bool]).validate_python({"open": "maybe"})
+    assert first(caught.value) == "open = 'maybe': must be true or false"
 
 
 def test_the_web_frameworks_prefix_is_left_out() -> None:

@@ -1,0 +1,74 @@
+"""Names and shows what a caller gave: settings by their options or variables, addresses without their passwords.
+
+The command line imports it at every start. It imports nothing that takes long.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from distrust.common.errors import BadParameter
+
+NO_ADDRESS = "must be an address such as http://127.0.0.1:8701"
+"""What a setting that names a service must be."""
+
+_OPTIONS = {"clients": "n"}
+"""Fields whose option has another name."""
+
+_PASSW = "".join(f"(?:{sign}|%{ord(sign):x}|%{ord(sign.upper()):x})" for sign in "passw")
+_IN_QUERY = re.compile(rf"({_PASSW}[\w%.+-]*=)[^&]+", re.IGNORECASE)
+"""Matches keys for passwords, such as sslpassword, also where signs of theirs are percent-encoded."""
+
+_BEFORE_HOST = re.compile(r"(\bhttps?)?(://[^:]*):(.*)@", re.DOTALL | re.IGNORECASE)
+"""Matches up to the last @: a password may hold any sign, and so may a database's user."""
+
+_PORT = re.compile(r"\d{1,5}/")
+
+
+def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[str] = ()) -> str:
+    """Return an error's line that begins with its field. A field that was given as an option is named so: `--epsilon`.
+
+    words      the command line after the program's name.
+    variables  names of environment variables. The field's own, `DISTRUST_…`, names it where no option does.
+    """
+    last = field.rpartition(".")[2]
+    flag, variable = option(last), f"DISTRUST_{last.upper()}"
+    if any(word == flag or word.startswith(f"{flag}=") for word in words):
+        return flag + line.removeprefix(field)
+    return variable + line.removeprefix(field) if variable in map(str.upper, variables) else line
+
+
+def option(field: str) -> str:
+    """Return the option of a field of the command line."""
+    return "--" + _OPTIONS.get(field, field).replace("_", "-")
+
+
+def check_address(field: str, text: str) -> str:
+    """Return the address of a service. Raises BadParameter, naming the field, for a text that is none."""
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, a broken IPv6 address
+        fits = False
+    if not fits:
+        raise BadParameter(field, without_passwords(text), NO_ADDRESS)
+    return text
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with *** in place of the passwords of its addresses, for logs and tracebacks."""
+    return _BEFORE_HOST.sub(_without_user, _IN_QUERY.sub(r"\1***", text))
+
+
+def _without_user(found: re.Match[str]) -> str:
+    scheme, user, rest = found.groups("")
+    if scheme and _PORT.match(rest):  # an @ in the path of http://host:port/path
+        return found[0]
+    return f"{scheme}{user}:***@"
+
+
+def hide_passwords(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:
+    """Yield the names and values of a model's `repr` without the passwords of addresses."""
+    for name, value in arguments:
+        yield name, without_passwords(value) if isinstance(value, str) else value
