@@ -1,4 +1,4 @@
-"""What a caller gave is shown without the passwords of its addresses."""
+"""Tests that what a caller gave is shown without the passwords of its addresses."""
 
 import asyncio
 
