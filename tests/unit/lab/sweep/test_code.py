@@ -49,9 +49,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     monkeypatch.setattr(code, "ROOT", tmp_path)
-    code.parts.cache_clear()
+    for cached in (code.parts, code.files_digest):
+        cached.cache_clear()
     yield tmp_path
-    code.parts.cache_clear()
+    for cached in (code.parts, code.files_digest):
+        cached.cache_clear()
 
 
 def changed_by(path: Path, old: str, new: str) -> list[str]:
@@ -93,6 +95,32 @@ def test_versions_of_the_libraries_and_of_python_count(copied: Path, monkeypatch
     monkeypatch.setattr(code, "version", lambda name: "0.0" if name == "numpy" else before[name])
     assert code.changed(before) == ["numpy"]
     assert before["python"] == "{}.{}".format(*sys.version_info)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        pytest.param("distrust/common/law.py", "# twice", "# 2 of them", id="a-comment"),
+        pytest.param("distrust/common/web.py", "80", "443", id="what-no-cell-reaches"),
+        pytest.param("distrust/common/data/rewards.csv", "0,1", "1,1", id="data"),
+    ],
+)
+def test_files_are_equal_only_with_the_same_bytes(file: str, old: str, new: str, copied: Path) -> None:
+    before = code.files_digest()
+    changed_by(copied / file, old, new)
+    code.files_digest.cache_clear()
+    assert code.files_digest() != before
+
+
+def test_files_are_equal_only_with_the_same_names_and_libraries(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {code.files_digest()}
+    path = copied / "distrust/common/law.py"
+    path.rename(path.with_name("laws.py"))
+    code.files_digest.cache_clear()
+    found.add(code.files_digest())
+    monkeypatch.setattr(code, "version", lambda _name: "0.0")
+    code.files_digest.cache_clear()
+    assert len(found | {code.files_digest()}) == 3
 
 
 @pytest.mark.slow
