@@ -17,8 +17,8 @@ from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
 
 ROOT = Path(__file__).parents[2]
-LONG = (("repetitions = 3", "repetitions = 10"), ("horizon = 2000", "horizon = 300000"))
-CELLS = 40
+LONG = (("repetitions = 3", "repetitions = 6"), ("horizon = 2000", "horizon = 300000"))
+CELLS = 24
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ def test_a_sweep_that_was_killed_lost_a_worker_and_was_stopped_ends_with_the_tab
     killed(tmp_path)
     without_a_worker(tmp_path)
     stopped(tmp_path)
-    stopped(tmp_path, "--backend", "dask")
+    stopped(tmp_path, "--backend", "dask", "--jobs", "1")
     before = kept(tmp_path)
     assert before < CELLS
     done = start(tmp_path, "--backend", "dask", "--format", "csv")
