@@ -88,16 +88,21 @@ def in_lock_step(file: RunFile) -> bool:
 
 
 def play_together(
-    files: Sequence[RunFile], draws: MakeDraws = BlockDraws, watch: Watch = lambda _number, _sums: None
+    files: Sequence[RunFile],
+    draws: MakeDraws = BlockDraws,
+    watch: Watch = lambda _number, _sums: None,
+    *,
+    stop: int | None = None,
 ) -> list[LockStepResult]:
     """Play runs that differ in names and seeds only, to their ends. Return their results in order.
 
-    Raises BadParameter if one cannot be planned.
+    stop    the last round that is played: results then have the beginnings of `pulls` and `regret`. All for None.
+    Raises  BadParameter if one cannot be planned.
     """
     first = files[0]
     if any(_apart(file) != _apart(first) for file in files) or not in_lock_step(first):
         raise BadParameter("run files", first.config.run, "runs in lock step must differ in names and seeds only")
-    return _Group(files, draws, watch).play()
+    return _Group(files, draws, watch, stop).play()
 
 
 def _apart(file: RunFile) -> tuple[Any, ...]:
@@ -139,7 +144,7 @@ class _Encounters(NamedTuple):
 class _Group:
     """Runs in lock step; R of them."""
 
-    def __init__(self, files: Sequence[RunFile], draws: MakeDraws, watch: Watch) -> None:
+    def __init__(self, files: Sequence[RunFile], draws: MakeDraws, watch: Watch, stop: int | None) -> None:
         config = files[0].config
         policy = build_policy(config)
         assert isinstance(config.policy, ContextualPolicySpec)
@@ -152,7 +157,8 @@ class _Group:
             assert isinstance(world, ContextualWorld)
             self._worlds.append(world)
         self._batch = config.policy.batch
-        self._rounds = config.horizon // self._batch
+        self._whole = config.horizon // self._batch
+        self._rounds = self._whole if stop is None else min(stop, self._whole)
         self._core = policy.core(len(files))
         self._draws = [draws(file, world, self._batch) for file, world in zip(files, self._worlds, strict=True)]
         thetas = [getattr(world, "theta", None) for world in self._worlds]
@@ -175,7 +181,7 @@ class _Group:
             done += played
         rest = self._config.horizon - done * self._batch
         pulls = [self._batch * (1 + np.arange(done))]
-        if rest:
+        if rest and done == self._whole:
             drawn = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
             arms = self._last.choose(drawn.features[0])[0][np.newaxis]
             self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, arms))

@@ -28,13 +28,16 @@ SCALARS = [
 ]
 """n, ε and δ of cohorts of one coordinate."""
 
-FEW = [(n, epsilon, 1e-6, 1, "linf") for n, epsilon in ((20, 5.0), (1000, 1.0))]
-"""The few cohorts of `relaxed-secagg-shuffle`, whose search is long: n, ε, δ, D and norm."""
-
 VECTORS = list(itertools.product((20,), (5.0,), (1e-6,), (4,), ("l1", "l2", "linf")))
 """n, ε, δ, D and norm."""
 
-CELLS = [("free-2", 0, "Alg. 3 (shuffled), exact"), ("dlb-2a", 1, "SDP-DPE")]
+FEW: dict[MechanismName, list[tuple[int, float, float, int, str]]] = {
+    "relaxed-secagg-shuffle": [(20, 5.0, 1e-6, 1, "linf"), (1000, 1.0, 1e-6, 1, "linf")],
+    "shuffled-gaussian": [(2, 0.01, 1e-6, 1, "linf"), (10_000, 20.0, 1e-6, 1, "linf"), (20, 5.0, 1e-6, 4, "l2")],
+}
+"""The few cohorts of mechanisms whose search is long: n, ε, δ, D and norm."""
+
+CELLS = [("free-2", 0, "Alg. 3 (shuffled), exact"), ("dlb-table-2", 0, "SDP-PE"), ("dlb-2a", 1, "DPE")]
 """Cells of experiments' quick forms: name, panel and series."""
 
 CELL = "cell "
@@ -52,7 +55,7 @@ def questions(name: MechanismName) -> Iterator[PrivacyQuery]:
     """Yield the cohorts that a mechanism is planned for, with the options that it takes."""
     batches = 100 if name == "tree" else None
     every = [*((*one, 1, "linf") for one in SCALARS), *VECTORS]
-    for n, epsilon, delta, dimension, norm in FEW if name == "relaxed-secagg-shuffle" else every:
+    for n, epsilon, delta, dimension, norm in FEW.get(name, every):
         yield PrivacyQuery(
             clients=n,
             epsilon=None if name == "identity" else epsilon,

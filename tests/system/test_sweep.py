@@ -1,4 +1,4 @@
-"""Tests that a sweep's table is the same after a kill, after Ctrl-C, and with Dask."""
+"""Tests that a sweep's table is the same after a kill, a lost worker and Ctrl-C, with loky and with Dask."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
 
 ROOT = Path(__file__).parents[2]
-LONG = (("repetitions = 3", "repetitions = 5"), ("horizon = 2000", "horizon = 300000"))
-CELLS = 20
+LONG = (("repetitions = 3", "repetitions = 6"), ("horizon = 2000", "horizon = 300000"))
+CELLS = 24
 
 pytestmark = pytest.mark.slow
 
@@ -74,49 +74,20 @@ def alike(rows: list[Row]) -> list[dict[str, object]]:
     return [row.lasting() for row in rows]
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    return alike(run_sweep(load_experiment(small(folder, *LONG)), folder, jobs=1).rows)
-
-
-def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
-    tmp_path: Path, uninterrupted: list[dict[str, object]]
-) -> None:
-    for count in (1, 6):
-        sweep = start(tmp_path)
-        until_kept(tmp_path, count, sweep)
-        os.kill(sweep.pid, signal.SIGKILL)
-        sweep.communicate()
-        until_no_process_works(sweep.pid)
-        assert kept(tmp_path) < CELLS
-    before = kept(tmp_path)
-    done = start(tmp_path)
-    _, stderr = done.communicate(timeout=240)
-    assert done.returncode == 0, stderr
-    assert f"({before} from before)" in stderr
-    (path,) = tmp_path.glob("small-*/rows.parquet")
-    assert alike(read_rows(path)) == uninterrupted
-
-
-@pytest.mark.parametrize("backend", ["loky", "dask"])
-def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path: Path, backend: str) -> None:
-    sweep = start(tmp_path, "--backend", backend)
-    until_kept(tmp_path, 2, sweep)
-    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does, also to the workers
-    _, stderr = sweep.communicate(timeout=60)
+def killed(folder: Path) -> None:
+    """Kill a sweep once a cell has ended."""
+    sweep = start(folder)
+    until_kept(folder, 1, sweep)
+    os.kill(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
     until_no_process_works(sweep.pid)
-    assert sweep.returncode == 130
-    assert f"stopped: {kept(tmp_path)} finished cells are kept" in stderr
-    assert "the same command goes on from there" in stderr
-    assert "Traceback" not in stderr
-    assert "warning" not in stderr.lower()  # Dask warns of every worker that is killed in the middle of a cell
 
 
-def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_path: Path) -> None:
-    sweep = start(tmp_path)
-    until_kept(tmp_path, 2, sweep)
-    before = kept(tmp_path)
+def without_a_worker(folder: Path) -> None:
+    """Kill a sweep's worker: the sweep says so in one sentence."""
+    sweep = start(folder)
+    before = kept(folder)
+    until_kept(folder, before + 1, sweep)
     workers = [int(text.split()[0]) for text in working(sweep.pid) if f" {sweep.pid} " in text]
     named = [pid for pid in workers if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(named[0], signal.SIGKILL)
@@ -125,13 +96,38 @@ def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_pat
     assert sweep.returncode == 75
     assert "worker-lost a worker process died, perhaps for want of memory" in stderr
     assert "Traceback" not in stderr
-    assert before <= kept(tmp_path) < CELLS
+    assert before < kept(folder)
 
 
-def test_dask_plays_the_same_table(tmp_path: Path, uninterrupted: list[dict[str, object]]) -> None:
-    sweep = start(tmp_path, "--backend", "dask", "--format", "csv")
-    _, stderr = sweep.communicate(timeout=240)
-    assert sweep.returncode == 0, stderr
+def stopped(folder: Path, *words: str) -> None:
+    """Stop a sweep by Ctrl-C: it ends all its processes and says how to go on."""
+    sweep = start(folder, *words)
+    until_kept(folder, kept(folder) + 1, sweep)
+    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does, also to the workers
+    _, stderr = sweep.communicate(timeout=60)
     until_no_process_works(sweep.pid)
+    assert sweep.returncode == 130
+    assert f"stopped: {kept(folder)} finished cells are kept" in stderr
+    assert "the same command goes on from there" in stderr
+    assert "Traceback" not in stderr
+    assert "warning" not in stderr.lower()  # Dask warns of every worker that is killed in the middle of a cell
+
+
+def test_a_sweep_that_was_killed_lost_a_worker_and_was_stopped_ends_with_the_table_of_one_that_was_not(
+    tmp_path: Path,
+) -> None:
+    """With loky and with Dask, in one folder: each start goes on from what the ones before it kept."""
+    killed(tmp_path)
+    without_a_worker(tmp_path)
+    stopped(tmp_path)
+    stopped(tmp_path, "--backend", "dask", "--jobs", "1")
+    before = kept(tmp_path)
+    assert before < CELLS
+    done = start(tmp_path, "--backend", "dask", "--format", "csv")
+    _, stderr = done.communicate(timeout=240)
+    assert done.returncode == 0, stderr
+    until_no_process_works(done.pid)
+    assert f"({before} from before)" in stderr
     (path,) = tmp_path.glob("small-*/rows.csv")
-    assert alike(read_rows(path)) == uninterrupted
+    uninterrupted = run_sweep(load_experiment(small(tmp_path, *LONG)), tmp_path / "uninterrupted", jobs=1)
+    assert alike(read_rows(path)) == alike(uninterrupted.rows)

@@ -83,8 +83,10 @@ def test_foreign_keys_for_all_are_refused_by_all(tmp_path: Path) -> None:
 
 def test_clients_that_are_called_lost_to_their_face_say_nothing(tmp_path: Path) -> None:
     story = {"lied": lambda exchanges, caller: liar("unmask", without_itself, exchanges, caller)}
-    played = attack(tmp_path, config(), story)
+    half = partial(JumpingClock, stage="unmask", messages=N, seconds=60.0)  # the other fleet's clients of both cohorts
+    played = attack(tmp_path, config(seconds=60.0), story, half)
     assert "unmask" not in played.sent["lied"]
+    assert "unmask" in played.sent["honest"]
 
 
 def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[int]]:

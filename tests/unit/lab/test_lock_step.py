@@ -266,3 +266,14 @@ def test_clients_that_leave_and_budgets_are_not_played_in_lock_step() -> None:
     assert not in_lock_step(leaving)
     with pytest.raises(BadParameter, match="lock step"):
         play_together([leaving])
+
+
+def test_a_run_that_is_stopped_is_the_beginning_of_the_whole_run() -> None:
+    """Ten cohorts of 20 and 3 clients over: a stop at round 4 leaves 123 pulls, and one at round 99 nothing."""
+    file = run_file(CASES["local"][0], batch=20)
+    (whole,), (begun,), (ended,) = (play_together([file], stop=stop) for stop in (None, 4, 99))
+    assert begun.pulls.tolist() == [20, 40, 60, 80] == whole.pulls[:4].tolist()
+    assert begun.regret.tolist() == whole.regret[:4].tolist()
+    assert (begun.clients, begun.unfinished) == (80, 123)
+    assert ended.regret.tolist() == whole.regret.tolist()
+    assert len(ended.pulls) == 11

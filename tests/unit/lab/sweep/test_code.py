@@ -13,8 +13,15 @@ from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 
 SOURCES = Path(__file__).parents[4] / "src"
-PLAYED = ("mab-4", "dlb-2a", "dlb-2c", "dlb-table-2", "free-2")
-"""Between them every policy, environment, mechanism and decision of the experiments."""
+PLAYED = (
+    ("mab-4", "Dist-CDP-SE"),
+    ("mab-4", "Dist-RDP-SE"),
+    ("dlb-2a", "SDP-DPE"),
+    ("dlb-table-2", "CDP-PE"),
+    ("free-2", "Alg. 2 (local)"),
+    ("free-2", "Alg. 3 (shuffled)"),
+)
+"""Experiments and series. Their first cells run code of the same files as all cells of these experiments and dlb-2c."""
 
 
 PLAY = """
@@ -42,9 +49,11 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
     monkeypatch.setattr(code, "ROOT", tmp_path)
-    code.parts.cache_clear()
+    for cached in (code.parts, code.files_digest):
+        cached.cache_clear()
     yield tmp_path
-    code.parts.cache_clear()
+    for cached in (code.parts, code.files_digest):
+        cached.cache_clear()
 
 
 def changed_by(path: Path, old: str, new: str) -> list[str]:
@@ -88,14 +97,39 @@ def test_versions_of_the_libraries_and_of_python_count(copied: Path, monkeypatch
     assert before["python"] == "{}.{}".format(*sys.version_info)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        pytest.param("distrust/common/law.py", "# twice", "# 2 of them", id="a-comment"),
+        pytest.param("distrust/common/web.py", "80", "443", id="what-no-cell-reaches"),
+        pytest.param("distrust/common/data/rewards.csv", "0,1", "1,1", id="data"),
+    ],
+)
+def test_files_are_equal_only_with_the_same_bytes(file: str, old: str, new: str, copied: Path) -> None:
+    before = code.files_digest()
+    changed_by(copied / file, old, new)
+    code.files_digest.cache_clear()
+    assert code.files_digest() != before
+
+
+def test_files_are_equal_only_with_the_same_names_and_libraries(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {code.files_digest()}
+    path = copied / "distrust/common/law.py"
+    path.rename(path.with_name("laws.py"))
+    code.files_digest.cache_clear()
+    found.add(code.files_digest())
+    monkeypatch.setattr(code, "version", lambda _name: "0.0")
+    code.files_digest.cache_clear()
+    assert len(found | {code.files_digest()}) == 3
+
+
 @pytest.mark.slow
 def test_every_module_that_plays_a_cell_is_part_of_it() -> None:
     profile = cProfile.Profile(builtins=False)  # it counts calls in C; a tracing function would take ten times as long
-    for name in PLAYED:
+    for name, series in PLAYED:
         experiment = load_experiment(name, quick=True)
-        for series in experiment.series:
-            found = profile.runcall(play_cell, experiment, Cell(experiment.panels[0].label, series.label, 0))
-            assert isinstance(found, Row), found
+        found = profile.runcall(play_cell, experiment, Cell(experiment.panels[0].label, series, 0))
+        assert isinstance(found, Row), found
     ran = {entry.code.co_filename for entry in profile.getstats() if isinstance(entry.code, CodeType)}
     inside = [Path(file).relative_to(SOURCES) for file in ran if file.startswith(str(SOURCES))]
     ours = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in inside]

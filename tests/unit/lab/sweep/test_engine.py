@@ -112,9 +112,27 @@ def test_a_backend_whose_package_is_missing_names_the_extra(
 def test_a_worker_with_other_code_plays_nothing(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digests = iter(["0" * 12])
-    monkeypatch.setattr("distrust.lab.sweep.engine.code", SimpleNamespace(code_digest=lambda: next(digests, "f" * 12)))
+    digests, files = iter(["0" * 12]), iter(["1" * 12])
+    other = SimpleNamespace(code_digest=lambda: next(digests, "f" * 12), files_digest=lambda: next(files, "e" * 12))
+    monkeypatch.setattr("distrust.lab.sweep.engine.code", other)
     outcome = run_sweep(experiment, tmp_path, jobs=1)
     assert outcome.rows == []
     reason = "this worker has other code (ffffffffffff) than the sweep (000000000000)"
     assert outcome.failures == dict.fromkeys(all_cells(experiment), reason)
+
+
+@pytest.mark.parametrize(
+    ("files", "digests"),
+    [
+        pytest.param(["1" * 12] * 13, ["0" * 12], id="files-that-are-equal-are-not-parsed"),
+        pytest.param(["1" * 12, *["e" * 12] * 12], ["0" * 12] * 13, id="other-comments-are-the-same-code"),
+    ],
+)
+def test_a_worker_with_the_same_code_plays(
+    files: list[str], digests: list[str], experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_sweep(experiment, tmp_path / "whole", jobs=1)
+    with monkeypatch.context() as patched:
+        same = SimpleNamespace(code_digest=iter(digests).__next__, files_digest=iter(files).__next__)
+        patched.setattr("distrust.lab.sweep.engine.code", same)
+        assert alike(run_sweep(experiment, tmp_path, jobs=1).rows) == alike(whole.rows)
