@@ -253,19 +253,21 @@ class Database:
 class StoredDatabase(Database):
     """The SQLite database of a service that does not run, read as it stands.
 
-    No file is made, changed or locked, no table is made, and nothing is migrated. It lasts for a moment, between the
-    services' runs: a read during which a service opens the database is refused.
+    No table is made, and nothing is migrated. Where a killed service left a log, SQLite reads it through its index of
+    the log, the file FILE-shm, which it may write anew. Otherwise no file is made, changed or locked. It lasts for a
+    moment, between the services' runs: a read during which a service writes to the database is refused.
 
     Raises  Unavailable for a database that this user may not read, that is none of ours, or of another version.
     """
 
     def __init__(self, path: Path, version: int) -> None:
         self.url, self._writer, self._holder = URL.create("sqlite", database=str(path)), None, None
-        self._log = path.with_name(f"{path.name}-wal")
+        self._file = path.resolve()  # SQLite keeps the log beside the file that a link leads to
+        self._log = self._file.with_name(f"{self._file.name}-wal")
         # A log that is there has commits that the file lacks, and SQLite reads both. Without one, nothing else is
         # needed: SQLite would make an empty log beside the file, and leave it there.
         self._still = not self._log.exists()
-        address = f"{path.resolve().as_uri()}?{'immutable=1' if self._still else 'mode=ro'}"
+        address = f"{self._file.as_uri()}?{'immutable=1' if self._still else 'mode=ro'}"
         self._engine = create_engine(
             "sqlite://", creator=lambda: sqlite3.connect(address, uri=True, isolation_level=None), poolclass=NullPool
         )
@@ -280,14 +282,26 @@ class StoredDatabase(Database):
 
     @contextmanager
     def _begin(self, *, write: bool) -> Iterator[Connection]:
-        with super()._begin(write=write) as connection:
-            yield connection
-        if self._still and self._log.exists():
-            raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
+        before = self._state()
+        try:
+            with super()._begin(write=write) as connection:
+                yield connection
+        finally:
+            if self._still and (self._log.exists() or self._state() != before):
+                raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Return what changes when a service writes to the file: its number, size and time; None without a file."""
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _check(self, version: int) -> None:
         with self.reading() as connection:
-            stored = connection.execute(select(_SCHEMA.c.version)).scalar_one_or_none()
+            versions = connection.execute(select(_SCHEMA.c.version)).scalars().all()
+        stored = versions[0] if len(versions) == 1 else versions
         if stored != version:
             needs = f"this program reads schema {version} and migrates none"
             raise Unavailable(f"database {_name(self.url)} has schema {stored}: {needs}")

@@ -97,7 +97,7 @@ def plan(
     overflow_probability: float,
     statistic: Statistic,
     assigned: bool = False,
-    printed: NoiseSource | None = None,
+    printed: NoiseSource | None = "CTX",
 ) -> Mechanism:
     """Return the mechanism for one cohort.
 
@@ -107,7 +107,8 @@ def plan(
                           privacy may only rest on noise that is sure to arrive.
     overflow_probability  p': bound on the probability that a sum wraps around.
     assigned              whether the shuffler assigns the actions, and opens the batch action by action.
-    printed               `PRINTED` of the policy: whose noise `paper` has for a contextual vector; CTX's when absent.
+    printed               `PRINTED` of the policy: whose noise `paper` has for a contextual vector. None: the constants
+                          of the mechanism itself.
     Raises                BadParameter, naming the argument or `mechanism.<field>`.
     """
     check_spec(spec, statistic)
@@ -125,7 +126,7 @@ def plan(
         norm=statistic.norm,
         reach=getattr(statistic, "reach", WHOLE),
         blocks=getattr(statistic, "blocks", 1),
-        printed=statistic.printed(printed or "CTX") if isinstance(statistic, ContextualSum) else None,
+        printed=statistic.printed(printed) if printed and isinstance(statistic, ContextualSum) else None,
         assigned=assigned,
     )
     try:

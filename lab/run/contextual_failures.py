@@ -140,5 +140,5 @@ def missed_widths(rule: ChoiceRule, theta: NDArray[np.float64] | None) -> NDArra
     else:
         squares = (away * np.linalg.solve(rule.inverse, away[..., np.newaxis])[..., 0]).sum(axis=-1)
     distances = np.sqrt(np.maximum(squares, 0)).max(axis=-1)
-    missed: NDArray[np.bool_] = distances > np.asarray(rule.beta) * ROUNDED
+    missed: NDArray[np.bool_] = ~(distances <= np.asarray(rule.beta) * ROUNDED)  # NaN is a miss, too
     return missed

@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 from pydantic import ConfigDict
 
-from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
+from distrust.common.errors import BadParameter, Unauthorized, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, Via
 from distrust.common.messages.status import CohortEntry, CohortList, CohortView, Transcript, TranscriptEntry
 from distrust.common.privacy.guarantee import Guarantee
@@ -203,9 +203,11 @@ def first_of_each(entries: Iterable[TranscriptEntry], most: int, counts: Counter
 class StoredParties:
     """The databases of a local stack that does not run, read by the services' own code as they stand.
 
-    Nothing is written or locked, and no process is started. Only a user who may read the files gets anything.
+    No process is started, and nothing is written but what `StoredDatabase` names. Only a user who may read the files
+    gets anything.
 
-    Raises  BadParameter for a folder without a server's database, or with one that this user may not read.
+    Raises  BadParameter for a folder without a server's database, or with one that this user may not read. Reading
+            raises Unavailable where the server's database is damaged.
     """
 
     def __init__(self, data_dir: DataDir) -> None:
@@ -214,10 +216,10 @@ class StoredParties:
         self._data_dir = data_dir
         self.missing: dict[Party, str] = {}
         path = data_dir.file("server")
-        if not path.exists():
-            raise BadParameter("data", str(data_dir.path), "no server's database is there: nothing has run on it")
         if not os.access(path, os.R_OK):
-            raise BadParameter("data", str(data_dir.path), f"{path.name} may be read by its owner only")
+            if os.access(path, os.F_OK) or os.access(data_dir.path, os.F_OK) > os.access(data_dir.path, os.X_OK):
+                raise BadParameter("data", str(data_dir.path), f"{path.name} may be read by its owner only")
+            raise BadParameter("data", str(data_dir.path), "no server's database is there: nothing has run on it")
         self._store: Store = Store(_stored(path, VERSION))
         self._configs: dict[str, RunConfig] = {}
         self._services: dict[Via, Intermediary | None] = {}
@@ -226,7 +228,8 @@ class StoredParties:
         """Return a round as the server stored it. Raises WrongCohort, RunFailed."""
         from distrust.server.transcript import stored_round  # noqa: PLC0415
 
-        found = stored_round(self._store, self._config(wanted.run), wanted.round)
+        with _readable(f"round {wanted.round} of run {wanted.run}"):
+            found = stored_round(self._store, self._config(wanted.run), wanted.round)
         return Outline(found.number, found.via, found.guarantee, found.cohorts)
 
     async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
@@ -234,19 +237,26 @@ class StoredParties:
         from distrust.server.transcript import stored_transcript  # noqa: PLC0415
 
         if party == "server":
-            config = self._config(wanted.run)
-            whole = stored_transcript(self._store, self._key, config, cohort, after=0, limit=EVERY)
-            return first_of_each(whole.messages, wanted.limit, Counter())
-        if party not in self._services:
-            self._services[party] = self._intermediary(party)
-        service = self._services[party]
-        return None if service is None else Pages(*service.stored_sample(cohort, wanted.limit))
+            with _readable(f"cohort {cohort}"):
+                config = self._config(wanted.run)
+                whole = stored_transcript(self._store, self._key, config, cohort, after=0, limit=EVERY)
+                return first_of_each(whole.messages, wanted.limit, Counter())
+        try:
+            if party not in self._services:
+                self._services[party] = self._intermediary(party)
+            service = self._services[party]
+            with _readable(f"cohort {cohort}"):
+                return None if service is None else Pages(*service.stored_sample(cohort, wanted.limit))
+        except (Unavailable, WrongCohort) as error:
+            self.missing[party] = error.detail
+            return None
 
     async def terms(self, _party: Via, wanted: Wanted, cohort: str) -> Cohort:
         """Return a cohort as the server opened it. Raises WrongCohort."""
         from distrust.server.transcript import stored_cohort  # noqa: PLC0415
 
-        return stored_cohort(self._store, wanted.run, cohort)
+        with _readable(f"cohort {cohort}"):
+            return stored_cohort(self._store, wanted.run, cohort)
 
     def _config(self, run: str) -> "RunConfig":
         from distrust.server.transcript import stored_config  # noqa: PLC0415
@@ -257,10 +267,13 @@ class StoredParties:
 
     @cached_property
     def _key(self) -> "SealKey":
+        """The server's key, or None where its file may not be read: the records then show as refused, and all else."""
         from distrust.server.keys import read_keys  # noqa: PLC0415
 
-        path = self._data_dir.file("server").with_suffix(".keys")
-        return read_keys(path).seal if path.exists() else None
+        try:
+            return read_keys(self._data_dir.file("server").with_suffix(".keys")).seal
+        except Unavailable:
+            return None
 
     def _intermediary(self, party: Via) -> "Intermediary | None":
         """Return an intermediary's service over its database; None, with the reason in `missing`, without one."""
@@ -279,6 +292,15 @@ class StoredParties:
         from distrust.shuffler.service import Shuffler  # noqa: PLC0415
 
         return Shuffler(_stored(path, VERSION), SystemClock())
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Raise Unavailable for stored bytes that are not what the service wrote."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Unavailable(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
 
 
 def _stored(path: Path, version: int) -> "StoredDatabase":

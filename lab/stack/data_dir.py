@@ -161,13 +161,20 @@ class DataDir:
 
     def in_use(self) -> bool:
         """Return whether a stack holds this folder now."""
-        if not self.stack_file.exists():
+        if not os.access(self.stack_file, os.F_OK):
             return False
         try:
-            with self.held():
-                return False
-        except Unavailable:
+            handle = os.open(self.path / "lock", os.O_RDONLY)
+        except OSError:  # no stack has ever run here, or none that this user may see
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        else:
+            return False
+        finally:
+            os.close(handle)
 
     @contextmanager
     def held(self) -> Iterator[None]:

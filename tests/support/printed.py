@@ -18,12 +18,12 @@ def planned_mechanism(
     calibration: str,
     statistic: Statistic = SUM,
     *,
-    printed: NoiseSource | None = None,
+    printed: NoiseSource | None = "CTX",
     **words: object,
 ) -> Mechanism:
     """Return the mechanism for `clients` honest clients; `words` are more of its table, `delta` in place of DELTA.
 
-    printed  whose noise `paper` has; CTX's when absent.
+    printed  whose noise `paper` has.
     """
     spec = MechanismSpec.model_validate(
         {"name": name, "epsilon": epsilon, "delta": DELTA, "calibration": calibration, **words}

@@ -1,7 +1,9 @@
 """Tests a notebook's connection to real services: runs, results, ledgers, transcripts, calls without a token."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,51 @@ def test_the_databases_say_what_the_services_say(connection: Connection, result:
         sights = connection.inspect("first", round_number=number, limit=2).sights
         served = [pages for sight in sights for pages in (sight.by_intermediary, sight.by_server)]
         assert asyncio.run(stored(Wanted("first", number, None, 2))) == served
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE cohorts SET message = '{'",
+        "UPDATE cohorts SET message = json_set(message, '$.terms', '{}')",
+        "UPDATE cohorts SET message = json_set(message, '$.terms', replace(hex(zeroblob(50000)), '00', '['))",
+        "UPDATE outcomes SET body = '{'",
+    ],
+)
+def test_a_damaged_row_of_a_stopped_server_is_one_sentence(
+    damage: str, result: Result, folder: Path, tmp_path: Path
+) -> None:
+    assert result.rounds
+    with closing(sqlite3.connect(folder / "server.sqlite3")) as live:
+        live.execute("VACUUM INTO ?", (str(tmp_path / "server.sqlite3"),))
+    with closing(sqlite3.connect(tmp_path / "server.sqlite3")) as database:
+        database.execute(damage)
+        database.commit()
+    with pytest.raises(Unavailable, match="what the database has of round 1 of run first cannot be read"):
+        asyncio.run(StoredParties(DataDir(tmp_path)).outline(Wanted("first", 1, None, 2)))
+
+
+def test_what_only_one_stopped_party_lacks_leaves_the_others_columns(
+    result: Result, folder: Path, tmp_path: Path
+) -> None:
+    """The aggregator's database is none, and the server's key file is open to all: no masked cohort needs the key."""
+    assert result.rounds
+    with closing(sqlite3.connect(folder / "server.sqlite3")) as live:
+        live.execute("VACUUM INTO ?", (str(tmp_path / "server.sqlite3"),))
+    (tmp_path / "aggregator.sqlite3").write_bytes(b"no database " * 999)
+    (tmp_path / "server.keys").write_bytes(b"")
+    (tmp_path / "server.keys").chmod(0o644)
+    parties, wanted = StoredParties(DataDir(tmp_path)), Wanted("first", 1, None, 2)
+
+    async def seen() -> tuple[Pages | None, Pages | None]:
+        cohort = (await parties.outline(wanted)).cohorts[0].cohort
+        return await parties.pages("aggregator", wanted, cohort), await parties.pages("server", wanted, cohort)
+
+    at_aggregator, at_server = asyncio.run(seen())
+    assert at_aggregator is None
+    assert "no database" in parties.missing["aggregator"]
+    assert at_server is not None
+    assert at_server.messages
 
 
 def test_a_started_run_waits_for_fleets_and_can_be_cancelled(connection: Connection) -> None:

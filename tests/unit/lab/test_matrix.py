@@ -101,17 +101,11 @@ POLICIES |= {
     for policy, row in POLICIES.items()
     if row.world != ARMS
 }
-# In these the exact calibration says enough: their statistics are those of other rows, which are played in both, and a
-# policy knows no calibration.
-EXACT_IS_ENOUGH = {
-    f"{policy}-paper" for policy in ("dpe-fixed", "almost-free-local", "almost-free-no-core-set", "ldp-sgd-multi")
-}
 PAIRS = [(policy, mechanism) for policy in POLICIES for mechanism in MECHANISMS]
 ALLOWED = [
     pytest.param(*pair, id="-on-".join(pair), marks=[pytest.mark.slow] if pair[1] in SLOW else [])
     for pair in PAIRS
     if POLICIES[pair[0]].refusal(pair[1]) is None and POLICIES[pair[0]].out_of_range(pair[1]) is None
-    if pair[0] not in EXACT_IS_ENOUGH
 ]
 REFUSED = [
     pytest.param(*pair, id="-on-".join(pair)) for pair in PAIRS if POLICIES[pair[0]].refusal(pair[1]) is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.errors import BadParameter, Unavailable, WrongCohort
+from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
 from distrust.lab.run.parties import StoredParties, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.store import open_database
@@ -89,3 +89,22 @@ def test_a_read_during_which_a_service_starts_is_refused(stopped: Path) -> None:
         service.commit()
         with pytest.raises(Unavailable, match="a service has opened it meanwhile; try again"):
             asyncio.run(parties.outline(WANTED))
+
+
+def test_a_link_to_a_database_is_read_with_the_log_beside_its_target(stopped: Path) -> None:
+    (stopped / "real").mkdir()
+    path = (stopped / "server.sqlite3").rename(stopped / "real" / "server.sqlite3")
+    (stopped / "server.sqlite3").symlink_to(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("INSERT INTO runs VALUES (1, 'first', '{}', x'00', 'running', NULL)")
+        assert path.with_name("server.sqlite3-wal").stat().st_size > 0
+        with pytest.raises(RunFailed, match="run first failed: its stored configuration is refused"):
+            outline(stopped)
+
+
+def test_two_versions_in_a_database_are_refused(stopped: Path) -> None:
+    with closing(sqlite3.connect(stopped / "server.sqlite3")) as database:
+        database.execute("INSERT INTO schema_version VALUES (99)")
+        database.commit()
+    with pytest.raises(Unavailable, match=r"has schema \[\d+, 99\]: this program reads schema"):
+        outline(stopped)
