@@ -27,13 +27,19 @@ help:
 demo: $(STAMP)
 	@exec $(BIN)/distrust demo
 
-test: test-fast test-slow test-alone
+# One session for all but the attacks: each worker collects the tests once. Half as many workers again as cores: tests
+# over services wait for each other's processes now and then.
+WORKERS = $$($(BIN)/python -c 'import os; print(max(2, 3 * os.cpu_count() // 2))')
+
+test: $(STAMP) postgresql chromium
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone" $(PYTEST)
+	@$(MAKE) --no-print-directory test-alone
 
 test-fast: $(STAMP)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone" $(PYTEST)
 
 test-slow: $(STAMP) postgresql chromium
-	@$(BIN)/pytest -q -n auto --dist worksteal -m slow $(PYTEST)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m slow $(PYTEST)
 
 postgresql:
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
@@ -48,7 +54,7 @@ chromium:
 	    { echo "the pages' tests need Chromium: on Debian, apt-get install chromium" >&2; exit 2; }
 
 test-alone: $(STAMP)
-	@$(BIN)/pytest -q -m alone $(PYTEST)
+	@$(BIN)/pytest -q -m alone $$(grep -rl "mark\.alone" tests --include='*.py') $(PYTEST)
 
 check: lint types contracts
 
