@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from distrust.common.errors import BadParameter
 
 NO_ADDRESS = "must be an address such as http://127.0.0.1:8701"
-"""What a setting that names a service must be."""
+"""Refusal of a setting that is no address of a service."""
 
 _OPTIONS = {"clients": "n"}
 """Fields whose option has another name."""

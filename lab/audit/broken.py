@@ -68,7 +68,7 @@ class MisshiftedBits(ShuffledBinomial):
 
 
 THREE_ARMS = named_secret("arm", features=2, arms=3)
-"""Which of three arms with parameters of their own a client pulled; contexts have two numbers."""
+"""The pulled arm as the secret: three arms with parameters of their own, contexts of two numbers."""
 
 
 class SkippedSyntheticUpdates(LocalGaussian):

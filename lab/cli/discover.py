@@ -134,7 +134,7 @@ KINDS = {
     "linear": "a linear environment",
     "contextual": "a contextual environment",
 }
-"""What a policy needs, by the kind of its rewards."""
+"""The environment that a policy needs, in words, by the kind of the policy's rewards."""
 
 EXAMPLES = {
     "bernoulli": "means = [0.3, 0.5, 0.6, 0.7]  # each arm's chance of a reward of 1\n",

@@ -81,7 +81,7 @@ DATED = re.compile(rf"((?:{NAME}(?:, | & ))*{NAME}(?: et al\.)?)\s\(?((?:19|20)\
 """Authors and a year."""
 
 DATES = {"Of 2000", "January 2004"}
-"""What DATED finds and is no paper."""
+"""Matches of DATED that are no papers."""
 
 
 @cache

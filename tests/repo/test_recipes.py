@@ -226,7 +226,7 @@ def test_the_recipe_of_an_environment(copy: Path) -> None:
 MESSAGE = '''
 
 class PullsView(Message):
-    """How far a run is: `pulls` of its `horizon`. A small answer for a progress bar."""
+    """Progress of a run: `pulls` of its `horizon`. A small answer for a progress bar."""
 
     run: Identifier
     pulls: Annotated[int, Field(ge=0)]
@@ -234,7 +234,7 @@ class PullsView(Message):
 '''
 
 METHOD = '''    def pulls(self, run: str) -> PullsView:
-        """Return how far a run is. Raises WrongCohort."""
+        """Return the progress of a run. Raises WrongCohort."""
         snapshot = self.view(run).snapshot
         return PullsView(run=run, pulls=snapshot.pulls, horizon=snapshot.horizon)
 
@@ -242,7 +242,7 @@ METHOD = '''    def pulls(self, run: str) -> PullsView:
 
 ROUTE = '''@run_routes.get("/runs/{run}/pulls", responses=problems(WrongCohort))
 def pulls(run: str, service: ServiceDep) -> PullsView:
-    """How many of a run's pulls are spent."""
+    """Return the number of a run's pulls that are spent."""
     return service.pulls(run)
 
 

@@ -1,5 +1,6 @@
 """Plans a mechanism for one cohort, as most tests need it: the least survivors are all honest."""
 
+from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.statistics import Reward, Statistic
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 
@@ -11,11 +12,12 @@ def planned(
     statistic: Statistic | None = None,
     *,
     assigned: bool = False,
+    printed: NoiseSource | None = "CTX",
 ) -> Mechanism:
     """Return the mechanism, whose sums wrap around with probability at most 1e-6.
 
     honest     the least survivors, all of them honest; all clients when absent.
-    statistic  a reward in [0, 1] when absent.
+    statistic  a reward in [0, 1] when absent. printed: whose noise `paper` has for a contextual vector.
     """
     least = clients if honest is None else honest
     return plan(
@@ -26,4 +28,5 @@ def planned(
         overflow_probability=1e-6,
         statistic=Reward() if statistic is None else statistic,
         assigned=assigned,
+        printed=printed,
     )

@@ -4,8 +4,9 @@ import math
 
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.families.gaussian import GaussianLike
+from tests.support.planned import planned
 
 SUM = ContextualSum(features=5)
 DELTA = 0.1
@@ -28,15 +29,7 @@ def planned_mechanism(
     spec = MechanismSpec.model_validate(
         {"name": name, "epsilon": epsilon, "delta": DELTA, "calibration": calibration, **words}
     )
-    return plan(
-        spec,
-        clients=clients,
-        min_survivors=clients,
-        min_honest=clients,
-        overflow_probability=1e-6,
-        statistic=statistic,
-        printed=printed,
-    )
+    return planned(spec, clients, statistic=statistic, printed=printed)
 
 
 def entry(mechanism: Mechanism) -> float:

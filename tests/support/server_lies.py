@@ -13,7 +13,7 @@ from distrust.common.run.round import Round, RoundView, cohort_terms
 from distrust.common.wire import encode_blob
 
 Path_ = tuple[str | int, ...]
-"""Where a value stands in a JSON document."""
+"""Place of a value in a JSON document."""
 
 ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
 OTHER_KEY = "B" * 42 + "E"

@@ -95,7 +95,7 @@ def sealed_cohort() -> Cohort:
 CONTEXT = (
     "00000020" + 32 * "00" + "0000000a" + b"simulation".hex() + "000000080000000000000001" + "00000001" + b"c".hex()
 )
-"""What stands behind the label in every context: configuration, run, round, cohort; then the cohort's digest."""
+"""The bytes behind the label in every context: configuration, run, round, cohort; then the cohort's digest."""
 
 
 def opening(label: str, cohort: Cohort) -> str:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 UNTIMED = {"seconds", "clients_per_second"}
 FINER = {*UNTIMED, "rounds", "regret", "bits"}
-"""What tells rounds from blocks."""
+"""Fields that differ between rounds and blocks."""
 
 
 def run_file(horizon: int = 400, dropout: float = 0.2, more: str = "") -> RunFile:
