@@ -217,7 +217,8 @@ class StoredParties:
         self.missing: dict[Party, str] = {}
         path = data_dir.file("server")
         if not os.access(path, os.R_OK):
-            if os.access(path, os.F_OK) or os.access(data_dir.path, os.F_OK) > os.access(data_dir.path, os.X_OK):
+            closed = os.access(data_dir.path, os.F_OK) and not os.access(data_dir.path, os.X_OK)
+            if closed or os.access(path, os.F_OK):
                 raise BadParameter("data", str(data_dir.path), f"{path.name} may be read by its owner only")
             raise BadParameter("data", str(data_dir.path), "no server's database is there: nothing has run on it")
         self._store: Store = Store(_stored(path, VERSION))
