@@ -111,7 +111,8 @@ def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) ->
     # a/(c-a+1) grows with a, so that the positive part is a tail.
     p, e = math.exp(local_epsilon), math.exp(epsilon)
     start = math.expm1(local_epsilon + epsilon) / (math.expm1(local_epsilon) * (e + 1))
-    before = np.floor((counts + 1) * start)  # the last a that does not count; at most c as ε < ε₀
+    # `before` is the last a that does not count. It is at most c as ε < ε₀, also where `start` rounds to 1.
+    before = np.minimum(np.floor((counts + 1) * start), counts)
     gain = (p - e) / (p + 1) * stats.binom.pmf(before, counts, 0.5)
     loss = math.expm1(epsilon) * stats.binom.sf(before, counts, 0.5)
     sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + ROUNDING * (gain + loss)

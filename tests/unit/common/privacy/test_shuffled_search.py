@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
@@ -48,6 +48,7 @@ def test_a_large_epsilon_is_planned_for_crowds_of_every_size() -> None:
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
+@example(name="shuffled-laplace", size=1.0, epsilon=math.exp(3.21875), delta=math.exp(-9.0), dimension=1)
 @given(
     name=st.sampled_from(NAMES),
     size=st.floats(0, math.log(3000)),
