@@ -29,10 +29,10 @@ def package(own: Own) -> str:
     return own(ENVIRONMENT, GROUP, {"coins": "Coins"})
 
 
-def words(name: str, more: str = "", run: str = "own") -> str:
+def words(name: str, more: str = "", run: str = "own", horizon: int = 700) -> str:
     return f"""
 run = "{run}"
-horizon = 700
+horizon = {horizon}
 [policy]
 first_batch = 6
 [mechanism]
@@ -91,7 +91,7 @@ seed = 5
 
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
-    file = parse(words(f"{package}:Coins"))
+    file = parse(words(f"{package}:Coins", horizon=250))
     with forking(), Stack(DataDir(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)

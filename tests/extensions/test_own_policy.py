@@ -20,10 +20,10 @@ from tests.support.http_runs import over_http
 GROUP = "distrust.policies"
 
 
-def read(name: str, more: str = "") -> RunFile:
+def read(name: str, more: str = "", run: str = "own") -> RunFile:
     return parse(
         f"""
-run = "own"
+run = "{run}"
 horizon = 700
 [policy]
 name = "{name}"
@@ -69,14 +69,16 @@ def test_its_configuration_goes_over_the_wire_and_back_with_its_digest(own: Own)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["{}-halving", "{}:HalvingSpec"])
-def test_over_http_the_sums_are_those_of_one_process(form: str, own: Own, tmp_path: Path) -> None:
-    file = read(form.format(own(POLICY, GROUP, {"halving": "HalvingSpec"})))
-    with forking(), Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
-        served = over_http(stack, file)
-    here = in_process.run(file)
-    assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
-    assert served.extensions == here.extensions != ()
+def test_over_http_the_sums_are_those_of_one_process(own: Own, tmp_path: Path) -> None:
+    """The policy is named by its entry point and by its module, in two runs on the same services."""
+    module = own(POLICY, GROUP, {"halving": "HalvingSpec"})
+    named, offered = read(f"{module}:HalvingSpec", "clients = 30"), read(f"{module}-halving", "clients = 30", "offered")
+    with forking(), Stack(DataDir(tmp_path / "data"), 0, named.extensions) as stack:
+        results = [over_http(stack, file) for file in (named, offered)]
+    for served, file in zip(results, (named, offered), strict=True):
+        here = in_process.run(file)
+        assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
+        assert served.extensions == here.extensions != ()
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Tests the audit through the real services: cohorts at intermediaries, real clients, batches over HTTP.
 
 Noise is the operating system's, so these tests are not repeatable. The audit of an honest mechanism has a false alarm
-with probability 1e-7. There are fewer than 40 audits, so that less than one of 250 000 runs of the suite has one.
+with probability 1e-7. There are fewer than 20 audits, so that less than one of 500 000 runs of the suite has one.
 """
 
 import asyncio
@@ -89,23 +89,29 @@ def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack, few_cohorts: 
     assert found.lower > 1.2 * found.claim
 
 
-POLYA = "distributed-polya"
-"""Mechanism that a test above audits with twice as many trials."""
-
-EVERYWHERE = [
-    *((name, "shuffler") for name, kind in MECHANISMS.items() if "shuffler" in kind.vias),
-    *((name, "aggregator") for name, kind in MECHANISMS.items() if "shuffler" not in kind.vias and name != POLYA),
-    ("central-laplace-discrete", "aggregator"),
-    ("local-laplace-discrete", "aggregator"),
+KINDS = [
+    pytest.param("identity", "aggregator", id="no-noise"),
+    pytest.param("local-gaussian", "shuffler", id="records-of-real-numbers"),
+    pytest.param("local-sphere", "shuffler", id="records-of-directions"),
+    pytest.param("central-laplace-discrete", "shuffler", id="the-analyzers-noise-on-records"),
+    pytest.param("central-gaussian", "aggregator", id="the-analyzers-noise-on-a-sum"),
+    pytest.param("local-laplace-discrete", "aggregator", id="local-noise-in-a-sum"),
+    pytest.param("distributed-skellam", "aggregator", id="the-clients-noise-in-a-sum"),
+    pytest.param("shuffled-binomial", "shuffler", id="labelled-bits"),
+    pytest.param("tree", "aggregator", id="a-stream"),
 ]
+"""A mechanism of each kind of message that an intermediary releases, and identity, which must be found out."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "intermediary"), EVERYWHERE)
+@pytest.mark.parametrize(("name", "intermediary"), KINDS)
 def test_what_the_services_release_keeps_the_claim(
     stack: Stack, few_cohorts: None, name: str, intermediary: str
 ) -> None:
-    """Every mechanism via every intermediary that it allows: messages, sums, records, estimates and streams.
+    """Messages, sums, records, estimates and streams through both intermediaries.
+
+    That each mechanism draws over HTTP what it draws in process is tested by `test_same_sums`, and that it keeps its
+    claim in process by `tests.oracles.test_audit`.
 
     At δ = 0.3 this many trials detect half the noise in most audits: the bound's mean was 3.5 of its deviations above
     the claim in 150 audits in process. The test below has twice as many trials, which detect it in all. At δ = 0.01
@@ -116,7 +122,6 @@ def test_what_the_services_release_keeps_the_claim(
     clients = 100 if name == "local-sphere" else 4
     found = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)
     assert (found.trials, found.survivors) == (1000, clients - 1)
-    assert (found.cohorts or 0) >= 5
     assert not found.violated
     assert (found.claim is None) == (name == "identity")
     assert (found.lower > 3) == (name == "identity")

@@ -49,13 +49,6 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
             id="dp-dpe-vectors-as-labelled-bits",
         ),
         pytest.param(
-            'name = "dp-dpe"',
-            'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
-            DISTRIBUTED,
-            600,
-            id="dp-dpe-vectors-with-a-delta",
-        ),
-        pytest.param(
             'name = "dp-pe"',
             'name = "distributed-skellam"\nepsilon = 5.0',
             SPHERE,
