@@ -14,18 +14,15 @@ import typer
 from rich.console import Console
 
 from distrust import EXTRAS
-from distrust.common.errors import BadParameter, ProtocolError, RunFailed
+from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed
 from distrust.common.inputs import as_typed
-from distrust.lab.stack.data_dir import LATER, check_target, write_result
+from distrust.lab.stack.data_dir import check_target, write_result
 
 FAILED = 1
 BAD_INPUT = 2
 TRY_LATER = 75
 INTERRUPTED = 130
 TERMINATED = 143
-
-BUSY = (429, 503)
-"""Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
 
 
 class ResultConsole(Console):

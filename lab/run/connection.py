@@ -289,10 +289,12 @@ def check_clients(file: RunFile) -> None:
             try:
                 limits.cost(mechanism)
             except (Refused, BudgetExceeded) as error:
-                field = str(error.extra.get("limit", "name"))
-                value = getattr(file.config.mechanism, field)
+                field = "contributions" if isinstance(error, BudgetExceeded) else str(error.extra.get("limit", "name"))
+                whose: Any = limits if hasattr(limits, field) else file.config.mechanism
+                table = "returning" if field in given else "mechanism" if whose is not limits else None
+                name = f"{table}.{field}" if table else f"DISTRUST_{field.upper()}"  # a variable of the clients alone
                 why = f"the clients of this run would refuse it: {error.detail}"
-                raise BadParameter(f"mechanism.{field}", value, why) from error
+                raise BadParameter(name, getattr(whose, field), why) from error
 
 
 def done(work: Coroutine[Any, Any, Answer]) -> Answer:

@@ -1,11 +1,12 @@
 """Tests that the calculators refuse bad input in one line that names field, value and range, without a traceback."""
 
+import math
 import re
 
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadParameter, BudgetExceeded, told_apart
 from distrust.lab.__main__ import app
 
 POLYA = "privacy distributed-polya --epsilon 1 --n 10"
@@ -75,3 +76,20 @@ def test_it_is_refused_in_one_line_with_field_value_and_range(line: str, field: 
     assert isinstance(refused.exception, BadParameter)
     assert refused.exception.field == field
     assert re.fullmatch(rf"{re.escape(field)} = {value}: .*{allowed}.*", str(refused.exception))
+
+
+@pytest.mark.parametrize("value", [1.0000000001, 1.5, 1e9, 1 + 2**-52, math.inf])
+def test_a_refused_value_never_prints_like_the_limit_that_it_exceeds(value: float) -> None:
+    shown, limit = told_apart(value, 1.0)
+    assert float(shown) > float(limit)
+    assert BudgetExceeded(value, 1, 1.0, 0.0).detail == (
+        f"one contribution would cost ε = {shown} at δ = 0, and the budget is ε = {limit}"
+    )
+
+
+@pytest.mark.parametrize("word", ["x", "-1", "65001", "1.5", "٣", ""])
+@pytest.mark.parametrize("command", ["up", "run x.toml", "demo"])
+def test_a_bad_port_is_refused_by_option_value_and_range(command: str, word: str) -> None:
+    refused = CliRunner().invoke(app, [*command.split(), "--port-base", word])
+    assert isinstance(refused.exception, BadParameter)
+    assert str(refused.exception) == f"port-base = {word!r}: must be a whole number from 0 to 65000"
