@@ -1,11 +1,14 @@
 """Tests that `inspect` of a stopped stack says, of cohorts of every kind, what the services said while they ran."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import distrust
+from distrust.lab.__main__ import app
 from distrust.lab.run.connection import Connection
 from distrust.lab.run.parties import Wanted
 from distrust.lab.run.transcripts import Inspection, described
@@ -58,7 +61,8 @@ def _described(kind: str, number: int, inspection: Inspection) -> dict[str, Any]
 def test_a_stopped_stack_says_what_its_services_said(kind: str, told: dict[str, list[Any]], folder: Path) -> None:
     assert told[kind]
     for number, live in told[kind]:
-        assert _described(kind, number, distrust.inspect(kind, round_number=number, data=folder)) == live
+        done = CliRunner().invoke(app, ["inspect", kind, "--round", str(number), "--data", str(folder), "--json", "-"])
+        assert json.loads(done.stdout) == json.loads(json.dumps(live))
     first = told[kind][0][1]["cohorts"][0]
     assert (first["channel"], first["missing"]) == (kind, {})
     assert {entry["stage"] for entry in first["intermediary"]["messages"]} >= {OF_CLIENTS[kind], "batch"}
