@@ -291,8 +291,9 @@ def check_clients(file: RunFile) -> None:
             except (Refused, BudgetExceeded) as error:
                 field = "contributions" if isinstance(error, BudgetExceeded) else str(error.extra.get("limit", "name"))
                 whose: Any = limits if hasattr(limits, field) else file.config.mechanism
-                table = "returning" if field in given else "mechanism" if whose is not limits else None
-                name = f"{table}.{field}" if table else f"DISTRUST_{field.upper()}"  # a variable of the clients alone
+                table = "returning" if field in given else "mechanism"
+                of_clients = whose is limits and field not in given  # then only a variable can have set it
+                name = f"DISTRUST_{field.upper()}" if of_clients else f"{table}.{field}"
                 why = f"the clients of this run would refuse it: {error.detail}"
                 raise BadParameter(name, getattr(whose, field), why) from error
 
