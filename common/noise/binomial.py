@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf, Table, check_length, check_probability, tabulate, tail_reach
 from distrust.common.randomness import Stream
-from distrust.common.roots import root
 
 MOST = 10**7
 """Most coins for which the maximum is computed: it takes 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""
@@ -203,8 +202,8 @@ def worst_quantile(coins: int, least: float, p: float) -> float:
     low, high = (halves - 1) / 2, math.nextafter(halves / 2, 0)  # T falls steadily in between and jumps at the end
     if tails.beyond(high) > p:
         return halves / 2
-    found = root(lambda w: tails.beyond(w) - p, low, high, xtol=1e-13 * low)
-    return min(found * (1 + 1e-12), halves / 2, coins * (1 - least))
+    root = float(scipy.optimize.brentq(lambda w: tails.beyond(w) - p, low, high, xtol=1e-13 * low))
+    return min(root * (1 + 1e-12), halves / 2, coins * (1 - least))
 
 
 def _halves(tails: "WorstTails", p: float, most: int) -> int:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from distrust.common.bandit.error_law import How
 from distrust.common.noise.law import check_probability
 from distrust.common.randomness import Stream
-from distrust.common.roots import root
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
 HARMONICS = 1000
@@ -65,7 +64,7 @@ class Laplace:
             return -self.scale * math.log(p)
         high = 2 * math.sqrt(self.terms * math.log(2 / p)) + 2 * math.log(2 / p)  # sub-gamma tail
         excess = lambda q: math.log(2 * self._tail(np.array([q]))[0] / p)  # noqa: E731
-        found = root(excess, 0.0, high, xtol=1e-12 * high)
+        found = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
         return self.scale * float(found)
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -141,7 +140,10 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
 
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)
-    found = high if excess(high) >= 0 else root(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high)
+    if excess(high) >= 0:
+        found = high
+    else:
+        found = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
     return min(found * (1 + 1e-10), drawn + terms)
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import How
@@ -26,7 +27,6 @@ from distrust.common.noise.law import (
     tabulate,
 )
 from distrust.common.randomness import Stream
-from distrust.common.roots import root
 
 LARGEST_VARIANCE = (LIMIT / 2 - 2) ** 2 / (2 * CUT * math.log(2))
 """Variance above which the sampling table would pass LIMIT entries: a deviation of about 37,000 steps."""
@@ -252,7 +252,7 @@ def _tilt(variance: float, mean: float) -> float:
         weights = np.exp(logs + s * x - (logs + s * x).max())
         return float((weights @ x) / weights.sum()) - mean
 
-    return root(excess, 0.0, top, xtol=1e-14 * top, rtol=1e-14)
+    return float(scipy.optimize.brentq(excess, 0.0, top, xtol=1e-14 * top, rtol=1e-14))
 
 
 def _one_term(variance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

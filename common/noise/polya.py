@@ -28,7 +28,6 @@ from distrust.common.noise.law import (
     tail_reach,
 )
 from distrust.common.randomness import Stream
-from distrust.common.roots import root
 
 LONGEST_SCALE = 10_000.0
 """Scale above which the sampling table would pass LIMIT entries: it holds about 100 of them per unit of scale."""
@@ -140,7 +139,7 @@ class PolyaTails:
 
         if excess(0.0) <= 0:
             return 0
-        found = math.ceil(root(excess, 0.0, most, xtol=1e-3))
+        found = math.ceil(float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-3)))
         near = range(max(0, found - 2), found + 3)
         return next((q for q in near if excess(q) <= 0), most)
 

@@ -9,8 +9,6 @@ from functools import lru_cache
 
 import scipy
 
-from distrust.common.roots import minimum, root
-
 LARGEST_EPSILON = 1e4
 LOG_ROOT = math.log(2 * math.pi) / 2
 TINY = 1e-12  # relative accuracy of the searches, whose results are rounded towards more privacy
@@ -46,7 +44,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
     if gaussian_delta(ratio, LARGEST_EPSILON) > delta:
         return math.inf
     excess = lambda epsilon: gaussian_delta(ratio, epsilon) - delta  # noqa: E731
-    found = root(excess, 0.0, LARGEST_EPSILON, xtol=1e-15)
+    found = float(scipy.optimize.brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-15))
     while gaussian_delta(ratio, found) > delta:
         found = found * (1 + TINY) + 1e-15
     return found
@@ -60,7 +58,7 @@ def largest_ratio(epsilon: float, delta: float) -> float:
         spent = gaussian_delta(math.exp(log_ratio), epsilon)
         return math.log(max(spent, 1e-300) / delta)
 
-    found = math.exp(root(excess, math.log(1e-9), math.log(1e3), xtol=1e-13))
+    found = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-9), math.log(1e3), xtol=1e-13)))
     while gaussian_delta(found, epsilon) > delta:
         found *= 1 - TINY
     return found
@@ -73,8 +71,9 @@ def zcdp_epsilon(rho: float, delta: float) -> tuple[float, float]:
         order = 1 + math.exp(log_excess)
         return rho * order + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
 
-    place, least = minimum(spent, math.log(1e-3), math.log(1e6), xtol=1e-6)
-    return max(0.0, least), 1 + math.exp(place)
+    ends = math.log(1e-3), math.log(1e6)
+    best = scipy.optimize.minimize_scalar(spent, bounds=ends, method="bounded", options={"xatol": 1e-6})
+    return max(0.0, float(best.fun)), 1 + math.exp(float(best.x))
 
 
 @lru_cache(maxsize=1024)
@@ -84,7 +83,7 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     def excess(log_rho: float) -> float:
         return zcdp_epsilon(math.exp(log_rho), delta)[0] / epsilon - 1
 
-    found = math.exp(root(excess, math.log(1e-12), math.log(1e3), xtol=1e-11))
+    found = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-12), math.log(1e3), xtol=1e-11)))
     while zcdp_epsilon(found, delta)[0] > epsilon:
         found *= 1 - 1e-11
     return found

@@ -26,7 +26,6 @@ from distrust.common.privacy.gaussian import (
 from distrust.common.privacy.hockey_stick import FAINT, least_epsilon
 from distrust.common.privacy.searches import least_root, snap_up
 from distrust.common.privacy.sensitivity import Grid
-from distrust.common.roots import minimum
 
 Numbers = NDArray[np.float64]
 
@@ -123,8 +122,9 @@ def rounded_log_delta(move: Move, variance: float, epsilon: float) -> float:
         rate = log_gaussian_slope(ratio, epsilon) / (2 * square)
         return log_gaussian_delta(ratio, epsilon) + move.log_moment(rate) - rate * square
 
-    _, least = minimum(tangent, math.log(move.unrounded), math.log(move.squared_l2), xtol=NEAR)
-    return min(most, least)
+    bounds = (math.log(move.unrounded), math.log(move.squared_l2))
+    found = scipy.optimize.minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR})
+    return min(most, float(found.fun))
 
 
 def rounded_epsilon(move: Move, variance: float, delta: float) -> float:

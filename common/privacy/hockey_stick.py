@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf
-from distrust.common.roots import root
 
 FAINT = 1e-28
 """Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
@@ -112,7 +112,7 @@ def least_epsilon(excess: Callable[[float], float]) -> float:
         low, high = high, 2 * high
     while excess(low) <= 0:
         low, high = low / 2, low
-    found = root(excess, low, high, xtol=1e-300, rtol=DIGITS)
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
     while excess(found) > 0:
         found *= 1 + DIGITS
     return found

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.hockey_stick import FAINT, least_epsilon
-from distrust.common.roots import root
 
 CELLS = 256
 """Cells of the grid for each standard deviation of one coordinate's loss.
@@ -110,7 +109,7 @@ class GridLosses:
             high *= 2
             if high > STEEPEST:
                 return high
-        return root(lacks, 0.0, high, xtol=1e-3, rtol=1e-3)
+        return float(scipy.optimize.brentq(lacks, 0.0, high, xtol=1e-3, rtol=1e-3))
 
     def _power(
         self, tilted: NDArray[np.float64], tilt: float

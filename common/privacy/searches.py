@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from typing import Any
 
+import scipy
 from threadpoolctl import ThreadpoolController
 
 from distrust.common.errors import BadParameter
-from distrust.common.roots import root
 
 SLACK = 1e-11
 """Relative accuracy of a search for a calibrated number, far below SNAP_MARGIN."""
@@ -109,7 +109,7 @@ def _crossing(falling: Callable[[int], float], first: int, reach: int) -> int:
     while at(low) <= 0:
         low, high, reach = low - reach, low, 2 * reach
     if high - low > 1:
-        high = round(root(lambda real: at(round(real)), low, high, xtol=0.25, rtol=1e-15))
+        high = round(scipy.optimize.brentq(lambda real: at(round(real)), low, high, xtol=0.25, rtol=1e-15))
     while at(high) > 0:
         high += 1
     while at(high - 1) <= 0:
@@ -147,7 +147,7 @@ def least_root(excess: Callable[[float], float], guess: float, slack: float = SL
         low -= 0.2
     while at(high) > 0:
         high += 0.2
-    found = root(at, low, high, xtol=slack / 4)
+    found = float(scipy.optimize.brentq(at, low, high, xtol=slack / 4))
     while at(found) > 0:
         found += slack / 4
     return math.exp(found)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+import scipy
+
 from distrust.common.privacy.searches import SLACK, least_satisfying, snap_up
-from distrust.common.roots import root
 from distrust.common.wire import Norm
 
 INFLATION = 0.01
@@ -222,7 +223,7 @@ def laplace_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "
 
     if high <= low or excess(high) > 0:
         return _quotient(precision * dimension, epsilon)
-    found = low if excess(low) <= 0 else root(excess, low, high, xtol=SLACK * low)
+    found = low if excess(low) <= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=SLACK * low))
     return min(snap_up(found * (1 + SLACK)), _quotient(precision * dimension, epsilon))
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from distrust.common.noise.law import Pmf
@@ -22,7 +23,6 @@ from distrust.common.privacy.hockey_stick import NEGLIGIBLE, Extensible, least_e
 from distrust.common.privacy.products import product_epsilon, product_log_delta
 from distrust.common.privacy.searches import least_root, least_satisfying
 from distrust.common.privacy.sensitivity import Grid
-from distrust.common.roots import minimum
 from distrust.common.wire import Norm
 
 Numbers = NDArray[np.float64]
@@ -341,8 +341,9 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 
     if variance < LEAST_VARIANCE * grid.precision**2:
         return math.inf
     guess = _gaussian_order(variance / times, grid, left)
-    _, least = minimum(spent, guess - 1.5, guess + 1.5, xtol=1e-3)
-    return max(0.0, least)
+    ends = guess - 1.5, guess + 1.5
+    best = scipy.optimize.minimize_scalar(spent, bounds=ends, method="bounded", options={"xatol": 1e-3})
+    return max(0.0, float(best.fun))
 
 
 def _gaussian_order(variance: float, grid: Grid, delta: float) -> float:
@@ -377,5 +378,5 @@ def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int,
         return price * budget + dimension * max(0.0, intervals.highest(price, power))
 
     far = 1 + math.log1p(dimension) / 2 + math.log(shifts[-1])
-    _, least = minimum(dual, -3.0, far, xtol=1e-4)
-    return min(least, dual(0.0))
+    found = scipy.optimize.minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
+    return min(float(found.fun), dual(0.0))

@@ -32,7 +32,6 @@ from distrust.common.noise.law import Pmf, check_probability
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
-from distrust.common.roots import minimum
 from distrust.common.wire import Norm
 
 WORD = 2**64
@@ -114,8 +113,8 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
-    _, least = minimum(bound, *ends, xtol=1e-7)
-    return min(least * (1 + 1e-9), terms * (1 + ratio))
+    result = scipy.optimize.minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    return min(float(result.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
 def direction_log_moment(size: float, dimension: int, ratio: float) -> float:

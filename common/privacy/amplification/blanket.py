@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import scipy
 
 from distrust.common.errors import BadParameter
 from distrust.common.privacy.amplification.randomizers import (
@@ -27,7 +28,6 @@ from distrust.common.privacy.amplification.randomizers import (
     check_users,
 )
 from distrust.common.privacy.searches import least_met
-from distrust.common.roots import root
 
 MASSES = 2e-11  # relative rounding of the cells' masses, of laws as common.noise computes them
 SHARE = 0.03  # of a given δ: mass of extreme values to leave out
@@ -211,7 +211,7 @@ def _tilt(law: _Sum) -> tuple[float, float, float]:
         while slope(low) >= 0:  # M'(0) = E V < 0, so that it ends
             low /= 2
         ends = math.log(low), math.log(tilt)
-        tilt = math.exp(root(lambda log: slope(math.exp(log)), *ends, xtol=1e-9))
+        tilt = math.exp(scipy.optimize.brentq(lambda log: slope(math.exp(log)), *ends, xtol=1e-9))
     tilted = law.weight * np.exp(tilt * law.mean - law.cumulant(law.mean, tilt))
     return tilt, math.sqrt(law.users * float(tilted @ law.mean**2)), float(tilted.sum())
 
