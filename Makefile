@@ -79,7 +79,7 @@ notebooks: $(STAMP)
 	@$(BIN)/python examples/execute.py
 
 docs: $(STAMP)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 # Builds the last commit, not the work tree. The commit's time and one umask stand for those of the machine, so that
