@@ -44,7 +44,7 @@ def main() -> int:
     except ValidationError as error:
         return _fail(_named(first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])))
     except BadParameter as error:
-        return _fail(f"{error.code}: {_named(error.detail, error.field)}")
+        return _fail(_named(error.detail, error.field))
     except ProtocolError as error:
         return _fail(f"{error.code}: {error.detail}", TRY_LATER if error.status in BUSY else BAD_INPUT)
     except OSError as error:

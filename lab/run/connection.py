@@ -185,6 +185,8 @@ def connect(
     inspector  the inspector's token, for the intermediaries' transcripts.
     Raises     BadParameter for what is no address, Unavailable when no service answers there.
     """
+    if not isinstance(server, str | Path):
+        raise BadParameter("server", server, "must be an address or a data folder")
     given = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
     if urlsplit(str(server)).scheme in {"http", "https"}:
         for name, url in given.items():

@@ -103,7 +103,7 @@ def test_a_broken_link_or_heading_fails_the_build(tmp_path: Path) -> None:
     recipe = (ROOT / "Makefile").read_text("utf-8").partition("\ndocs:")[2].partition("\n\n")[0]
     assert "mkdocs build --strict\n" in recipe
     (tmp_path / "docs").mkdir()
-    for text, broken in (("# A\n[a](#a)", 0), ("# A\n[a](b.md)", 1), ("# A\n[a](#b)", 1), ("# A\n[a](../b)", 1)):
+    for text, broken in (("# A\n[a](#a)", 0), ("# A\n[a](b.html)", 1), ("# A\n[a](#b)", 1), ("# A\n[a](../b)", 1)):
         (tmp_path / "docs" / "index.md").write_text(text)
         own = {"docs_dir": str(tmp_path / "docs"), "site_dir": str(tmp_path / "site")}
         bare = {"nav": ["index.md"], "hooks": [], "plugins": [], "extra_css": [], "theme": {"name": "mkdocs"}}
