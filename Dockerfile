@@ -16,7 +16,7 @@ COPY server server
 COPY lab lab
 COPY src src
 RUN pip install --no-deps --no-build-isolation . \
- && useradd --uid 10001 --create-home --home-dir /data distrust \
+ && useradd --uid 10001 --no-create-home --home-dir /data distrust \
  && mkdir -p /data /secret/inspector && chown -R distrust:distrust /data /secret && chmod 700 /data
 
 USER distrust

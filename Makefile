@@ -79,7 +79,7 @@ notebooks: $(STAMP)
 	@$(BIN)/python examples/execute.py
 
 docs: $(STAMP)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 # Builds the last commit, not the work tree. The commit's time and one umask stand for those of the machine, so that
@@ -89,7 +89,7 @@ dist: $(STAMP)
 	@umask 022 && git archive HEAD | tar -x --no-same-permissions -C dist/commit
 	@umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	    $(BIN)/python -m build --no-isolation --outdir dist dist/commit >dist/log 2>&1 || { cat dist/log; exit 1; }
-	@$(BIN)/cyclonedx-py requirements --output-reproducible -o dist/distrust-sbom.json requirements-runtime.lock
+	@PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/distrust-sbom.json requirements-runtime.lock
 	@rm -r dist/commit dist/log && cd dist && sha256sum *
 
 # Wheel and sdist in clean environments, on the oldest and the newest supported Python of this machine.

@@ -1,6 +1,7 @@
 """Runs one fleet process: `python -m distrust.client`.
 
-Exit status: 0 when its run has ended or a signal stopped it, 2 with one line on stderr otherwise.
+Exit status: 0 when its run has ended or a signal stopped it. Otherwise one line on stderr says why: 75 for what may
+work later, such as a service that is not there or a full disk; 2 for bad input, and for clients that refuse.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
-from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError
 from distrust.common.inputs import as_typed, option
 from distrust.common.messages.explain import first
 from distrust.common.privacy.searches import one_thread
@@ -25,6 +26,7 @@ from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
 
 FAREWELL_SECONDS = 5.0
+BAD_INPUT, TRY_LATER = 2, 75  # exit statuses, as the command line has them
 
 log = structlog.get_logger("distrust.fleet")
 
@@ -42,11 +44,11 @@ def main() -> int:
     except ValidationError as error:
         return _fail(_named(first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])))
     except BadParameter as error:
-        return _fail(f"{error.code}: {_named(error.detail, error.field)}")
+        return _fail(_named(error.detail, error.field))
     except ProtocolError as error:
-        return _fail(f"{error.code}: {error.detail}")
+        return _fail(f"{error.code}: {error.detail}", TRY_LATER if error.status in BUSY else BAD_INPUT)
     except OSError as error:
-        return _fail(f"the report cannot be written: {error}")
+        return _fail(f"the report cannot be written: {error}", TRY_LATER if error.errno in LATER else BAD_INPUT)
     return 0
 
 
@@ -93,9 +95,9 @@ def _named(line: str, field: str) -> str:
     return option(field) + line.removeprefix(field) if told == line else told
 
 
-def _fail(line: str) -> int:
+def _fail(line: str, status: int = BAD_INPUT) -> int:
     sys.stderr.write(f"distrust fleet: {line}\n")
-    return 2
+    return status
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from distrust.client.agreement import check_round
 from distrust.common.crypto.parameters import neighbourhood
-from distrust.common.errors import BudgetExceeded, Refused
+from distrust.common.errors import BudgetExceeded, Refused, told_apart
 from distrust.common.mechanisms import AnyMechanism, promise_of
 from distrust.common.messages.cohort import Channel, Cohort
 from distrust.common.modular import packed_size
@@ -76,11 +76,12 @@ class PrivacyRequirements:
         agreed  costs of the run's cohorts that a user may have been in before.
         """
         if mechanism.floor < self.min_survivors:
-            raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
+            reason = f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}"
+            raise Refused(reason, limit="min_survivors")
         promised = promise_of(mechanism)
         if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
-            raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most")
+            raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most", limit="max_survivors")
         self._check_guarantee(promised)
         cost = Entry("a cohort", 1, 1, promised)
         if self.contributions > 1 and not self.allow_unsafe:
@@ -88,7 +89,8 @@ class PrivacyRequirements:
             stream, laws = privacy.stream, () if privacy.repeated is None else (privacy.repeated,)
             if stream is not None and self.contributions > mechanism.stream_length:
                 reason = f"the stream of {mechanism.name} has {mechanism.stream_length} batches"
-                raise Refused(f"{reason}, and this user takes part in {self.contributions} cohorts")
+                taken = f"this user takes part in {self.contributions} cohorts"
+                raise Refused(f"{reason}, and {taken}", limit="contributions")
             once = promised if stream is not None else promise_of(mechanism, composable=True)
             cost = Entry("a cohort", 1, 1, once, () if stream is None else (stream,), laws)
             self._check_budget([*agreed, cost])
@@ -107,10 +109,12 @@ class PrivacyRequirements:
         if promised.kind == "none" or promised.epsilon is None:
             raise Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
-            above = f"ε = {promised.epsilon:.6g} is above this user's {self.max_epsilon:g}"
+            shown, most = told_apart(promised.epsilon, self.max_epsilon)
+            above = f"ε = {shown} is above this user's {most}"
             raise Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_EPSILON')}", limit="epsilon")
         if promised.delta > self.max_delta:
-            above = f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}"
+            shown, most = told_apart(promised.delta, self.max_delta)
+            above = f"δ = {shown} is above this user's {most}"
             raise Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_DELTA')}", limit="delta")
 
     def _check_budget(self, costs: Sequence[Entry]) -> None:

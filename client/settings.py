@@ -20,6 +20,8 @@ from distrust.common.inputs import check_address, hide_passwords
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
+SHOWN = 60  # characters of an environment that cannot be read
+
 
 def _address(text: str) -> str:
     try:
@@ -125,6 +127,8 @@ class FleetSettings(BaseSettings):
             raise BadParameter("environment", self.environment, f"cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise BadParameter("environment", self.environment, f"neither JSON nor a TOML file: {error}") from error
+        except RecursionError as error:
+            raise BadParameter("environment", self.environment[:SHOWN], "its tables are nested too deeply") from error
         inner = table.get("environment", table)
         if not isinstance(inner, dict):
             raise BadParameter("environment", self.environment, "must be a table")

@@ -374,7 +374,7 @@ _CAUSES = {
     "readonly": "it cannot be written; check the file's owner and mode",
     "unable to open": "it cannot be opened; check the path and the directory's mode",
     "disk i/o": "the disk failed, or is full",
-    "locked": f"another program held it for more than {BUSY_SECONDS} s",
+    "locked": "another program holds it; try again when that one is done",
 }
 
 

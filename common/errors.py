@@ -19,8 +19,16 @@ ProtocolError
 A service's logic raises them; `common.web` renders them as problem+json; the command line prints them and exits.
 """
 
+import errno
 from typing import ClassVar
 
+BUSY = (429, 503)
+"""Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
+
+LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+"""Numbers of OSErrors that may be gone later: a full disk, a disk that fails, too many open files."""
+
+MOST_DIGITS = 17  # they tell any two doubles apart
 LONGEST = 300  # characters of `describe_error`; a validation error may quote its whole input
 
 
@@ -47,6 +55,12 @@ class ProtocolError(Exception):
     def urn(self) -> str:
         """Return the stable `type` of the problem document."""
         return f"urn:distrust:problem:{self.code}"
+
+
+def told_apart(value: float, limit: float) -> tuple[str, str]:
+    """Return a value and the limit that it exceeds, with the fewest digits, six or more, by which they differ."""
+    texts = ((f"{value:.{digits}g}", f"{limit:.{digits}g}") for digits in range(6, MOST_DIGITS + 1))
+    return next((one for one in texts if one[0] != one[1]), (f"{value:g}", f"{limit:g}"))
 
 
 def describe_error(error: Exception) -> str:
@@ -118,9 +132,10 @@ class BudgetExceeded(ProtocolError):
     def __init__(
         self, epsilon: float | None, contributions: int, budget: float, delta: float, limit: str = "the budget"
     ) -> None:
-        spent = "no privacy" if epsilon is None else f"ε = {epsilon:.6g}"
+        shown, most = told_apart(epsilon or 0.0, budget)
+        spent = "no privacy" if epsilon is None else f"ε = {shown}"
         times = "one contribution" if contributions == 1 else f"{contributions} contributions"
-        super().__init__(f"{times} would cost {spent} at δ = {delta:g}, and {limit} is ε = {budget:g}", budget=budget)
+        super().__init__(f"{times} would cost {spent} at δ = {delta:g}, and {limit} is ε = {most}", budget=budget)
         self.epsilon, self.budget, self.delta = epsilon, budget, delta
 
 

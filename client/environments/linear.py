@@ -245,7 +245,8 @@ def check_bound(field: str, bound: float, spec: LinearEnvironmentSpec) -> None:
     """Raise BadParameter for a B that would move the means."""
     smallest = smallest_bound(spec)
     if bound < smallest - 1e-9:
-        raise BadParameter(field, bound, f"must be at least {smallest:.4g}: clamped rewards would have other means")
+        least = math.ceil(smallest * 1e4) / 1e4  # rounded up, so that it is allowed as it is told
+        raise BadParameter(field, bound, f"must be at least {least:.10g}: clamped rewards would have other means")
 
 
 def _seed(spec: LinearEnvironmentSpec) -> int:

@@ -128,6 +128,51 @@ def binomial_log_tail(trials: int, chance: float, x: float) -> float:
     return -trials * (ones + zeros)
 
 
+def fair_pmf(trials: Floats, ones: Floats) -> Floats:
+    """Return P(Bin(trials, 1/2) = ones) for whole numbers, element by element; 0 for ones > trials.
+
+    trials  up to 10⁹: to 12 digits where the probability is at least 1e-100. ones: at least 0.
+    """
+    # By Stirling's formula with its rest S, P(X = k) = √(n/(2πk(n-k))) e^(S(n) - S(k) - S(n-k) - nD), and with z =
+    # (2k - n)/n the divergence D is (ln(1 - z²) + 2z artanh z)/2: of these terms one is about twice the other, so that
+    # next to nothing cancels.
+    n, k = trials, np.clip(ones, 1, np.maximum(trials - 1, 1))
+    zeros = np.maximum(n - k, 1)
+    z = np.where(n > 1, (k - zeros) / np.maximum(n, 1), 0.0)
+    apart = n / 2 * (np.log1p(-z * z) + 2 * z * np.arctanh(z))
+    inside = np.exp(_rest(n) - _rest(k) - _rest(zeros) - apart) * np.sqrt(n / (2 * np.pi * k * zeros))
+    ends = np.where(ones > trials, 0.0, np.exp2(-trials))
+    return np.where((ones > 0) & (ones < trials), inside, ends)
+
+
+def fair_tail(trials: Floats, ones: Floats) -> Floats:
+    """Return P(Bin(trials, 1/2) > ones) for whole numbers, element by element."""
+    tails: Floats = scipy.special.betainc(ones + 1, np.maximum(trials - ones, 1), 0.5)
+    return np.where(ones < trials, tails, 0.0)
+
+
+def _rest(n: Floats) -> Floats:
+    """Return S(n) = ln n! - (n + 1/2) ln n + n - ln √(2π), for whole numbers; 0 for 0."""
+    return np.where(n < RESTS.size, RESTS[np.minimum(n, RESTS.size - 1).astype(np.int64)], _series(np.maximum(n, 1)))
+
+
+def _series(n: Floats) -> Floats:
+    """Return S(n) by Stirling's series, to 18 decimals from n = 16 on."""
+    s = 1 / (n * n)
+    return np.asarray((1 / 12 - s * (1 / 360 - s * (1 / 1260 - s * (1 / 1680 - s / 1188)))) / n, dtype=np.float64)
+
+
+def _first_rests() -> Floats:
+    """Return S(0), …, S(16), each from the next: S(n) = S(n + 1) + (n + 1/2) ln(1 + 1/n) - 1."""
+    rests = [float(_series(np.array(16.0)))]
+    for n in range(15, 0, -1):
+        rests.append(rests[-1] + (n + 0.5) * math.log1p(1 / n) - 1)
+    return np.array([0.0, *reversed(rests)])
+
+
+RESTS = _first_rests()
+
+
 @lru_cache(maxsize=64)
 def binomial_table(trials: int, chance: float) -> Table:
     """Return the sampling table.

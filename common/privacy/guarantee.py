@@ -73,7 +73,7 @@ class BudgetSpec(Message):
 def sum_assumptions(honest: int) -> tuple[str, ...]:
     """Return the assumptions of a sum by secure aggregation, with the noise of `honest` clients."""
     return (
-        f"at least {honest} honest clients answer and tell nobody their noise",
+        f"at least {honest} honest clients answer and keep their noise to themselves",
         "server and aggregator do not lie together",
         (
             "the aggregator lies and no client colludes with it, or it is curious and at most ⌊cn⌋ clients do, "
@@ -86,7 +86,7 @@ def sum_assumptions(honest: int) -> tuple[str, ...]:
 def bits_assumptions(honest: int) -> tuple[str, ...]:
     """Return the assumptions of labelled bits at a trusted shuffler, with the noise of `honest` clients."""
     return (
-        f"at least {honest} honest clients answer and tell nobody their noise",
+        f"at least {honest} honest clients answer and keep their noise to themselves",
         "the shuffler does not collude with the server and is trusted with labelled bits",
     )
 
@@ -94,7 +94,7 @@ def bits_assumptions(honest: int) -> tuple[str, ...]:
 def records_assumptions(honest: int) -> tuple[str, ...]:
     """Return the assumptions of sealed records that a shuffler permutes, with `honest` clients' messages."""
     return (
-        f"at least {honest} honest clients answer and tell nobody their noise",
+        f"at least {honest} honest clients answer and keep their noise to themselves",
         "the shuffler does not collude with the server; if it does, each client's own noise is all there is",
     )
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
+from distrust.common.inputs import as_typed
 from distrust.common.web.connections import LINGER_SECONDS, BodyPace, Connections, Entrance, guarded_protocol
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
@@ -194,6 +195,8 @@ def _why_not(settings: ServiceSettings, error: OSError) -> str:
 
 
 def _fail(service: str, error: ProtocolError) -> int:
+    """Write what is wrong, a line each. A line that begins with a setting names its environment variable."""
     for line in error.detail.splitlines():
-        sys.stderr.write(f"distrust {service}: {line}\n")
+        told = as_typed(line, line.partition(" = ")[0], (), os.environ)
+        sys.stderr.write(f"distrust {service}: {told}\n")
     return 2

@@ -17,7 +17,7 @@ from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_p
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
-from distrust.lab.cli.console import JsonOption, examples, out
+from distrust.lab.cli.console import JsonOption, examples, missing_options, out
 from distrust.lab.cli.privacy import (
     Batches,
     Clients,
@@ -129,7 +129,8 @@ def audit_command(
         seed=seed,
         http=http,
     )
-    setting = query.setting()
+    with missing_options():
+        setting = query.setting()
     finding = _over_http(query, setting) if http else audit_in_process(query, setting)
     if counter_example is not None:
         finding = finding.model_copy(update={"mechanism": f"{counter_example}, broken on purpose"})

@@ -5,7 +5,8 @@ import json as json_text
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -14,18 +15,15 @@ import typer
 from rich.console import Console
 
 from distrust import EXTRAS
-from distrust.common.errors import BadParameter, ProtocolError, RunFailed
-from distrust.common.inputs import as_typed
-from distrust.lab.stack.data_dir import LATER, check_target, write_result
+from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed
+from distrust.common.inputs import as_typed, option
+from distrust.lab.stack.data_dir import check_target, write_result
 
 FAILED = 1
 BAD_INPUT = 2
 TRY_LATER = 75
 INTERRUPTED = 130
 TERMINATED = 143
-
-BUSY = (429, 503)
-"""Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
 
 
 class ResultConsole(Console):
@@ -61,6 +59,17 @@ def exit_code_of(command: Callable[[], object]) -> int:
         except OSError:  # stderr goes to the same full disk
             _discard(2)
         return TRY_LATER
+
+
+@contextmanager
+def missing_options() -> Iterator[None]:
+    """Name the option of a value that is missing, in commands whose options are the keys of a mechanism."""
+    try:
+        yield
+    except BadParameter as error:
+        if error.value is not None:
+            raise
+        raise BadParameter(option(error.field.rpartition(".")[2]), None, error.allowed) from error
 
 
 def _discard(descriptor: int) -> None:

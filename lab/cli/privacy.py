@@ -19,7 +19,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import Noise
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
-from distrust.lab.cli.console import JsonOption, err, examples, out
+from distrust.lab.cli.console import JsonOption, err, examples, missing_options, out
 from distrust.lab.run.progress import working
 from distrust.lab.stack.data_dir import write_result
 
@@ -108,7 +108,7 @@ def _reported(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[s
     """Return one mechanism's answer for people and for programs."""
     if mechanism is None:
         raise BadParameter("mechanism", None, "name one, or --compare all of them")
-    with one_thread(), working(mechanism, err):
+    with one_thread(), working(mechanism, err), missing_options():
         report = report_on(mechanism, query)
     return report_table(report), report.described()
 

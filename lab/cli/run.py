@@ -75,8 +75,11 @@ def run_command(
 
     --post-regret tells the server the regret of simulated clients, which it cannot know, and so about their true means.
     """
-    if in_process and post_regret:
-        raise BadParameter("post-regret", value=True, allowed="there is no server to post it to with --in-process")
+    services = {"server": server, "shuffler": shuffler, "aggregator": aggregator, "token-file": token_file}
+    for option, given in {**services, "no-fleet": no_fleet, "post-regret": post_regret}.items():
+        if in_process and given:
+            value = str(given) if isinstance(given, Path) else given
+            raise BadParameter(option, value, "it is for services, and --in-process plays without any: leave one out")
     with one_thread():
         run_file = read(file) if name is None else read(file).renamed(name)
     urls = named_services(server, shuffler, aggregator, token_file)
@@ -85,7 +88,7 @@ def run_command(
     elif urls is not None:
         result = there(run_file, urls, DataDir(data), fleet=not no_fleet, post_regret=post_regret)
     else:
-        result = on_own_stack(run_file, DataDir(data), port_base, post_regret=post_regret)
+        result = on_own_stack(run_file, DataDir(data), port_base, fleet=not no_fleet, post_regret=post_regret)
     deliver(result, json)
 
 
@@ -102,33 +105,46 @@ def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, p
     Raises  BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot know,
             because its seed was drawn here.
     """
-    if fleet:
-        check_clients(file)
-    else:
-        elsewhere(file)
+    check_players(file, fleet=fleet)
     data_dir.make()
     fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
     return asyncio.run(HttpRun(file, urls, fleets, Progress(err), post_regret=post_regret).run())
 
 
+def check_players(file: RunFile, *, fleet: bool) -> None:
+    """Raise BadParameter where our fleets would refuse the run, or where those elsewhere cannot know its world."""
+    if fleet:
+        check_clients(file)
+    else:
+        elsewhere(file)
+
+
 def on_own_stack(
-    file: RunFile, data_dir: DataDir, port_base: int, *, post_regret: bool = False, link: bool = False
+    file: RunFile,
+    data_dir: DataDir,
+    port_base: int,
+    *,
+    fleet: bool = True,
+    post_regret: bool = False,
+    link: bool = False,
 ) -> Result:
     """Play the run and return its result.
 
     It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
 
-    post_regret  as in `HttpRun`. link: whether to print the address of the run's page.
-    Raises       BadParameter, before any service starts, for a round that the clients would refuse.
+    fleet        as in `there`.
+    post_regret  as in `HttpRun`.
+    link         whether to print the address of the run's page.
+    Raises       what `there` raises, before any service starts.
     """
     urls = running_stack(data_dir)
     if urls is not None:
         _print_link(urls, file, wanted=link)
-        return there(file, urls, data_dir, post_regret=post_regret)
-    check_clients(file)
+        return there(file, urls, data_dir, fleet=fleet, post_regret=post_regret)
+    check_players(file, fleet=fleet)
     with Stack(data_dir, port_base, file.extensions) as stack:
         _print_link(stack.urls, file, wanted=link)
-        fleets = Fleets(file, stack.urls, data_dir.path / "logs")
+        fleets = Fleets(file, stack.urls, data_dir.path / "logs") if fleet else None
         return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check, post_regret).run())
 
 
@@ -193,9 +209,7 @@ def mslr(
     with writing(out_file, "out"):
         write_counts(table, out_file)
     rows = int(table.sum())
-    say(
-        {"file": str(out_file), "arms": len(table), "rows": rows}, f"{out_file}: {len(table)} arms, {rows} rows", json
-    )
+    say({"file": str(out_file), "arms": len(table), "rows": rows}, f"{out_file}: {len(table)} arms, {rows} rows", json)
 
 
 @tables.command(

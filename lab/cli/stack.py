@@ -17,8 +17,28 @@ from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+LAST_PORT = 65_000  # that may be the first of three
+
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for databases, logs and the operator's token")]
-PortOption = Annotated[int, typer.Option("--port-base", min=0, max=65_000, help="First of three ports; 0: free ones")]
+
+
+def _port(word: str | int) -> int:
+    """Return the first port. Raises BadParameter."""
+    port = int(word) if str(word).isascii() and str(word).isdecimal() else -1
+    if not 0 <= port <= LAST_PORT:
+        raise BadParameter("port-base", word, f"must be a whole number from 0 to {LAST_PORT}")
+    return port
+
+
+PortOption = Annotated[
+    int,
+    typer.Option(
+        "--port-base",
+        parser=_port,
+        metavar="PORT",
+        help=f"First of three ports, up to {LAST_PORT}; 0: free ones",
+    ),
+]
 
 ServerOption = Annotated[
     str | None, typer.Option("--server", envvar="DISTRUST_SERVER_URL", help="Address of a running server")

@@ -118,6 +118,8 @@ def intervals(
     """
     if by not in {"round", "pulls"}:
         raise BadParameter("by", by, "must be round or pulls")
+    if not isinstance(result, Result):
+        raise BadParameter("result", type(result).__name__, "must be the result of one run")
     shown, drawn = _shown(result, arms), _axes(axes)
     places, window = _places(result, by), _window(result, shown)
     formed = [one for one in result.formed if one.arm in shown]
@@ -218,10 +220,18 @@ def _groups(drawn: Drawn) -> Iterator[tuple[str, Group]]:
         yield from _of_sweep(drawn)
     elif isinstance(drawn, Mapping):
         for label, one in drawn.items():
-            yield label, _of_results([one] if isinstance(one, Result) else one)
+            yield str(label), _of_results(_listed(one))
     else:
-        several = [drawn] if isinstance(drawn, Result) else drawn
+        several = _listed(drawn)
         yield f"{several[0].policy} by {several[0].mechanism}" if several else "", _of_results(several)
+
+
+def _listed(drawn: object) -> list[Result]:
+    """Return one result or several as a list. Raises BadParameter for anything else."""
+    several = [drawn] if isinstance(drawn, Result) else drawn
+    if not isinstance(several, Sequence) or not all(isinstance(one, Result) for one in several):
+        raise BadParameter("results", type(drawn).__name__, "must be a result, a list of results or a sweep's outcome")
+    return list(several)
 
 
 def _of_results(results: Sequence[Result]) -> Group:

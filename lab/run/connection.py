@@ -185,6 +185,8 @@ def connect(
     inspector  the inspector's token, for the intermediaries' transcripts.
     Raises     BadParameter for what is no address, Unavailable when no service answers there.
     """
+    if not isinstance(server, str | Path):
+        raise BadParameter("server", server, "must be an address or a data folder")
     given = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
     if urlsplit(str(server)).scheme in {"http", "https"}:
         for name, url in given.items():
@@ -289,10 +291,13 @@ def check_clients(file: RunFile) -> None:
             try:
                 limits.cost(mechanism)
             except (Refused, BudgetExceeded) as error:
-                field = str(error.extra.get("limit", "name"))
-                value = getattr(file.config.mechanism, field)
+                field = "contributions" if isinstance(error, BudgetExceeded) else str(error.extra.get("limit", "name"))
+                whose: Any = limits if hasattr(limits, field) else file.config.mechanism
+                table = "returning" if field in given else "mechanism"
+                of_clients = whose is limits and field not in given  # then only a variable can have set it
+                name = f"DISTRUST_{field.upper()}" if of_clients else f"{table}.{field}"
                 why = f"the clients of this run would refuse it: {error.detail}"
-                raise BadParameter(f"mechanism.{field}", value, why) from error
+                raise BadParameter(name, getattr(whose, field), why) from error
 
 
 def done(work: Coroutine[Any, Any, Answer]) -> Answer:

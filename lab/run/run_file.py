@@ -109,6 +109,8 @@ def load(source: Source, unsafe: Mapping[str, Any] | None = None) -> RunFile:
         file = read(source)
     else:
         file = parse(source)
+    if unsafe is not None and not isinstance(unsafe, Mapping):
+        raise BadParameter("unsafe", unsafe, "must be a dictionary, such as {'noise_seed': 7}")
     return file if unsafe is None else file.unsafe(unsafe)
 
 

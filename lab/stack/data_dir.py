@@ -13,14 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import LATER, BadParameter, Unavailable
 
 DEFAULT = Path(".distrust")
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
-
-
-LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
-"""Numbers of OSErrors that may be gone later: a full disk, a disk that fails, too many open files."""
 
 
 @contextmanager

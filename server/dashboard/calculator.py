@@ -35,7 +35,10 @@ WAITING = 4  # questions that may wait or be computed; each takes a thread of th
 
 BURST, SHARE = 30.0, 0.1
 """Seconds of CPU that readers without the operator's token may have computed at once, and the share of one core that
-comes back. In t seconds they get at most BURST + SHARE · t, and what the last question overdraws."""
+comes back. In t seconds they get at most BURST + SHARE · t."""
+
+QUESTION = 15.0
+"""Seconds of CPU that a reader's question is begun with, the most that one took in the trial. So none overdraws."""
 
 FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
 """The mechanism that the page begins with: the first one that trusts no single party."""
@@ -88,33 +91,36 @@ class OneAtATime(Generic[T]):
 
 
 class CpuAccount:
-    """Counts CPU that is spent for readers. A question is computed while the account is not empty.
+    """Counts CPU that is spent for readers. A question is computed while the account holds what one may take.
 
-    burst  seconds that it holds at most. share: seconds of CPU that come back in a second.
+    burst     seconds that it holds at most. share: seconds of CPU that come back in a second.
+    question  seconds that a question may take: with less, none is begun. Only one that takes more overdraws.
     """
 
-    def __init__(self, burst: float, share: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._burst, self._share, self._clock = burst, share, clock
+    def __init__(
+        self, burst: float, share: float, question: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._burst, self._share, self._question, self._clock = burst, share, question, clock
         self._left, self._at = burst, clock()
 
     def check(self) -> None:
-        """Raise Unavailable while it is empty, with the seconds until it is not."""
+        """Raise Unavailable while it holds less than a question may take, with the seconds until it does."""
         now = self._clock()
         self._left, self._at = min(self._burst, self._left + self._share * (now - self._at)), now
-        if self._left <= 0:
-            wait = math.ceil(-self._left / self._share) + 1
+        if self._left < self._question:
+            wait = math.ceil((self._question - self._left) / self._share)
             raise Unavailable(
                 f"readers have used up the CPU that this server computes with for all of them: try again in {wait} s, "
                 "or use `distrust privacy` on your own machine"
             )
 
     def spend(self, seconds: float) -> None:
-        """Take seconds of CPU away. It may fall below zero."""
+        """Take seconds of CPU away. Only a question that took longer than it may leaves less than none."""
         self._left -= seconds
 
 
 _answers: OneAtATime[dict[str, Any]] = OneAtATime(ANSWERS)
-_readers = CpuAccount(BURST, SHARE)
+_readers = CpuAccount(BURST, SHARE, QUESTION)
 
 
 def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:

@@ -101,6 +101,17 @@ def test_every_volume_is_declared() -> None:
     assert used == set(COMPOSE["volumes"])
 
 
+def test_one_service_that_all_wait_for_builds_the_image_and_no_registry_is_asked_for_it() -> None:
+    """Six builds would give one name to six images, and the next `docker compose up` would replace all containers."""
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["token"]
+    assert {(service["image"], service["pull_policy"]) for service in SERVICES.values()} == {("distrust", "never")}
+    after = {name: set(service.get("depends_on", ())) for name, service in SERVICES.items()}
+    waiting = {"token"}
+    for _ in SERVICES:
+        waiting |= {name for name, others in after.items() if others & waiting}
+    assert waiting == set(SERVICES)
+
+
 def test_no_service_may_gain_rights() -> None:
     for service in SERVICES.values():
         assert service["cap_drop"] == ["ALL"]

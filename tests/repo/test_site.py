@@ -92,3 +92,24 @@ def test_a_page_that_loads_something_from_another_host_is_an_error() -> None:
     for bad in ('<script src="https://cdn.example/a.js">', '<link href="//fonts.example/a" rel="stylesheet">'):
         with pytest.raises(ValueError, match=r"index loads .* from another host"):
             check(f"<p>{bad}</p>", page="index", config=None)
+
+
+def test_a_broken_link_or_heading_fails_the_build(tmp_path: Path) -> None:
+    """A small site with the settings of mkdocs.yml. `--quiet` would hide the warnings from the strict build."""
+    from mkdocs.commands.build import build  # noqa: PLC0415 - half a second, in every process that collects
+    from mkdocs.config import load_config  # noqa: PLC0415
+    from mkdocs.exceptions import Abort  # noqa: PLC0415
+
+    recipe = (ROOT / "Makefile").read_text("utf-8").partition("\ndocs:")[2].partition("\n\n")[0]
+    assert "mkdocs build --strict\n" in recipe
+    (tmp_path / "docs").mkdir()
+    for text, broken in (("# A\n[a](#a)", 0), ("# A\n[a](b.html)", 1), ("# A\n[a](#b)", 1), ("# A\n[a](../b)", 1)):
+        (tmp_path / "docs" / "index.md").write_text(text)
+        own = {"docs_dir": str(tmp_path / "docs"), "site_dir": str(tmp_path / "site")}
+        bare = {"nav": ["index.md"], "hooks": [], "plugins": [], "extra_css": [], "theme": {"name": "mkdocs"}}
+        config = load_config(str(ROOT / "mkdocs.yml"), **own, **bare)
+        if broken:
+            with pytest.raises(Abort, match="1 warning"):
+                build(config)
+        else:
+            build(config)

@@ -12,7 +12,7 @@ import pytest
 import distrust
 from distrust.common.errors import BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
 from distrust.lab.run.connection import Connection
-from distrust.lab.run.parties import Pages, Party, StoredParties, Wanted
+from distrust.lab.run.parties import Pages, StoredParties, Wanted
 from distrust.lab.run.result import Result
 from distrust.lab.stack.data_dir import DataDir
 from tests.support.forked import forking
@@ -90,21 +90,6 @@ def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: 
         assert sight.steps
     partial = distrust.connect(urls.server, token=urls.token).inspect(result, limit=1)
     assert "and what clients sent, is missing: no address was given" in partial._repr_html_()
-
-
-def test_the_databases_say_what_the_services_say(connection: Connection, result: Result, folder: Path) -> None:
-    async def stored(wanted: Wanted) -> list[Pages | None]:
-        parties = StoredParties(DataDir(folder))
-        outline = await parties.outline(wanted)
-        assert outline.guarantee == connection.rounds("first")[wanted.round - 1].guarantee
-        assert outline.cohorts == connection.rounds("first")[wanted.round - 1].cohorts
-        seen: tuple[Party, ...] = (outline.via, "server")
-        return [await parties.pages(party, wanted, one.cohort) for one in outline.cohorts for party in seen]
-
-    for number in (1, len(result.rounds)):
-        sights = connection.inspect("first", round_number=number, limit=2).sights
-        served = [pages for sight in sights for pages in (sight.by_intermediary, sight.by_server)]
-        assert asyncio.run(stored(Wanted("first", number, None, 2))) == served
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadParameter, told_apart
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
@@ -197,7 +197,8 @@ def printed_variance(printed: PrintedNoise, blocks: int, epsilon: float, delta: 
         rule = f"{allowed} for the constants of {what.source}; calibration exact has no such limit"
         raise BadParameter("mechanism.epsilon", epsilon, rule)
     if printed.sensitivity > what.count * what.charged:
-        rule = f"{what.source}'s constants are for vectors that move by {what.count * what.charged:g} at most"
-        moved = f"and these rewards move them by {printed.sensitivity:.4g}"
+        move, most = told_apart(printed.sensitivity, what.count * what.charged)
+        rule = f"{what.source}'s constants are for vectors that move by {most} at most"
+        moved = f"and these rewards move them by {move}"
         raise BadParameter("mechanism.calibration", "paper", f"{rule}, {moved}; calibration exact has no such limit")
     return printed.share(what.charged) ** 2 * textbook(epsilon / what.count, delta / what.count)

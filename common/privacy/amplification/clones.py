@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.binomial import Binomial, binomial_log_tail
+from distrust.common.noise.binomial import Binomial, binomial_log_tail, fair_pmf, fair_tail
 from distrust.common.privacy.amplification.randomizers import check_delta, check_epsilon, check_users
 from distrust.common.privacy.searches import greatest_met, least_met
 
@@ -105,16 +105,14 @@ def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], 
 
 def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) -> NDArray[np.float64]:
     """Return an upper bound of the hockey stick given C = c, for each of `counts`."""
-    from scipy import stats  # noqa: PLC0415 - half a second of every start, for shuffled messages only
-
     # Both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1. The quotient b(a-1)/b(a) =
     # a/(c-a+1) grows with a, so that the positive part is a tail.
     p, e = math.exp(local_epsilon), math.exp(epsilon)
     start = math.expm1(local_epsilon + epsilon) / (math.expm1(local_epsilon) * (e + 1))
     # `before` is the last a that does not count. It is at most c as ε < ε₀, also where `start` rounds to 1.
     before = np.minimum(np.floor((counts + 1) * start), counts)
-    gain = (p - e) / (p + 1) * stats.binom.pmf(before, counts, 0.5)
-    loss = math.expm1(epsilon) * stats.binom.sf(before, counts, 0.5)
+    gain = (p - e) / (p + 1) * fair_pmf(counts, before)
+    loss = math.expm1(epsilon) * fair_tail(counts, before)
     sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + ROUNDING * (gain + loss)
     return sizes
 

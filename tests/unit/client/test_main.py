@@ -23,7 +23,7 @@ def _arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     )  # the logs of this process are pytest's
 
 
-def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
+def test_a_server_that_stays_away_is_status_75_with_a_line_and_a_report(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as unheard:  # bound and never listening: connections are refused
@@ -32,7 +32,7 @@ def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
         report = tmp_path / "fleet.json"
         options = ["--run", "demo", "--environment", WORLD, "--server-url", url, "--patience", "0.4"]
         _arguments(monkeypatch, *options, "--report", str(report), "--log-level", "error", "--process", "f1")
-        assert main() == 2
+        assert main() == 75
     assert "distrust fleet: unavailable:" in capsys.readouterr().err
     written = json.loads(report.read_text())
     assert (written["process"], written["run"], written["state"]) == ("f1", "demo", "failed")
@@ -53,6 +53,9 @@ def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
         ),
         pytest.param(
             ["--environment", '{"name":"bernoulli","means":[0,2],"seed":1}'], "environment.means[1] = 2", id="mean"
+        ),
+        pytest.param(
+            ["--environment", '{"a":' * 3000 + "1" + "}" * 3000], ": its tables are nested too deeply", id="nested"
         ),
     ],
 )

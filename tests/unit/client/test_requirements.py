@@ -50,6 +50,8 @@ def test_a_weaker_guarantee_than_the_users_own_is_refused(make_round: MakeRound)
     _check(PrivacyRequirements(max_epsilon=1.0), make_round())
     with pytest.raises(Refused, match=r"ε = 1 is above this user's 0\.99"):
         _check(PrivacyRequirements(max_epsilon=0.99), make_round())
+    with pytest.raises(Refused, match=r"ε = 1 is above this user's 0\.99999998;"):  # never "1 is above 1"
+        _check(PrivacyRequirements(max_epsilon=1 - 2e-8), make_round())
 
 
 def test_a_larger_delta_than_the_users_own_is_refused(make_round: MakeRound) -> None:

@@ -1,11 +1,12 @@
 """Tests that the calculators refuse bad input in one line that names field, value and range, without a traceback."""
 
+import math
 import re
 
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadParameter, BudgetExceeded, told_apart
 from distrust.lab.__main__ import app
 
 POLYA = "privacy distributed-polya --epsilon 1 --n 10"
@@ -20,11 +21,12 @@ BAD = [
     ("privacy distributed-polya --epsilon 1 --n 0", "clients", "0", r"\[1, 1000000\]"),
     ("privacy distributed-polya --epsilon 1 --n -5", "clients", "-5", r"\[1, 1000000\]"),
     ("privacy distributed-polya --epsilon 1 --n 99999999999999999999", "clients", "9{20}", r"\[1, 1000000\]"),
-    ("privacy distributed-polya --n 10", "mechanism.epsilon", "None", r"\[0.0001, 50\]"),
+    ("privacy distributed-polya --n 10", "--epsilon", "None", r"\[0.0001, 50\]"),
     *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", bad, "finite") for bad in ("nan", "inf", "-inf")),
     *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", r"\S+", r"\[0.0001, 50\]") for bad in (0, -1, 1e-300, 1e300)),
     (f"{POLYA} --epsilon 1e-4 --dimension 2", "mechanism", "'distributed-polya'", "at most 10000"),
-    (BITS, "mechanism.delta", "None", r"\[1e-18, 1/2\)"),
+    ("audit tree --epsilon 1", "--delta", "None", r"\[1e-18, 1/2\)"),
+    (BITS, "--delta", "None", r"\[1e-18, 1/2\)"),
     *((f"{BITS} --delta {bad}", "mechanism.delta", r"\S+", r"\[1e-18, 1/2\)") for bad in (0, -1, 0.5, 1, 1e-320)),
     (f"{BITS} --delta nan", "mechanism.delta", "nan", "finite"),
     (f"{POLYA} --dimension 0", "dimension", "0", r"\[1, 1000000\]"),
@@ -75,3 +77,20 @@ def test_it_is_refused_in_one_line_with_field_value_and_range(line: str, field: 
     assert isinstance(refused.exception, BadParameter)
     assert refused.exception.field == field
     assert re.fullmatch(rf"{re.escape(field)} = {value}: .*{allowed}.*", str(refused.exception))
+
+
+@pytest.mark.parametrize("value", [1.0000000001, 1.5, 1e9, 1 + 2**-52, math.inf])
+def test_a_refused_value_never_prints_like_the_limit_that_it_exceeds(value: float) -> None:
+    shown, limit = told_apart(value, 1.0)
+    assert float(shown) > float(limit)
+    assert BudgetExceeded(value, 1, 1.0, 0.0).detail == (
+        f"one contribution would cost ε = {shown} at δ = 0, and the budget is ε = {limit}"
+    )
+
+
+@pytest.mark.parametrize("word", ["x", "-1", "65001", "1.5", "٣", ""])
+@pytest.mark.parametrize("command", ["up", "run x.toml", "demo"])
+def test_a_bad_port_is_refused_by_option_value_and_range(command: str, word: str) -> None:
+    refused = CliRunner().invoke(app, [*command.split(), "--port-base", word])
+    assert isinstance(refused.exception, BadParameter)
+    assert str(refused.exception) == f"port-base = {word!r}: must be a whole number from 0 to 65000"

@@ -245,15 +245,21 @@ def test_a_connection_does_not_show_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("server", "words", "why"),
     [
+        pytest.param(5, {}, "server = 5: must be an address or a data folder", id="a-number"),
         pytest.param("nowhere", {}, "must be an address, or the data folder", id="no-folder"),
         pytest.param("http://", {}, "server = 'http://': must be an address such as", id="no-host"),
         pytest.param("http://h", {"shuffler": "h:1"}, "shuffler = 'h:1': must be an address", id="no-scheme"),
         pytest.param(".", {"token": "t"}, "a data folder has all addresses and tokens", id="token-and-folder"),
     ],
 )
-def test_what_is_no_address_is_refused_before_any_call(server: str, words: dict[str, str], why: str) -> None:
+def test_what_is_no_address_is_refused_before_any_call(server: Any, words: dict[str, Any], why: str) -> None:
     with pytest.raises(BadParameter, match=why):
-        connect(server, **words)  # type: ignore[arg-type]
+        connect(server, **words)
+
+
+def test_unsafe_is_a_dictionary() -> None:
+    with pytest.raises(BadParameter, match="unsafe = 3: must be a dictionary"):
+        distrust.run(TABLE, unsafe=3)  # type: ignore[arg-type]
 
 
 def test_a_folder_without_services_says_how_to_start_them(tmp_path: Path) -> None:

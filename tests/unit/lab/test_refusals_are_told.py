@@ -138,9 +138,15 @@ def test_limits_that_the_fleets_find_in_their_variables_are_those_that_are_check
     file = parse(of_the_page("LinUCB-SDP-Amp").replace(BUDGET, ""))
     monkeypatch.setenv("DISTRUST_MAX_DELTA", "0.2")
     check_clients(file)
-    monkeypatch.setenv("DISTRUST_MAX_SURVIVORS", "100")
-    with pytest.raises(BadParameter, match=r"mechanism\.name = 'shuffled-gaussian': .* this user believes in 100"):
-        check_clients(file)
+    for variable, value, why in (
+        ("DISTRUST_MAX_SURVIVORS", "100", "this user believes in 100 at most"),
+        ("DISTRUST_MIN_SURVIVORS", "999999", "counts on .* and this user on 999999"),
+        ("DISTRUST_CONTRIBUTIONS", "700", "700 contributions would cost"),
+    ):
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(BadParameter, match=rf"^{variable} = {value}: .*{why}"):
+            check_clients(file)
+        monkeypatch.delenv(variable)
 
 
 class Ended:

@@ -1,15 +1,19 @@
 """`distrust run`, as far as it needs no services."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.linalg  # noqa: F401 - its own OpenBLAS is loaded before the threads of all are counted
 from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
 from distrust.common.errors import BadParameter
 from distrust.lab.__main__ import app
-from distrust.lab.cli.run import there
+from distrust.lab.cli.run import on_own_stack, there
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
@@ -49,9 +53,41 @@ def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> Non
     assert not parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn
 
 
-def test_a_run_in_process_has_no_server_to_post_its_regret_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", ["--post-regret", "--no-fleet", "--server=http://s", "--token-file=t"])
+def test_a_run_in_process_takes_no_option_that_is_for_services(words: str, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(RUN)
-    done = CliRunner().invoke(app, ["run", str(path), "--in-process", "--post-regret"])
+    done = CliRunner().invoke(app, ["run", str(path), "--in-process", words])
     assert isinstance(done.exception, BadParameter)
-    assert str(done.exception) == "post-regret = True: there is no server to post it to with --in-process"
+    assert str(done.exception).startswith(words[2:].partition("=")[0] + " = ")
+    assert "--in-process plays without any" in str(done.exception)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_without_a_fleet_a_run_waits_for_clients_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, running: bool
+) -> None:
+    """Over services that hold the folder already, and over those that the command starts."""
+    seen: list[object] = []
+
+    class Waiting:
+        def __init__(self, file: RunFile, urls: Urls, fleets: object, *_more: object, **_words: object) -> None:
+            seen.append(fleets)
+
+        async def run(self) -> None:
+            return None
+
+    @contextmanager
+    def started(*_words: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(urls=Urls("http://a", "http://b", "http://c", None), check=None)
+
+    monkeypatch.setattr("distrust.lab.cli.run.HttpRun", Waiting)
+    monkeypatch.setattr("distrust.lab.cli.run.Stack", started)
+    there = Urls("http://a", "http://b", "http://c", None) if running else None
+    monkeypatch.setattr("distrust.lab.cli.run.running_stack", lambda _folder: there)
+    file = parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5'))
+    on_own_stack(file, DataDir(tmp_path), 0, fleet=False)
+    on_own_stack(file, DataDir(tmp_path), 0)
+    assert [fleets is None for fleets in seen] == [True, False]
+    with pytest.raises(BadParameter, match=r"environment.seed = None: fleets elsewhere cannot know"):
+        on_own_stack(parse(RUN), DataDir(tmp_path), 0, fleet=False)

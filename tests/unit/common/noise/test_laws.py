@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.binomial import Binomial, fair_pmf, fair_tail
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.noise.law import Law
 from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference, polya_difference_log_tail
@@ -197,3 +197,18 @@ def test_two_polya_make_the_difference() -> None:
 def test_what_is_no_law_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(BadParameter):
         make()
+
+
+def test_many_fair_coins_have_the_exact_probabilities_up_to_a_billion() -> None:
+    few = [(n, k) for n in range(40) for k in range(n + 1)]
+    many = [(n, round(n / 2 + far * n**0.5)) for n in (101, 10**4, 10**6 + 1, 10**9) for far in (-10, -1, 0, 0.3, 3, 9)]
+    many = [(n, k) for n, k in many if 0 <= k <= n]
+    trials, ones = (np.array(column, dtype=np.float64) for column in zip(*few, *many, strict=True))
+    with mpmath.workdps(50):
+        log = lambda n, k: mpmath.loggamma(n + 1) - mpmath.loggamma(k + 1) - mpmath.loggamma(n - k + 1)  # noqa: E731
+        exact = [float(mpmath.exp(log(n, k) - n * mpmath.log(2))) for n, k in few + many]
+    np.testing.assert_allclose(fair_pmf(trials, ones), exact, rtol=1e-12)
+    tails = [float(sum(mpmath.binomial(n, j) for j in range(k + 1, n + 1)) / mpmath.mpf(2) ** n) for n, k in few]
+    np.testing.assert_allclose(fair_tail(trials, ones)[: len(few)], tails, rtol=1e-13)
+    beyond = np.array([1.0, 17.0])
+    assert fair_pmf(beyond, beyond + 1).tolist() == fair_tail(beyond, beyond).tolist() == [0.0, 0.0]

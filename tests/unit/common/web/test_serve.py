@@ -87,11 +87,11 @@ def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"DISTRUST_PORT": "many"}, "port = 'many': must be a whole number"),
-        ({"DISTRUST_DATABASE": "nonsense"}, "database = 'nonsense': must be a SQLAlchemy URL"),
+        ({"DISTRUST_PORT": "many"}, "DISTRUST_PORT = 'many': must be a whole number"),
+        ({"DISTRUST_DATABASE": "nonsense"}, "DISTRUST_DATABASE = 'nonsense': must be a SQLAlchemy URL"),
         ({"DISTRUST_DATABASE": "sqlite:////dev/null/x"}, "database /dev/null/x: its directory cannot be made"),
         ({"DISTRUST_HOST": "0.0.0.0"}, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set"),
-        ({"DISTRUST_OPERATOR_TOKEN_FILE": "nowhere"}, "operator_token_file = 'nowhere': No such file"),
+        ({"DISTRUST_OPERATOR_TOKEN_FILE": "nowhere"}, "DISTRUST_OPERATOR_TOKEN_FILE = 'nowhere': No such file"),
     ],
 )
 def test_what_cannot_start_says_why_in_one_line(

@@ -1,5 +1,6 @@
 """`distrust figure`: plays what is missing, draws, and refuses in one line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,12 @@ def test_an_unknown_backend_is_refused_before_anything_is_played(mine: Path, tmp
 def test_results_are_drawn_and_nothing_is_played(mine: Path, tmp_path: Path) -> None:
     rows = run_sweep(load_experiment(str(mine), quick=True), tmp_path / "sweeps", jobs=1, form="csv").path
     sweeps = tmp_path / "untouched"
-    done = figure(mine, "--quick", "--results", rows, "--out", tmp_path, "--sweeps", sweeps)
+    done = figure(mine, "--quick", "--results", rows, "--out", tmp_path, "--sweeps", sweeps, "--json", "-")
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "mine-quick.svg").exists()
+    told = json.loads(done.stdout)
+    drawn = [str(tmp_path / f"mine-quick.{end}") for end in ("png", "svg", "pdf")]
+    assert told == {"figure": str(mine), "files": drawn}
+    assert all(Path(file).is_file() for file in told["files"])
     assert not sweeps.exists()
 
 

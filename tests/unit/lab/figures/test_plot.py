@@ -112,6 +112,11 @@ def test_what_cannot_be_drawn_is_refused(results: list[Result], axes: Axes) -> N
         plot.intervals(results[0], arms=[], axes=axes)
     with pytest.raises(BadParameter, match="by = 'rounds': must be round or pulls"):
         plot.intervals(results[0], by="rounds", axes=axes)
+    with pytest.raises(BadParameter, match="result = 'list': must be the result of one run"):
+        plot.intervals(results, axes=axes)  # type: ignore[arg-type]
+    for wrong in (5, [5], {"a": 5}):
+        with pytest.raises(BadParameter, match=r"results = '\w+': must be a result, a list"):
+            plot.regret(wrong, axes=axes)  # type: ignore[arg-type]
     with pytest.raises(BadParameter, match="give at least one result"):
         plot.regret(axes=axes)
     with pytest.raises(BadParameter, match="two have this label"):

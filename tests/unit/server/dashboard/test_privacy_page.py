@@ -1,6 +1,7 @@
 """The privacy page: the calculator's figures, bounded, and computed for those who may ask."""
 
 import html
+import random
 import re
 import threading
 import time
@@ -125,16 +126,16 @@ def test_readers_get_a_burst_of_cpu_and_then_its_share_and_the_operator_any_time
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    account = CpuAccount(2.0, 0.1, lambda: now[0])
+    account = CpuAccount(2.0, 0.1, 0.5, lambda: now[0])
     account.spend(1.5)
-    account.check()
-    account.spend(3.5)  # it may be overdrawn by what was begun in time: 3 s
-    with pytest.raises(Unavailable, match="try again in 31 s"):
+    account.check()  # 0.5 s are left, and a question takes no more
+    account.spend(0.5)
+    with pytest.raises(Unavailable, match="try again in 5 s"):
         account.check()
-    now[0] = 30.0
+    now[0] = 4.5
     with pytest.raises(Unavailable, match="try again in 1 s"):
         account.check()
-    now[0] = 31.0
+    now[0] = 5.5
     account.check()
     now[0] = 1e6  # it holds no more than the burst
     account.check()
@@ -149,6 +150,22 @@ def test_readers_get_a_burst_of_cpu_and_then_its_share_and_the_operator_any_time
         assert 'data-calibration="exact"' in client.get("/privacy", params=asked).text  # kept: it costs no more
 
 
+def test_readers_never_get_more_than_the_burst_and_its_share_whatever_they_ask() -> None:
+    dice, now, spent = random.Random(3), [0.0], 0.0
+    account = CpuAccount(30.0, 0.1, 15.0, lambda: now[0])
+    for _ in range(3000):
+        now[0] += dice.expovariate(1.0)
+        try:
+            account.check()
+        except Unavailable:
+            continue
+        seconds = dice.choice((0.01, 1.0, 15.0))
+        account.spend(seconds)
+        spent += seconds
+        assert spent <= 30 + 0.1 * now[0] + 1e-6
+    assert spent > 0.9 * (15 + 0.1 * now[0])
+
+
 def test_a_question_that_is_refused_in_the_end_is_paid_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(name: str, query: PrivacyQuery) -> Report:
         end = time.thread_time() + 0.02
@@ -157,7 +174,7 @@ def test_a_question_that_is_refused_in_the_end_is_paid_too(monkeypatch: pytest.M
         raise BadParameter("epsilon", query.epsilon, f"is too small for {name}")
 
     monkeypatch.setattr(calculator, "report_on", refusing)
-    account = CpuAccount(0.01, 0.0001)
+    account = CpuAccount(0.01, 0.0001, 0.01)
     name, query = question(DEFAULTS | {"n": "62"})
     with pytest.raises(BadParameter):
         calculator.answered(name, query, account)
