@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
+from distrust.common.mechanisms.families.base import DELTA_RULE, delta_allowed
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.messages.explain import wanted
 from distrust.common.wire import Norm
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import Noise
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.wire import Norm
 from distrust.lab.audit.broken import BROKEN
 from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_process

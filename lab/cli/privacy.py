@@ -16,7 +16,7 @@ from distrust.common.calculator.report import (
     report_on,
 )
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import Noise
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import JsonOption, err, examples, out

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, Need, needed
+from distrust.common.mechanisms.families.base import MechanismSpec, Need, needed
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_precision
 from distrust.common.messages.cohort import Via

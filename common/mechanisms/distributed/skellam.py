@@ -19,7 +19,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -27,6 +26,7 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import LIMIT

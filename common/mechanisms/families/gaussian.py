@@ -13,7 +13,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -22,6 +21,7 @@ from distrust.common.mechanisms.families.base import (
     needed_delta,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian

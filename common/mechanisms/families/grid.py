@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.families.base import Mechanism, Noise, require
+from distrust.common.mechanisms.families.base import Mechanism, require
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.privacy.sensitivity import Grid

@@ -9,14 +9,8 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Laplace
 from distrust.common.noise.law import Law

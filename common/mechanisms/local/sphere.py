@@ -17,14 +17,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness, fractions
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import MOST, worst_quantile

@@ -22,7 +22,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -30,6 +29,7 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial

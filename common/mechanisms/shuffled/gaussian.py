@@ -12,15 +12,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    DELTA_RULE,
-    CohortParams,
-    MechanismSpec,
-    Need,
-    needed,
-    needed_delta,
-    require,
-)
+from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum

@@ -16,7 +16,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -25,6 +24,7 @@ from distrust.common.mechanisms.families.base import (
     needed_delta,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference

@@ -18,14 +18,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.mechanisms.families.laplace import little_rounding
 from distrust.common.mechanisms.shuffled.pure_certificate import (

@@ -10,14 +10,8 @@ from pydantic import model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
 from distrust.common.messages.cohort import Via
