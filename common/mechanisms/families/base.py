@@ -19,11 +19,10 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.cohort import CohortParams, Noise
-from distrust.common.messages.cohort import Via
 from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Model, RenyiCurve, no_guarantee
 from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import Stream
-from distrust.common.wire import Message, Norm
+from distrust.common.wire import Message, Norm, Via
 
 EPSILONS = (1e-4, 50.0)
 """Smallest and largest accepted ε, in nats.

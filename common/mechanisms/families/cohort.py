@@ -7,10 +7,9 @@ from typing import Literal, Protocol, TypedDict
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.errors import BadParameter
-from distrust.common.messages.cohort import Via
 from distrust.common.privacy.guarantee import Calibration
 from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
-from distrust.common.wire import Norm
+from distrust.common.wire import Norm, Via
 
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, which is exact; or continuous noise in floating point, which is unsafe."""

@@ -26,7 +26,6 @@ from distrust.common.mechanisms.families.base import (
 )
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification.blanket import FINEST, blanket_epsilon, hides_pairs, over_pairs
 from distrust.common.privacy.amplification.clones import (
@@ -41,6 +40,7 @@ from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, Guarantee, Mo
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import greatest_on_grid, snap_down
 from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
+from distrust.common.wire import Via
 
 MOST_ALIKE = 100_000
 """The most messages that the blanket is computed for, because it takes long. More messages only hide more."""
