@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.modular import Vector
 from distrust.common.noise.law import Law
@@ -110,8 +109,7 @@ def _estimates(setting: Setting, sums: Vector, stream: Stream) -> Observation:
 def _released(setting: Setting, contents: Vector, stream: Stream) -> Observation:
     """Return batches, then prefix sums, of T streams that one counter counts side by side: (T, 2 batches, D)."""
     mechanism, shape = setting.mechanism, contents[0, :, 0].shape
-    assert isinstance(mechanism, Tree)
-    counter = Counter(replicated(mechanism, len(contents[0])))
+    counter = replicated(mechanism, len(contents[0])).counter()
     batches, prefixes = [], []
     for number, batch in enumerate(contents, 1):
         counter, out = counter.add(batch.ravel(), setting.survivors, stream)

@@ -7,8 +7,8 @@ or adds them modulo m.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ def _complaint(candidate: object) -> str | None:
     missing = subclass_of(Mechanism, candidate)
     if missing is None and getattr(candidate, "model", None) not in get_args(Model):
         return f"it needs `model`, one of {', '.join(get_args(Model))}"
+    if missing is None and getattr(candidate, "takes_batches", False):
+        members = ("stream_length", "nodes", "counter")
+        lacking = [name for name in members if getattr(candidate, name, None) is getattr(Mechanism, name)]
+        return f"it counts a stream, so it needs {', '.join(lacking)} of its own" if lacking else None
     return missing
 
 
@@ -107,6 +111,38 @@ def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa
         raise ValueError(f"{field} = {value!r}: {allowed}")
 
 
+class StreamRelease(Protocol):
+    """What is released of a stream after one more batch, in data units, each of shape (dimension,).
+
+    batch   the estimate of the batch's own sum.
+    prefix  the estimate of the sum of all batches so far.
+    """
+
+    @property
+    def batch(self) -> NDArray[np.float64]: ...
+
+    @property
+    def prefix(self) -> NDArray[np.float64]: ...
+
+
+class StreamCounter(Protocol):
+    """The state of a stream after some batches. The server keeps a new state once its release is committed."""
+
+    @property
+    def mechanism(self) -> "Mechanism": ...
+
+    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
+        """Return the state after one more batch, and what is released of it. Arguments and errors as of `estimate`."""
+        ...
+
+    def restored(self, batches: Sequence[tuple[NDArray[np.uint64], int, NDArray[np.float64]]]) -> Self:
+        """Return the state after all `batches`, of the empty state. It draws nothing again.
+
+        batches  for each, its sum modulo m, its survivors, and the prefix that was released with it.
+        """
+        ...
+
+
 class Mechanism(Message):
     """The base class of mechanisms, with the fields that all of them share.
 
@@ -138,7 +174,11 @@ class Mechanism(Message):
     """True if a run file may ask for continuous noise."""
 
     takes_batches: ClassVar[bool] = False
-    """True if it counts a stream, whose length the run file gives. Its guarantee is then for one batch a client."""
+    """True if it counts a stream, whose length the run file gives. Its guarantee is then for one batch a client.
+
+    A policy that asks for prefix sums gets them from its `counter`. Such a class states `stream_length`, `nodes` and
+    `counter` itself.
+    """
 
     parts: ClassVar[bool] = False
     """True if disjoint parts of a batch are as safe as the whole, as with noise in every message or opened sum."""
@@ -199,6 +239,10 @@ class Mechanism(Message):
     def nodes(self) -> int:
         """Return the most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
         return 1
+
+    def counter(self) -> StreamCounter:
+        """Return the empty state of its stream. Raises BadParameter unless it `takes_batches`."""
+        raise BadParameter("mechanism.name", self.name, "counts no stream")
 
     @property
     def silent_ones(self) -> int:
