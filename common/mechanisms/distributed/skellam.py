@@ -247,6 +247,7 @@ class DistributedSkellam(GridMechanism):
     vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
     takes_delta: ClassVar[Need | None] = "optional"
     takes_scale: ClassVar[bool] = True
+    searched: ClassVar[frozenset[str]] = frozenset({"variance"})
 
     name: Literal["distributed-skellam"] = "distributed-skellam"
     epsilon: float

@@ -19,6 +19,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.cohort import CohortParams, Noise
+from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Model, RenyiCurve, no_guarantee
 from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import Stream
@@ -192,6 +193,15 @@ class Mechanism(Message):
     letters: ClassVar[Mapping[str, str]] = {}
     """Its own fields, each with the letter or the words that its theorem or page has for it."""
 
+    searched: ClassVar[frozenset[str]] = frozenset()
+    """Its own fields that a search in floating point ends with: a client accepts the next number of the search's grid.
+
+    Other processors may end a grid step apart. A client refuses any other difference from its own plan.
+    """
+
+    worst_on_diagonal: ClassVar[bool] = False
+    """True if its noise hides a move along the diagonal of an ℓ₂ ball worst, as noise that pays by ℓ₁ does."""
+
     has_room: ClassVar[bool] = True
     """True if `modulus` leaves room τ for noise on both sides of the sums."""
 
@@ -268,6 +278,31 @@ class Mechanism(Message):
     def width(self) -> int | None:
         """Return the bits under a label for a mechanism of labelled bits, else None."""
         return None
+
+    def client_law(self) -> Law | None:
+        """Return the law of one client's noise in one coordinate, in grid steps; None: it adds none, or no such law."""
+        return None
+
+    def server_law(self) -> Law | None:
+        """Return the law of what the analyzer adds to a coordinate of the sum, in grid steps; None: it adds none."""
+        return None
+
+    def message_law(self, *, high: bool) -> Pmf | None:
+        """Return the law of one client's number in a coordinate, before it is reduced modulo m, masked or sealed.
+
+        high  whether the value is the largest of the data's range; else it is the smallest.
+        None  where the class has no law on the integers for it, or one that is too long to store.
+        """
+        del high
+        return None
+
+    def replicated(self, replicas: int) -> Self:
+        """Return the mechanism for `replicas` vectors side by side, in a box; each coordinate keeps the noise it has.
+
+        Its guarantee, for all coordinates that move at once, is another one. Not for a `joint` mechanism.
+        """
+        wrap = min(self.wrap * replicas, 0.5)
+        return self.model_copy(update={"dimension": self.dimension * replicas, "norm": "linf", "wrap": wrap})
 
     @abstractmethod
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:

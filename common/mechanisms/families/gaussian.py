@@ -45,6 +45,8 @@ from distrust.common.privacy.sensitivity import grid_for
 class GaussianLike(GridMechanism):
     """A mechanism with noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
 
+    searched: ClassVar[frozenset[str]] = frozenset({"variance"})
+
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
     delta: float | None = None
     variance: Annotated[float, Field(gt=0, description="parameter of the noise that is counted on, grid steps squared")]

@@ -253,6 +253,7 @@ class ShuffledBinomial(GridMechanism):
     model: ClassVar[Model] = "shuffle"
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
     takes_delta: ClassVar[Need | None] = "needed"
+    searched: ClassVar[frozenset[str]] = frozenset({"chance"})
     letters: ClassVar[Mapping[str, str]] = {"coins": "b", "chance": "p"}
     has_room: ClassVar[bool] = False
 

@@ -153,6 +153,7 @@ class ShuffledLaplace(LaplaceLike):
     parts: ClassVar[bool] = True
     takes_delta: ClassVar[Need | None] = "needed"
     scaled_by: ClassVar[str] = "local"
+    searched: ClassVar[frozenset[str]] = frozenset({"local"})
     letters: ClassVar[Mapping[str, str]] = {"local": "local epsilon"}
 
     name: Literal["shuffled-laplace"] = "shuffled-laplace"

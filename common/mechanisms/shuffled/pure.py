@@ -228,6 +228,7 @@ class RelaxedSecaggShuffle(GridMechanism):
     model: ClassVar[Model] = "shuffle"
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
     calibrations: ClassVar[tuple[Calibration, ...]] = ("exact",)
+    searched: ClassVar[frozenset[str]] = frozenset({"scale", "escape"})
     letters: ClassVar[Mapping[str, str]] = {"share": "share", "reach": "W", "length": "d", "escape": "q"}
 
     name: Literal["relaxed-secagg-shuffle"] = "relaxed-secagg-shuffle"
