@@ -234,7 +234,10 @@ class PrivacyQuery:
 
     def spec(self, name: str, calibration: str) -> MechanismSpec:
         """Return the mechanism's table of a run file. Raises BadParameter."""
-        _known("mechanism", name, tuple(MECHANISMS))
+        try:
+            MECHANISMS.find(name)
+        except BadParameter as error:
+            raise BadParameter("mechanism", name, error.allowed) from error
         _known("calibration", calibration, get_args(Calibration))
         for field in ("epsilon", "delta", "batches", "scale", "precision"):
             value = getattr(self, field)

@@ -1,23 +1,30 @@
 """A mechanism of the user's own: clients, learner and analyzer compute with it; a party that lacks it says so."""
 
 import hashlib
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
+import distrust
 from distrust.common.bandit.statistics import Reward
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
+from distrust.lab.__main__ import app
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import in_lock_step, play_together
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from distrust.server.dashboard.calculator import question
 from tests.support.extension_package import MECHANISM, STREAM, Own
 from tests.support.forked import forking
 from tests.support.http_runs import over_http
@@ -154,6 +161,39 @@ def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, m
     gone = pytest.raises(Unavailable, match=f"the server cannot use {module}-twofold: .*that is installed here")
     with forking(), Stack(DataDir(tmp_path / "without"), 0) as stack, gone:
         over_http(stack, file)
+
+
+def answer(*words: str) -> dict[str, Any]:
+    """Return what `distrust` prints as JSON."""
+    shown = CliRunner().invoke(app, [*words, "--json", "-"])
+    assert shown.exit_code == 0, shown.output
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+@pytest.mark.parametrize("form", ["{}-twofold", "{}:Twofold"])
+def test_the_commands_privacy_and_audit_take_it(form: str, own: Own) -> None:
+    """It promises half the ε that is asked for, of which one message discloses nearly all."""
+    name = form.format(own(MECHANISM, GROUP, {"twofold": "Twofold"}))
+    shown = answer("privacy", name, "--n", "20", "--epsilon", "2")
+    assert shown["exact"]["guarantee"]["epsilon"] == pytest.approx(1.0)
+    found = answer("audit", name, "--n", "1", "--epsilon", "2", "--trials", "20000", "--seed", "3")
+    assert (found["claim"], found["violated"]) == (pytest.approx(1.0), False)
+    assert found["lower"] > 0.5
+
+
+def test_the_functions_privacy_and_audit_take_it(own: Own) -> None:
+    first, second = (f"{own(MECHANISM, GROUP, {})}:Twofold" for _ in range(2))
+    assert distrust.privacy(first, n=20, epsilon=2.0).figures["exact"].promise.guarantee.epsilon == pytest.approx(1.0)
+    assert not distrust.audit(second, n=1, epsilon=2.0, trials=20_000, seed=3).violated
+
+
+def test_a_question_of_another_party_imports_no_module() -> None:
+    with pytest.raises(BadParameter, match="mechanism = 'this:s': is not listed here"):
+        PrivacyQuery(clients=20, epsilon=2.0).planned("this:s", "exact")
+    with pytest.raises(BadParameter, match="mechanism = 'this:s': must be one of identity"):
+        question({"mechanism": "this:s"})
+    assert "this" not in sys.modules
 
 
 @pytest.mark.parametrize(
