@@ -1,4 +1,6 @@
-"""Runs one fleet process: `python -m distrust.client`.
+"""Runs one fleet process for `distrust fleet`: `python -P -m distrust.client`.
+
+`-P` keeps the working folder off the path: no file in it runs in place of ours.
 
 Exit status: 0 when its run has ended or a signal stopped it, 2 with one line on stderr otherwise.
 """
