@@ -1,4 +1,7 @@
-"""Starts the aggregator: `python -m distrust.aggregator`, configured by DISTRUST_… variables. SIGTERM ends it."""
+"""Starts the aggregator for `distrust serve aggregator`: `python -P -m distrust.aggregator`. SIGTERM ends it.
+
+DISTRUST_… variables configure it. `-P` keeps the working folder off the path: no file in it runs in place of ours.
+"""
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.web.serve import run_service

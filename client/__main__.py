@@ -1,4 +1,6 @@
-"""Runs one fleet process: `python -m distrust.client`.
+"""Runs one fleet process for `distrust fleet`: `python -P -m distrust.client`.
+
+`-P` keeps the working folder off the path: no file in it runs in place of ours.
 
 Exit status: 0 when its run has ended or a signal stopped it. Otherwise one line on stderr says why: 75 for what may
 work later, such as a service that is not there or a full disk; 2 for bad input, and for clients that refuse.

@@ -34,8 +34,6 @@ CALIBRATED = 2.0 ** (1 - SNAPPED_BITS)
 Two processors get the same snapped number in all but about one of 500,000 searches, and then neighbours on the grid.
 The guarantee is compared as well. A client refuses any integer that differs.
 """
-SEARCHED = frozenset({"variance", "local", "chance", "scale", "escape"})
-"""Numbers of a mechanism that a search in floating point ends with. All others must be equal, the modulus too."""
 
 DEEPEST = 64
 """Levels of lists and objects that the terms of a cohort may have; own terms have fewer than ten."""
@@ -58,8 +56,8 @@ def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> Non
 
     What follows from the configuration must be equal: rates, minimum, noise floor, decision, statistic, and the
     probability that a sum wraps around (`client.requirements` checks the size of the graph). The mechanism is planned
-    again, and must be equal but for the numbers in `SEARCHED`. These may differ from the client's own by `CALIBRATED`,
-    and only while the guarantee is no weaker.
+    again, and must be equal but for the numbers that its class calls `searched`. These may differ from the client's own
+    by `CALIBRATED`, and only while the guarantee is no weaker.
 
     The configuration fixes neither the number of the round nor which arms are left, and n for contextual policies only.
     For these, the parts of a round must agree with one another.
@@ -301,14 +299,14 @@ def _overflow_probability(config: RunConfig, number: int, received: float) -> fl
 def _check_close(own: AnyMechanism, received: AnyMechanism) -> None:
     for name in type(own).model_fields:  # JSON leaves some of them out
         mine, theirs = getattr(own, name), getattr(received, name)
-        if mine != theirs and not _close(name, mine, theirs):
+        if mine != theirs and not (name in own.searched and _close(mine, theirs)):
             raise Refused(f"mechanism.{name} = {theirs!r}: the run's configuration gives {mine!r}")
     _check_promise(own.privacy().promise, received.privacy().promise)
 
 
-def _close(field: str, own: Any, received: Any) -> bool:
+def _close(own: Any, received: Any) -> bool:
     """Return whether two numbers of a mechanism are those of one search that ended a step of the grid apart."""
-    return field in SEARCHED and type(own) is type(received) is float and abs(received - own) <= CALIBRATED * abs(own)
+    return type(own) is type(received) is float and abs(received - own) <= CALIBRATED * abs(own)
 
 
 def _check_promise(own: Guarantee, received: Guarantee) -> None:

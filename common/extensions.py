@@ -50,6 +50,12 @@ def allow(*references: str) -> None:
         _allowed.add(reference)
 
 
+def allow_named(name: object) -> None:
+    """List `name` if it is a `module:Name` reference. For names that this process's own operator wrote."""
+    if isinstance(name, str) and REFERENCE.fullmatch(name):
+        allow(name)
+
+
 def offered(group: str, name: str) -> bool:
     """Return whether `find_class` knows where to look. It imports no module."""
     return name in _allowed if ":" in name else bool(entry_points(group=group, name=name))

@@ -11,6 +11,9 @@ Version = Literal[1]
 Norm = Literal["l1", "l2", "linf"]
 """The norm in which a client's vector is bounded."""
 
+Via = Literal["aggregator", "shuffler"]
+"""The intermediary that carries a cohort's messages."""
+
 Identifier = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$", description="lower-case letters, digits, dot, dash, underscore")
 ]

@@ -1,4 +1,7 @@
-"""Starts the server: `python -m distrust.server`, configured by DISTRUST_… variables. SIGTERM ends it."""
+"""Starts the server for `distrust serve server`: `python -P -m distrust.server`. SIGTERM ends it.
+
+DISTRUST_… variables configure it. `-P` keeps the working folder off the path: no file in it runs in place of ours.
+"""
 
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.serve import run_service

@@ -26,7 +26,7 @@ from distrust.common.errors import (
     describe_error,
 )
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.central.tree import Counter, Tree
+from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
@@ -63,7 +63,7 @@ class ActiveRun:
         self._stale = False
         self._round: Round | None = None
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
-        self.counter: Counter | None = None  # after the committed outcomes, of a mechanism that counts a stream
+        self.counter: StreamCounter | None = None  # after the committed outcomes, of a mechanism that counts a stream
 
     @classmethod
     def from_store(cls, row: RunRow, store: Store, keys: PublicKeys) -> "ActiveRun":
@@ -296,7 +296,7 @@ class Settlement:
 
     def _outcome(
         self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer
-    ) -> tuple[ReleasedCohort | LostCohort, Counter | None]:
+    ) -> tuple[ReleasedCohort | LostCohort, StreamCounter | None]:
         """Return a cohort's outcome, and where the mechanism counts a stream the state after it."""
         if answer.batch is None or answer.state != "released":
             reason = answer.reason or "the intermediary gave no reason"
@@ -310,7 +310,7 @@ class Settlement:
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
                 return _released_by_action(cohort, sums, counts), None
             after = None
-            if record.ask.cumulative and isinstance(mechanism, Tree):
+            if record.ask.cumulative and mechanism.takes_batches:
                 before = active.counter or self._restored(active, mechanism)
                 estimate, after = analyze_stream(before, cohort, answer.batch, stream, opener)
                 survivors = answer.batch.survivors
@@ -329,7 +329,7 @@ class Settlement:
             return _faulted(cohort, "the analyzer raised", error), None
         return released, after
 
-    def _restored(self, active: ActiveRun, mechanism: Tree) -> Counter:
+    def _restored(self, active: ActiveRun, mechanism: Mechanism) -> StreamCounter:
         """Return the stream's state after the committed outcomes, from the stored batches and what was released."""
         batches = []
         for outcome in self._store.outcomes(active.config.run):
@@ -339,9 +339,8 @@ class Settlement:
                 assert answer is not None
                 assert answer.batch is not None
                 summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, self._key, cohort))
-                true = mechanism.true_steps(summed, outcome.survivors)
-                batches.append((true, outcome.survivors, np.array(outcome.sum)))
-        return Counter.restored(mechanism, batches)
+                batches.append((summed, outcome.survivors, np.array(outcome.sum)))
+        return mechanism.counter().restored(batches)
 
     def _commit(
         self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer

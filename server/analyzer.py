@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from distrust.common.crypto.seal import sealed_size
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.central.tree import Counter
+from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Masking, Sealed, SealedRecords
 from distrust.common.modular import sum_rows, unpack, unpack_rows
@@ -41,19 +41,20 @@ def analyze(
 
 
 def analyze_stream(
-    counter: Counter, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenRecord
-) -> tuple[NDArray[np.float64], Counter]:
+    before: StreamCounter, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenRecord
+) -> tuple[NDArray[np.float64], StreamCounter]:
     """Return the estimate of the sum over all batches so far, this one included, and the state after this batch.
 
-    counter  the state before it. The caller keeps the new state only if it commits the estimate.
-    Raises   as `analyze` does.
+    before  the state before it. The caller keeps the new state only if it commits the estimate.
+    Raises  as `analyze` does.
     """
     check_count(cohort, batch)
-    summed = content_sum(counter.mechanism, cohort, batch, open_record)
-    after, released = counter.add(summed, batch.survivors, stream)
+    mechanism = before.mechanism
+    summed = content_sum(mechanism, cohort, batch, open_record)
+    after, released = before.add(summed, batch.survivors, stream)
     # The batch's own leaf is looked at, not the prefix. A refused batch is replaced, and the nodes that it completed
     # are drawn again: their refusals would show earlier clients' sums, with noise that the ledger does not count.
-    check_possible(counter.mechanism, released.batch, np.full(len(released.batch), batch.survivors))
+    check_possible(mechanism, released.batch, np.full(len(released.batch), batch.survivors))
     return released.prefix, after
 
 

@@ -24,7 +24,7 @@ from distrust.common.errors import (
     WrongStage,
 )
 from distrust.common.extensions import allow
-from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest, Via
+from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
@@ -42,6 +42,7 @@ from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
+from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import static_routes
 from distrust.server.dashboard.calculator import calculator_pages

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, Via
+from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StatementList
 from distrust.common.web.client import Http, Patience, Peer
+from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries
 
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)

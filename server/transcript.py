@@ -19,11 +19,12 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
 from distrust.common.mechanisms import AnyMechanism, Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords, Via
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
 from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry
 from distrust.common.modular import unpack
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
+from distrust.common.wire import Via
 from distrust.server.analyzer import ones_by_label
 from distrust.server.learner.rounds import (
     SEEDED,

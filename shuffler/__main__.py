@@ -1,4 +1,7 @@
-"""Starts the shuffler: `python -m distrust.shuffler`, configured by DISTRUST_… variables. SIGTERM ends it."""
+"""Starts the shuffler for `distrust serve shuffler`: `python -P -m distrust.shuffler`. SIGTERM ends it.
+
+DISTRUST_… variables configure it. `-P` keeps the working folder off the path: no file in it runs in place of ours.
+"""
 
 from distrust.common.web.serve import run_service
 from distrust.shuffler.app import ShufflerSettings, shuffler_app

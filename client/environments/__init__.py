@@ -28,7 +28,7 @@ from distrust.client.environments.linear import (
 )
 from distrust.client.environments.mslr import Mslr, MslrSpec
 from distrust.common.errors import BadParameter
-from distrust.common.extensions import REFERENCE, allow
+from distrust.common.extensions import allow_named
 from distrust.common.messages.explain import first
 
 SPECS: tuple[type[EnvironmentSpec], ...] = (
@@ -52,8 +52,7 @@ def spec_class(name: object) -> type[EnvironmentSpec]:
 
     The table always comes from this process's own operator, so a `module:Name` in it is allowed.
     """
-    if isinstance(name, str) and REFERENCE.fullmatch(name):
-        allow(name)
+    allow_named(name)
     return ENVIRONMENTS.find(name)
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, promise_of
-from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.composition import LONGEST
 from distrust.common.privacy.guarantee import Guarantee
@@ -121,10 +120,8 @@ def flip_views(mechanism: Mechanism, *, assigned: bool = False) -> list[FlipView
 
 def _message(mechanism: Mechanism, delta: float) -> FlipView:
     """Return the client's own view: the number that it sends, before it is masked or sealed."""
-    laws = None
-    if isinstance(mechanism, GridMechanism):
-        low, high = mechanism.message_law(high=False), mechanism.message_law(high=True)
-        laws = None if low is None or high is None or max(low.logs.size, high.logs.size) > LONGEST else (low, high)
+    low, high = mechanism.message_law(high=False), mechanism.message_law(high=True)
+    laws = None if low is None or high is None or max(low.logs.size, high.logs.size) > LONGEST else (low, high)
     sees = "Its reward, and the number that it makes of it."
     own = "It has no noise yet" if mechanism.model in {"central", "none"} else "It has this client's own noise only"
     why = f"{own}. No other party gets the number bare, unless its column says so."

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
+from distrust.common.mechanisms.families.base import DELTA_RULE, delta_allowed
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.messages.explain import wanted
 from distrust.common.wire import Norm
 
@@ -233,7 +234,10 @@ class PrivacyQuery:
 
     def spec(self, name: str, calibration: str) -> MechanismSpec:
         """Return the mechanism's table of a run file. Raises BadParameter."""
-        _known("mechanism", name, tuple(MECHANISMS))
+        try:
+            MECHANISMS.find(name)
+        except BadParameter as error:
+            raise BadParameter("mechanism", name, error.allowed) from error
         _known("calibration", calibration, get_args(Calibration))
         for field in ("epsilon", "delta", "batches", "scale", "precision"):
             value = getattr(self, field)

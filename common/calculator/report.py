@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
 from distrust.common.errors import BadParameter
+from distrust.common.extensions import allow_named
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
 from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
@@ -207,6 +208,7 @@ def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Un
     >>> report.figures["exact"].bits
     16
     """
+    allow_named(mechanism)
     with one_thread():
         return report_on(mechanism, PrivacyQuery(clients=n, epsilon=epsilon, **words))
 

@@ -14,9 +14,10 @@ from distrust.common.crypto.context import SECRET
 from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError, WrongStage
-from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via, ticket_text
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, ticket_text
 from distrust.common.messages.upload import MOST_LISTED, Item, RefusedItem, UploadAnswer
 from distrust.common.modular import packed_size
+from distrust.common.wire import Via
 
 MOST_BAD_TICKETS = 64
 """Signatures of one upload that may be wrong. After that many the rest is refused unverified: each costs 0.1 ms."""

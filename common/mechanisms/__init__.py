@@ -26,13 +26,13 @@ from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
     MECHANISMS,
-    CohortParams,
     Mechanism,
     MechanismName,
     MechanismSpec,
     delta_allowed,
     epsilon_allowed,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace, LocalLaplaceDiscrete
 from distrust.common.mechanisms.local.sphere import LocalSphere
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial

@@ -9,9 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.wire import Blob, Identifier, Message, Version
-
-Via = Literal["aggregator", "shuffler"]
+from distrust.common.wire import Blob, Identifier, Message, Version, Via
 
 
 class Masking(Message):

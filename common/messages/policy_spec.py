@@ -67,10 +67,15 @@ class PolicySpec(Message):
                 means are linear in the actions, which only linear environments have. "contextual": clients choose by a
                 context of their own.
     EVERY_ARM   the horizon must serve each arm at least once.
-    STATISTIC   kind of the statistic that every round asks for; decisions: kinds of its decision.
+    STATISTIC   kind of the statistic that every round asks for.
     SEQUENTIAL  every round is one cohort of one client, unless the table has a `batch` above 1.
     PRINTED     whose noise `paper` has for the policy's statistic; None: the mechanism's own constants.
     COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.
+
+    Every policy has `event_probability`. The other members have the usual answer, and a policy replaces them where its
+    own differs: `decisions` and `statistic`, what its rounds ask for; `stated_failure`, if a theorem bounds all
+    intervals together; `longest`, if its batches reach the largest cohort sooner or later; `sequential`,
+    `insists_on_no_privacy` and `check_calibration`.
     """
 
     POLICY: ClassVar[str]
@@ -86,6 +91,7 @@ class PolicySpec(Message):
 
     @property
     def decisions(self) -> tuple[str, ...]:
+        """Return the kinds of decision that a round may have."""
         return ("assigned-arm",)
 
     @property

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from distrust.common.calculator.query import CohortWords, PrivacyQuery, checks_arguments
 from distrust.common.errors import BadParameter
+from distrust.common.extensions import allow_named
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.explain import wanted
 from distrust.common.modular import Vector, add
@@ -165,6 +166,7 @@ def audit(
     >>> finding.violated, finding.claim >= finding.lower > 0.5
     (False, True)
     """
+    allow_named(mechanism)
     query = AuditQuery(
         mechanism=mechanism,
         cohort=PrivacyQuery(clients=n, epsilon=epsilon, **words),

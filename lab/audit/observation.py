@@ -15,8 +15,6 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.modular import Vector
 from distrust.common.noise.law import Law
 from distrust.common.randomness import Stream
@@ -66,12 +64,7 @@ def replicated(mechanism: M, replicas: int) -> M:
         raise BadParameter(
             "mechanism", mechanism.name, "has one answer for all coordinates: replicas need noise of their own"
         )
-    own = {"dimension": mechanism.dimension * replicas, "norm": "linf", "wrap": min(mechanism.wrap * replicas, 0.5)}
-    wide = mechanism.model_copy(update=own)
-    if not isinstance(mechanism, LaplaceLike) or not isinstance(wide, LaplaceLike):
-        return wide
-    kept = getattr(wide, wide.scaled_by) * wide.scale / mechanism.scale  # the scale is by ε and dimension: keep it
-    return wide.model_copy(update={wide.scaled_by: kept})
+    return mechanism.replicated(replicas)
 
 
 def observed(setting: Setting, contents: Vector, stream: Stream) -> Observation:
@@ -110,8 +103,7 @@ def _estimates(setting: Setting, sums: Vector, stream: Stream) -> Observation:
 def _released(setting: Setting, contents: Vector, stream: Stream) -> Observation:
     """Return batches, then prefix sums, of T streams that one counter counts side by side: (T, 2 batches, D)."""
     mechanism, shape = setting.mechanism, contents[0, :, 0].shape
-    assert isinstance(mechanism, Tree)
-    counter = Counter(replicated(mechanism, len(contents[0])))
+    counter = replicated(mechanism, len(contents[0])).counter()
     batches, prefixes = [], []
     for number, batch in enumerate(contents, 1):
         counter, out = counter.add(batch.ravel(), setting.survivors, stream)
@@ -243,8 +235,8 @@ def _noise(setting: Setting) -> Law | None:
     """Return the noise of one coordinate of the observation; for continuous noise the discrete law of its size."""
     mechanism = setting.mechanism
     if setting.view == "estimate":
-        return getattr(mechanism, "server_law", lambda: None)()
+        return mechanism.server_law()
     if setting.view in {"message", "records"}:
-        return getattr(mechanism, "client_law", lambda: None)()
+        return mechanism.client_law()
     law = getattr(mechanism.error(setting.visible), "law", None)
     return law if hasattr(law, "pmf") else None

@@ -35,6 +35,7 @@ from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.seal import open_record
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.mechanisms import Mechanism, MechanismSpec
+from distrust.common.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.messages.batch import Batch
 from distrust.common.messages.cohort import Cohort, KeyHashes
 from distrust.common.messages.status import StatementList
@@ -215,7 +216,7 @@ class CohortHarness:
             run=self.name,
             arms=2,
             horizon=2 * clients + 2,
-            mechanism=MechanismSpec(name="identity"),
+            mechanism=MechanismSpec(name=UnsafeIdentity.known_as()),
             intermediary=spec,
         )
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import SystemStream
 from distrust.lab.audit.secret import Secret
@@ -125,7 +124,7 @@ class Setting:
     def _moved(self) -> int:
         """Return how many coordinates move where no secret is given: the first ones."""
         mechanism = self.mechanism
-        whole = mechanism.norm == "linf" or (mechanism.norm == "l2" and isinstance(mechanism, LaplaceLike))
+        whole = mechanism.norm == "linf" or (mechanism.norm == "l2" and mechanism.worst_on_diagonal)
         return mechanism.dimension if whole else 1
 
     @cached_property

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import Noise
+from distrust.common.extensions import allow_named
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.wire import Norm
 from distrust.lab.audit.broken import BROKEN
 from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_process
@@ -97,6 +98,7 @@ def audit_command(
     json: JsonOption = None,
 ) -> None:
     """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
+    allow_named(mechanism)
     cohort = PrivacyQuery(
         clients=clients,
         epsilon=epsilon,

@@ -16,7 +16,8 @@ from distrust.common.calculator.report import (
     report_on,
 )
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import Noise
+from distrust.common.extensions import allow_named
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import JsonOption, err, examples, missing_options, out
@@ -108,6 +109,7 @@ def _reported(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[s
     """Return one mechanism's answer for people and for programs."""
     if mechanism is None:
         raise BadParameter("mechanism", None, "name one, or --compare all of them")
+    allow_named(mechanism)
     with one_thread(), working(mechanism, err), missing_options():
         report = report_on(mechanism, query)
     return report_table(report), report.described()

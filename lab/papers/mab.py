@@ -239,7 +239,7 @@ ERRATA = (
         verdict="refuted",
         measure="probability that some sum wraps around, in units of 1/T",
         instead="τ is the exact quantile at the arm's and batch's share of p",
-        code="common/mechanisms/families/base.py",
+        code="common/mechanisms/families/cohort.py",
         figures=_theorem_1_tau,
     ),
     Erratum(

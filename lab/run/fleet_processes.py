@@ -20,7 +20,7 @@ REFUSALS = (Refused.code, BudgetExceeded.code)
 
 
 class Fleets:
-    """`python -m distrust.client` as often as the run file says, for as long as a `with` block lasts.
+    """`python -P -m distrust.client` as often as the run file says, for as long as a `with` block lasts.
 
     logs  folder of the fleets' logs.
     """

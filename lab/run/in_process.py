@@ -18,7 +18,7 @@ from distrust.client.environments import AnyWorld
 from distrust.client.randomizer import true_vectors
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import describe_error
-from distrust.common.mechanisms.central.tree import Counter, Tree
+from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.modular import sum_rows
 from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
@@ -100,7 +100,7 @@ class CohortsInProcess:
 
     def __init__(self, file: RunFile, world: AnyWorld) -> None:
         self._file, self._world = file, world
-        self._counter: Counter | None = None
+        self._counter: StreamCounter | None = None
 
     def __call__(self, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         """Return the outcome of one cohort."""
@@ -115,8 +115,8 @@ class CohortsInProcess:
             if isinstance(plan.decision, AssignedAction) and order is not None:
                 return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
             total = sum_rows(rows[stay], mechanism.modulus)
-            if plan.cumulative and isinstance(mechanism, Tree):
-                before = self._counter or Counter(mechanism)
+            if plan.cumulative and mechanism.takes_batches:
+                before = self._counter or mechanism.counter()
                 self._counter, released = before.add(total, survivors, analyzer)
                 estimate = released.prefix
             else:

@@ -17,7 +17,7 @@ from distrust.client.environments.contextual import Contexts, clipped_contexts, 
 from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS
+from distrust.common.mechanisms import MECHANISMS, Mechanism
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
@@ -82,6 +82,7 @@ def in_lock_step(file: RunFile) -> bool:
         # A class of the user's own may replace what is drawn and computed together here.
         and kind.randomize is GridMechanism.randomize
         and kind.estimate is GridMechanism.estimate
+        and kind.counter in {Mechanism.counter, Tree.counter}
         and not file.fleet.dropout
         and config.budget is None
     )
@@ -201,7 +202,7 @@ class _Group:
             counts=(self._batch,),
             laws=(mechanism.error(self._batch),),
             rounding=mechanism.rounding,
-            prefix=ask.cumulative and mechanism.stream_length > 1,
+            prefix=ask.cumulative and mechanism.takes_batches,
             nodes=mechanism.nodes,
         )
         return LockStepPhase(index, first, ask.statistic, mechanism, RoundNoise.of(estimate))

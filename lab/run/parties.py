@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from pydantic import ConfigDict
 
 from distrust.common.errors import BadParameter, Unauthorized, Unavailable, WrongCohort
-from distrust.common.messages.cohort import Cohort, Via
+from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortEntry, CohortList, CohortView, Transcript, TranscriptEntry
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.wire import Message
+from distrust.common.wire import Message, Via
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 

@@ -20,7 +20,7 @@ from distrust.client.environments import (
 )
 from distrust.common.catalogue import Catalogue
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.extensions import REFERENCE, Extension, allow
+from distrust.common.extensions import Extension, allow_named
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
@@ -201,8 +201,7 @@ def extensions(words: Mapping[str, Any]) -> tuple[Extension, ...]:
         table = words.get(catalogue.kind)
         name = table.get("name") if isinstance(table, dict) else None
         if isinstance(name, str) and name not in tuple(catalogue):
-            if REFERENCE.fullmatch(name):
-                allow(name)
+            allow_named(name)
             if name in catalogue:
                 used.append(catalogue.extension(name))
     return tuple(one for one in used if one is not None)

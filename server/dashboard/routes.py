@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
-from distrust.common.messages.cohort import Via
 from distrust.common.messages.policy import DEFAULT, POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
+from distrust.common.wire import Via
 from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.views import Runs, compare_context, run_context, runs_context
 

@@ -255,7 +255,7 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
         laws=noise,
         rounding=mechanism.rounding,
         joint=mechanism.joint,
-        prefix=record.ask.cumulative and mechanism.stream_length > 1,
+        prefix=record.ask.cumulative and mechanism.takes_batches,
         nodes=mechanism.nodes,
         clients=query.clients,
         whole=mechanism.error(query.clients),

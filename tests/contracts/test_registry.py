@@ -47,6 +47,7 @@ def test_what_a_mechanism_states_is_what_its_values_do(name: str) -> None:
     assert one.via == kind.vias[0]
     assert all(isinstance(getattr(one, field), int | float) for field in kind.letters)
     assert (one.stream_length > 1) == kind.takes_batches
+    assert kind.searched <= kind.model_fields.keys()
     assert ("noise" in kind.model_fields) == kind.takes_noise
 
 
@@ -70,7 +71,8 @@ def test_the_class_that_a_spec_names_starts_from_it_and_says_what_it_plays(name:
     assert words.sequential == spec.SEQUENTIAL
     assert 0 < words.longest <= 2_000_000
     stated = words.stated_failure("exact", [(0.01, 3), (0.01, 2)])
-    assert stated == (None if spec.SEQUENTIAL else pytest.approx(0.05 if spec.COUNTS else 0.1))
+    proven = [] if spec.SEQUENTIAL else [pytest.approx(0.05 if spec.COUNTS else 0.1)]
+    assert stated in [None, *proven], "`stated_failure` is the table's p, or None where no theorem bounds all intervals"
 
 
 def subclasses(base: type) -> set[type]:
@@ -91,8 +93,8 @@ def strings(path: Path) -> set[str]:
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-EXPERTS = ("lab/papers/", "lab/audit/broken.py", "lab/audit/over_http.py")
-"""Files that may name a mechanism or policy: tables of the papers, an audit's broken copies, its run without noise."""
+EXPERTS = ("lab/papers/", "lab/audit/broken.py")
+"""Files that may name a mechanism or policy: tables of the papers, and an audit's broken copies."""
 
 
 def test_no_mechanism_or_policy_is_known_by_name_in_a_service_or_a_driver() -> None:

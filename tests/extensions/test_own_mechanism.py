@@ -1,21 +1,31 @@
 """A mechanism of the user's own: clients, learner and analyzer compute with it; a party that lacks it says so."""
 
 import hashlib
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter
+from typer.testing import CliRunner
 
+import distrust
 from distrust.common.bandit.statistics import Reward
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
+from distrust.lab.__main__ import app
 from distrust.lab.run import in_process
+from distrust.lab.run.lock_step import in_lock_step, play_together
+from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from tests.support.extension_package import MECHANISM, Own
+from distrust.server.dashboard.calculator import question
+from tests.support.extension_package import MECHANISM, STREAM, Own
 from tests.support.forked import forking
 from tests.support.http_runs import over_http
 
@@ -70,6 +80,62 @@ def test_the_wire_gives_back_the_same_value_in_its_class(own: Own) -> None:
         WIRE.validate_python({**made.model_dump(mode="json"), "precision": 2**40, "modulus": 2**60})
 
 
+def stream_run(mechanism: str) -> RunFile:
+    """Return a run of ten batches by a policy that asks for prefix sums."""
+    return parse(
+        f"""
+run = "own"
+horizon = 200
+[policy]
+name = "linucb"
+batch = 20
+features = 2
+[mechanism]
+{mechanism}
+[unsafe]
+noise_seed = 3
+[environment]
+name = "contextual-synthetic"
+seed = 5
+arms = 4
+dimension = 2
+[fleet]
+processes = 1
+"""
+    )
+
+
+def released(result: Result) -> np.ndarray:
+    """Return the vectors that each round released, shape (rounds, D)."""
+    return np.array([cohort.estimate for one in result.rounds for cohort in one.cohorts])
+
+
+def test_a_stream_of_its_own_releases_prefix_sums_and_the_policy_takes_them_as_such(own: Own) -> None:
+    """Without noise, prefix sums are the running totals of `identity`'s batches, and clients choose the same arms."""
+    file = stream_run(f'name = "{own(STREAM, GROUP, {})}:Running"\nbatches = 10')
+    plain = stream_run('name = "identity"\nprecision = 1000')
+    own_result, plain_result = in_process.run(file), in_process.run(plain)
+    assert own_result.fault is None
+    np.testing.assert_allclose(released(own_result), np.cumsum(released(plain_result), axis=0), atol=1e-9)
+    assert own_result.regret.final == pytest.approx(plain_result.regret.final, abs=1e-9)
+    assert (in_lock_step(file), in_lock_step(plain)) == (False, True)  # its counter adds one stream at a time
+    with pytest.raises(BadParameter, match="run files"):
+        play_together([file])
+
+
+@pytest.mark.slow
+def test_over_http_a_stream_of_its_own_releases_what_one_process_does(own: Own, tmp_path: Path) -> None:
+    file = stream_run(f'name = "{own(STREAM, GROUP, {})}:Running"\nbatches = 10')
+    with forking(), Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
+        served = over_http(stack, file)
+    assert released(served).tolist() == released(in_process.run(file)).tolist()
+
+
+def test_a_stream_that_cannot_count_is_refused(own: Own) -> None:
+    with pytest.raises(BadRunFile, match="it counts a stream, so it needs nodes, counter of its own"):
+        stream_run(f'name = "{own(STREAM, GROUP, {})}:Uncounted"\nbatches = 10')
+
+
 @pytest.mark.slow
 def test_over_http_the_sums_through_each_intermediary_are_those_of_one_process(own: Own, tmp_path: Path) -> None:
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
@@ -98,6 +164,39 @@ def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, m
     gone = pytest.raises(Unavailable, match=f"the server cannot use {module}-twofold: .*that is installed here")
     with forking(), Stack(DataDir(tmp_path / "without"), 0) as stack, gone:
         over_http(stack, file)
+
+
+def answer(*words: str) -> dict[str, Any]:
+    """Return what `distrust` prints as JSON."""
+    shown = CliRunner().invoke(app, [*words, "--json", "-"])
+    assert shown.exit_code == 0, shown.output
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+@pytest.mark.parametrize("form", ["{}-twofold", "{}:Twofold"])
+def test_the_commands_privacy_and_audit_take_it(form: str, own: Own) -> None:
+    """It promises half the ε that is asked for, of which one message discloses nearly all."""
+    name = form.format(own(MECHANISM, GROUP, {"twofold": "Twofold"}))
+    shown = answer("privacy", name, "--n", "20", "--epsilon", "2")
+    assert shown["exact"]["guarantee"]["epsilon"] == pytest.approx(1.0)
+    found = answer("audit", name, "--n", "1", "--epsilon", "2", "--trials", "20000", "--seed", "3")
+    assert (found["claim"], found["violated"]) == (pytest.approx(1.0), False)
+    assert found["lower"] > 0.5
+
+
+def test_the_functions_privacy_and_audit_take_it(own: Own) -> None:
+    first, second = (f"{own(MECHANISM, GROUP, {})}:Twofold" for _ in range(2))
+    assert distrust.privacy(first, n=20, epsilon=2.0).figures["exact"].promise.guarantee.epsilon == pytest.approx(1.0)
+    assert not distrust.audit(second, n=1, epsilon=2.0, trials=20_000, seed=3).violated
+
+
+def test_a_question_of_another_party_imports_no_module() -> None:
+    with pytest.raises(BadParameter, match="mechanism = 'this:s': is not listed here"):
+        PrivacyQuery(clients=20, epsilon=2.0).planned("this:s", "exact")
+    with pytest.raises(BadParameter, match="mechanism = 'this:s': must be one of identity"):
+        question({"mechanism": "this:s"})
+    assert "this" not in sys.modules
 
 
 @pytest.mark.parametrize(

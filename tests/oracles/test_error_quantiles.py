@@ -15,7 +15,8 @@ from scipy.integrate import quad
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan
 from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.families.base import MechanismName, Noise
+from distrust.common.mechanisms.families.base import MechanismName
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.mechanisms.local.sphere import LocalSphere
 from distrust.common.noise.continuous import Rounded
 

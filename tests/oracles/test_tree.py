@@ -169,7 +169,7 @@ def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str,
 
 
 def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopped() -> None:
-    """It is restored from the true sums of the stored batches and the released prefixes, and draws nothing again."""
+    """It is restored from the sums of the stored batches and the released prefixes, and draws nothing again."""
     statistic = BoundedVector(dimension=3)
     words = MechanismSpec(name="tree", epsilon=1.0, delta=1e-3, batches=20)
     size = {"clients": 5, "min_survivors": 4, "min_honest": 4}
@@ -181,8 +181,8 @@ def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopp
         rows = mechanism.randomize(np.full((survivors, 3), 0.3), stream)
         total = sum_rows(rows, mechanism.modulus)
         counter, released = counter.add(total, survivors, stream)
-        stored.append((mechanism.true_steps(total, survivors), survivors, released.prefix))
-        again = Counter.restored(mechanism, stored)
+        stored.append((total, survivors, released.prefix))
+        again = mechanism.counter().restored(stored)
         assert again.time == counter.time
         assert [(one.level, one.survivors) for one in again.nodes] == [(n.level, n.survivors) for n in counter.nodes]
         for one, node in zip(again.nodes, counter.nodes, strict=True):

@@ -262,6 +262,65 @@ class Modelless(Mechanism):
     def error(self, survivors): ...
 '''
 
+STREAM = '''
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from distrust.common.mechanisms.central.additive import UnsafeIdentity
+
+
+class Running(UnsafeIdentity):
+    """Prefix sums without noise."""
+
+    takes_batches: ClassVar[bool] = True
+
+    name: str
+    batches: Annotated[int, Field(ge=1)]
+
+    @classmethod
+    def plan(cls, spec, cohort):
+        shared = cohort.shared(1000, cohort.room(1000, None))
+        return cls(**shared, name=spec.name, batches=spec.batches)
+
+    @property
+    def stream_length(self):
+        return self.batches
+
+    @property
+    def nodes(self):
+        return 1
+
+    def counter(self):
+        return Total(self, np.zeros(self.dimension))
+
+
+@dataclass(frozen=True)
+class Total:
+    mechanism: Running
+    prefix: np.ndarray
+    batch: np.ndarray | None = None
+
+    def add(self, total, survivors, stream):
+        batch = self.mechanism.estimate(total, survivors, stream)
+        after = Total(self.mechanism, self.prefix + batch, batch)
+        return after, after
+
+    def restored(self, batches):
+        return Total(self.mechanism, batches[-1][2]) if batches else self
+
+
+class Uncounted(UnsafeIdentity):
+    takes_batches: ClassVar[bool] = True
+    name: str
+
+    @property
+    def stream_length(self):
+        return 20
+'''
+
 
 def install(folder: Path, module: str, text: str, entries: dict[str, dict[str, str]], version: str = "1.2.3") -> None:
     """Write `module`.py and the metadata of the distribution `module`-dist; entries: group → name → reference."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from distrust.common.mechanisms import MECHANISMS as KINDS
 from distrust.common.mechanisms import MechanismName
-from distrust.common.messages.cohort import Via
+from distrust.common.wire import Via
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress

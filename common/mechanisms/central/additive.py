@@ -5,7 +5,8 @@ from typing import ClassVar, Literal, Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, needed
+from distrust.common.mechanisms.families.base import MechanismSpec, needed
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import RealGaussian
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, GridMechanism, ServerNoise
 from distrust.common.mechanisms.families.laplace import LaplaceLike, RealLaplace, laplace_precision, little_rounding

@@ -14,15 +14,8 @@ from typing_extensions import override
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    DELTA_RULE,
-    CohortParams,
-    MechanismSpec,
-    Need,
-    needed,
-    needed_delta,
-    require,
-)
+from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian_sums import (
@@ -105,6 +98,10 @@ class Tree(GaussianLike):
     @property
     def nodes(self) -> int:
         return self.depth
+
+    @override
+    def counter(self) -> "Counter":
+        return Counter(self)
 
     @property
     def depth(self) -> int:
@@ -320,17 +317,17 @@ class Counter:
         released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
 
-    @classmethod
-    def restored(cls, mechanism: Tree, batches: Sequence[tuple[Steps, int, NDArray[np.float64]]]) -> Self:
-        """Return the state after `batches`, from what a server stores: nothing is drawn again.
+    def restored(self, batches: Sequence[tuple[NDArray[np.uint64], int, NDArray[np.float64]]]) -> Self:
+        """Return the state after all `batches`, of the empty state, from what a server stores. It draws nothing again.
 
-        batches  for each, its decoded sum without noise, its survivors, and the estimate of the prefix sum that was
-                 released with it. The node that batch m completes is its prefix less the prefix before that node.
+        batches  for each, its sum modulo m, its survivors, and the prefix that was released with it. The node that
+                 batch m completes is its prefix less the prefix before that node.
         """
+        mechanism = self.mechanism
         trues: list[Steps] = [np.zeros(mechanism.dimension, dtype=np.int64)]
         counts, noisy = [0], [np.zeros(mechanism.dimension, dtype=np.int64)]
-        for true, survivors, released in batches:
-            trues.append(trues[-1] + true)
+        for total, survivors, released in batches:
+            trues.append(trues[-1] + mechanism.true_steps(total, survivors))
             counts.append(counts[-1] + survivors)
             steps = (released - counts[-1] * mechanism.low) / mechanism.step
             noisy.append(np.rint(steps).astype(np.int64))
@@ -340,7 +337,7 @@ class Counter:
                 start, end = end, end + (1 << level)
                 survivors = counts[end] - counts[start]
                 nodes.append(Node(level, survivors, trues[end] - trues[start], noisy[end] - noisy[start]))
-        return cls(mechanism, len(batches), tuple(nodes))
+        return type(self)(mechanism, len(batches), tuple(nodes))
 
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
         """Return the sum of nodes in data units."""

@@ -19,7 +19,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -27,8 +26,8 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import LIMIT
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
@@ -56,7 +55,7 @@ from distrust.common.privacy.profile import (
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
-from distrust.common.wire import Norm
+from distrust.common.wire import Norm, Via
 
 PAPER_SCALE = 10.0
 """The scale s of the paper's experiments, taken when a run file states none."""
@@ -248,6 +247,7 @@ class DistributedSkellam(GridMechanism):
     vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
     takes_delta: ClassVar[Need | None] = "optional"
     takes_scale: ClassVar[bool] = True
+    searched: ClassVar[frozenset[str]] = frozenset({"variance"})
 
     name: Literal["distributed-skellam"] = "distributed-skellam"
     epsilon: float

@@ -7,26 +7,23 @@ or adds them modulo m.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
-from distrust.common.messages.cohort import Via
+from distrust.common.mechanisms.families.cohort import CohortParams, Noise
+from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Model, RenyiCurve, no_guarantee
 from distrust.common.privacy.profile import Privacy
-from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.randomness import Stream
-from distrust.common.wire import Message, Norm
+from distrust.common.wire import Message, Norm, Via
 
 EPSILONS = (1e-4, 50.0)
 """Smallest and largest accepted ε, in nats.
@@ -45,6 +42,10 @@ def _complaint(candidate: object) -> str | None:
     missing = subclass_of(Mechanism, candidate)
     if missing is None and getattr(candidate, "model", None) not in get_args(Model):
         return f"it needs `model`, one of {', '.join(get_args(Model))}"
+    if missing is None and getattr(candidate, "takes_batches", False):
+        members = ("stream_length", "nodes", "counter")
+        lacking = [name for name in members if getattr(candidate, name, None) is getattr(Mechanism, name)]
+        return f"it counts a stream, so it needs {', '.join(lacking)} of its own" if lacking else None
     return missing
 
 
@@ -54,9 +55,6 @@ MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", 
 MechanismName = Annotated[str, MECHANISMS]
 Need = Literal["needed", "optional"]
 """`needed`: a spec must state a δ. `optional`: it may."""
-
-Noise = Literal["grid", "continuous"]
-"""Discrete noise on the grid, which is exact; or continuous noise in floating point, which is unsafe."""
 
 
 class MechanismSpec(Message):
@@ -114,89 +112,36 @@ def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa
         raise ValueError(f"{field} = {value!r}: {allowed}")
 
 
-class Quantiles(Protocol):
-    """A law of noise that a modulus leaves room for: any law with quantiles."""
+class StreamRelease(Protocol):
+    """What is released of a stream after one more batch, in data units, each of shape (dimension,).
 
-    def quantile(self, p: float) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CohortParams:
-    """A cohort's facts that are fixed before a mechanism is calibrated to it.
-
-    clients               n.
-    min_honest            t: honest survivors, whose noise the guarantee counts on. A paper's n stands for the clients
-                          that carry the noise, so that its formulas for privacy and rounding take t; the room in Z_m is
-                          made for all n.
-    dimension, low, high  D coordinates in [low, high].
-    norm                  of the ball around the middle that bounds a vector; "linf" is the box.
-    overflow_probability  p': bound on the probability that a sum wraps around.
-    reach                 (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
-    blocks                equal parts of a vector, of which a client fills at most one; the others are zero.
-    assigned              whether the shuffler assigns the actions, and opens what was played of each.
-    printed               for `paper`: what the noise that a source prints for a contextual vector depends on. None: the
-                          mechanism's own constants.
+    batch   the estimate of the batch's own sum.
+    prefix  the estimate of the sum of all batches so far.
     """
 
-    clients: int
-    min_honest: int
-    dimension: int
-    low: float
-    high: float
-    overflow_probability: float
-    calibration: Calibration
-    intermediary: Via
-    norm: Norm = "linf"
-    assigned: bool = False
-    reach: Fraction = WHOLE
-    blocks: int = 1
-    printed: PrintedNoise | None = None
+    @property
+    def batch(self) -> NDArray[np.float64]: ...
 
     @property
-    def apart(self) -> float | None:
-        """Return what CTX charges for each of the two parts of a contextual vector, in units of Δ₂; None for others."""
-        return None if self.printed is None else self.printed.share(2 * max(1.0, self.printed.factor))
+    def prefix(self) -> NDArray[np.float64]: ...
 
-    def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> dict[str, Any]:
-        """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.
 
-        full_ball  the guarantee takes the statistic to fill its ball, whatever `reach` is.
-        """
-        if modulus >= 2**62:
-            raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
-        return {
-            "calibration": self.calibration,
-            "via": self.intermediary,
-            "clients": self.clients,
-            "floor": self.min_honest,
-            "dimension": self.dimension,
-            "low": self.low,
-            "high": self.high,
-            "norm": self.norm,
-            "precision": precision,
-            "modulus": modulus,
-            "wrap": self.overflow_probability,
-            "moved": None if full_ball or self.reach == WHOLE else steps_moved(precision, self.reach),
-        }
-
-    def grid(self, precision: int, *, rounded: bool = True) -> Grid:
-        """Return what one client can move on a grid of `precision` steps between low and high."""
-        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm, rounded=rounded)
+class StreamCounter(Protocol):
+    """The state of a stream after some batches. The server keeps a new state once its release is committed."""
 
     @property
-    def log_overflow(self) -> float:
-        """Return ln(2/p') for one coordinate, by the union bound."""
-        return math.log(2 * self.dimension / self.overflow_probability)
+    def mechanism(self) -> "Mechanism": ...
 
-    def room(self, precision: int, law: Quantiles | None, noise: Noise = "grid", least: float = 0.0) -> int:
-        """Return the modulus m = ng + 2τ + 1.
+    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
+        """Return the state after one more batch, and what is released of it. Arguments and errors as of `estimate`."""
+        ...
 
-        law    of the total noise in one coordinate, in grid steps; τ is its quantile at p'/D. None: no noise.
-        least  smallest τ.
+    def restored(self, batches: Sequence[tuple[NDArray[np.uint64], int, NDArray[np.float64]]]) -> Self:
+        """Return the state after all `batches`, of the empty state. It draws nothing again.
+
+        batches  for each, its sum modulo m, its survivors, and the prefix that was released with it.
         """
-        tail = 0.0 if law is None else law.quantile(max(self.overflow_probability / self.dimension, 1e-18))
-        apart = self.clients if noise == "continuous" else 0  # it is rounded afterwards, by less than a step a client
-        return self.clients * precision + 2 * (math.ceil(max(tail, least)) + apart) + 1
+        ...
 
 
 class Mechanism(Message):
@@ -230,7 +175,11 @@ class Mechanism(Message):
     """True if a run file may ask for continuous noise."""
 
     takes_batches: ClassVar[bool] = False
-    """True if it counts a stream, whose length the run file gives. Its guarantee is then for one batch a client."""
+    """True if it counts a stream, whose length the run file gives. Its guarantee is then for one batch a client.
+
+    A policy that asks for prefix sums gets them from its `counter`. Such a class states `stream_length`, `nodes` and
+    `counter` itself.
+    """
 
     parts: ClassVar[bool] = False
     """True if disjoint parts of a batch are as safe as the whole, as with noise in every message or opened sum."""
@@ -243,6 +192,15 @@ class Mechanism(Message):
 
     letters: ClassVar[Mapping[str, str]] = {}
     """Its own fields, each with the letter or the words that its theorem or page has for it."""
+
+    searched: ClassVar[frozenset[str]] = frozenset()
+    """Its own fields that a search in floating point ends with: a client accepts the next number of the search's grid.
+
+    Other processors may end a grid step apart. A client refuses any other difference from its own plan.
+    """
+
+    worst_on_diagonal: ClassVar[bool] = False
+    """True if its noise hides a move along the diagonal of an ℓ₂ ball worst, as noise that pays by ℓ₁ does."""
 
     has_room: ClassVar[bool] = True
     """True if `modulus` leaves room τ for noise on both sides of the sums."""
@@ -292,6 +250,10 @@ class Mechanism(Message):
         """Return the most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
         return 1
 
+    def counter(self) -> StreamCounter:
+        """Return the empty state of its stream. Raises BadParameter unless it `takes_batches`."""
+        raise BadParameter("mechanism.name", self.name, "counts no stream")
+
     @property
     def silent_ones(self) -> int:
         """Return how many ones a message adds to its sum whatever the data: 0 unless messages are padded."""
@@ -316,6 +278,31 @@ class Mechanism(Message):
     def width(self) -> int | None:
         """Return the bits under a label for a mechanism of labelled bits, else None."""
         return None
+
+    def client_law(self) -> Law | None:
+        """Return the law of one client's noise in one coordinate, in grid steps; None: it adds none, or no such law."""
+        return None
+
+    def server_law(self) -> Law | None:
+        """Return the law of what the analyzer adds to a coordinate of the sum, in grid steps; None: it adds none."""
+        return None
+
+    def message_law(self, *, high: bool) -> Pmf | None:
+        """Return the law of one client's number in a coordinate, before it is reduced modulo m, masked or sealed.
+
+        high  whether the value is the largest of the data's range; else it is the smallest.
+        None  where the class has no law on the integers for it, or one that is too long to store.
+        """
+        del high
+        return None
+
+    def replicated(self, replicas: int) -> Self:
+        """Return the mechanism for `replicas` vectors side by side, in a box; each coordinate keeps the noise it has.
+
+        Its guarantee, for all coordinates that move at once, is another one. Not for a `joint` mechanism.
+        """
+        wrap = min(self.wrap * replicas, 0.5)
+        return self.model_copy(update={"dimension": self.dimension * replicas, "norm": "linf", "wrap": wrap})
 
     @abstractmethod
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:

@@ -13,7 +13,6 @@ from distrust.common.errors import BadParameter, told_apart
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -22,6 +21,7 @@ from distrust.common.mechanisms.families.base import (
     needed_delta,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
@@ -44,6 +44,8 @@ from distrust.common.privacy.sensitivity import grid_for
 
 class GaussianLike(GridMechanism):
     """A mechanism with noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
+
+    searched: ClassVar[frozenset[str]] = frozenset({"variance"})
 
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
     delta: float | None = None

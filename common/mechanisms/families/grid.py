@@ -15,7 +15,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.families.base import Mechanism, Noise, require
+from distrust.common.mechanisms.families.base import Mechanism, require
+from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.privacy.sensitivity import Grid
@@ -92,16 +93,8 @@ class GridMechanism(Mechanism):
             raise BadParameter("colluders", colluders, "must be at least 0")
         return (self.floor if survivors is None else survivors) - colluders
 
-    def client_law(self) -> Law | None:
-        """Return the law of one client's noise in one coordinate, in grid steps; None: clients add none."""
-        return None
-
+    @override
     def message_law(self, *, high: bool) -> Pmf | None:
-        """Return the law of one client's number in a coordinate, before it is reduced modulo m, masked or sealed.
-
-        high  whether the value is the largest of the data's range; else it is the smallest.
-        None  where the class has no law on the integers for it, or one that is too long to store.
-        """
         # A class with a way of its own to make messages states their law itself.
         makers = (getattr(type(self), name) for name in ("randomize", "client_randomness", "randomize_with"))
         if any(maker.__module__ != __name__ for maker in makers):
@@ -112,10 +105,6 @@ class GridMechanism(Mechanism):
         except BadParameter:  # longer than any that is stored
             return None
         return Pmf(pmf.first + place, pmf.logs, pmf.lost)
-
-    def server_law(self) -> Law | None:
-        """Return the law of what the analyzer adds to a coordinate of the sum, in grid steps; None: it adds none."""
-        return None
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         # Everything is drawn before the values are looked at, so that the time that it takes tells nothing of them.

@@ -9,14 +9,8 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Laplace
 from distrust.common.noise.law import Law
@@ -41,6 +35,8 @@ class LaplaceLike(GridMechanism):
     scaled_by: ClassVar[str] = "epsilon"
     """The field that the scale of a client's noise follows from."""
 
+    worst_on_diagonal: ClassVar[bool] = True
+
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
 
     @model_validator(mode="after")
@@ -54,6 +50,12 @@ class LaplaceLike(GridMechanism):
     def scale(self) -> float:
         """Return the scale of the discrete Laplace law, in grid steps."""
         return laplace_scale(self.epsilon, self.precision, self.dimension, self.norm)
+
+    @override
+    def replicated(self, replicas: int) -> Self:
+        wide = super().replicated(replicas)
+        kept = getattr(wide, self.scaled_by) * wide.scale / self.scale  # the scale follows from ε and the dimension
+        return wide.model_copy(update={self.scaled_by: kept})
 
     def scaled(self, law: Spread, terms: float) -> ScaledErrorLaw:
         """Return the law of the error for noise `law`, in grid steps, made of `terms` Laplace variables.

@@ -7,17 +7,18 @@ from typing import ClassVar, Literal, Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, needed
+from distrust.common.mechanisms.families.base import MechanismSpec, needed
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import RealGaussian
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, ClientNoise
 from distrust.common.mechanisms.families.laplace import LaplaceLike, RealLaplace, laplace_precision, little_rounding
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.guarantee import OWN_DEVICE, Model
 from distrust.common.privacy.profile import Privacy
 from distrust.common.privacy.sensitivity import drawn_scale, l1, laplace_scale
+from distrust.common.wire import Via
 
 
 class LocalLaplaceDiscrete(LaplaceLike):

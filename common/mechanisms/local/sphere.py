@@ -17,22 +17,15 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness, fractions
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import MOST, worst_quantile
 from distrust.common.noise.law import Pmf, check_probability
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
-from distrust.common.wire import Norm
+from distrust.common.wire import Norm, Via
 
 WORD = 2**64
 

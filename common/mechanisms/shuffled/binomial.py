@@ -22,7 +22,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -30,8 +29,8 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.composition import LONGEST, compose_exactly
@@ -41,7 +40,7 @@ from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotec
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
-from distrust.common.wire import Norm
+from distrust.common.wire import Norm, Via
 
 FAIR = 0.5
 LONG = 1e7
@@ -254,6 +253,7 @@ class ShuffledBinomial(GridMechanism):
     model: ClassVar[Model] = "shuffle"
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
     takes_delta: ClassVar[Need | None] = "needed"
+    searched: ClassVar[frozenset[str]] = frozenset({"chance"})
     letters: ClassVar[Mapping[str, str]] = {"coins": "b", "chance": "p"}
     has_room: ClassVar[bool] = False
 

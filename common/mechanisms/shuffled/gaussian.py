@@ -12,17 +12,9 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    DELTA_RULE,
-    CohortParams,
-    MechanismSpec,
-    Need,
-    needed,
-    needed_delta,
-    require,
-)
+from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.amplification.blanket import (
     FINEST,
@@ -43,6 +35,7 @@ from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import least_on_grid, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
+from distrust.common.wire import Via
 
 GUESS = 1.03  # relative accuracy of the search for where to begin
 LEAST_EPSILON = 1e-9  # nats: no smaller ε is searched for

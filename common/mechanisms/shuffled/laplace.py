@@ -16,7 +16,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    CohortParams,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -25,8 +24,8 @@ from distrust.common.mechanisms.families.base import (
     needed_delta,
     require,
 )
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification.blanket import FINEST, blanket_epsilon, hides_pairs, over_pairs
 from distrust.common.privacy.amplification.clones import (
@@ -41,6 +40,7 @@ from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, Guarantee, Mo
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import greatest_on_grid, snap_down
 from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
+from distrust.common.wire import Via
 
 MOST_ALIKE = 100_000
 """The most messages that the blanket is computed for, because it takes long. More messages only hide more."""
@@ -153,6 +153,7 @@ class ShuffledLaplace(LaplaceLike):
     parts: ClassVar[bool] = True
     takes_delta: ClassVar[Need | None] = "needed"
     scaled_by: ClassVar[str] = "local"
+    searched: ClassVar[frozenset[str]] = frozenset({"local"})
     letters: ClassVar[Mapping[str, str]] = {"local": "local epsilon"}
 
     name: Literal["shuffled-laplace"] = "shuffled-laplace"

@@ -18,14 +18,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.mechanisms.families.laplace import little_rounding
 from distrust.common.mechanisms.shuffled.pure_certificate import (
@@ -36,7 +30,6 @@ from distrust.common.mechanisms.shuffled.pure_certificate import (
     pair_epsilon,
     splits,
 )
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import Pmf, Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
 from distrust.common.privacy.guarantee import SAMPLER, Calibration, Model, bits_assumptions
@@ -44,6 +37,7 @@ from distrust.common.privacy.profile import Privacy, no_privacy, of_pure
 from distrust.common.privacy.searches import least_satisfying, snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_loss, laplace_scale
 from distrust.common.randomness import Stream
+from distrust.common.wire import Via
 
 FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.82, 0.79, 0.75, 0.7, 0.6, 0.5)
 """Shares of ε̂ that the noise alone may spend; the rest pays for escapes and truncation."""
@@ -234,6 +228,7 @@ class RelaxedSecaggShuffle(GridMechanism):
     model: ClassVar[Model] = "shuffle"
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
     calibrations: ClassVar[tuple[Calibration, ...]] = ("exact",)
+    searched: ClassVar[frozenset[str]] = frozenset({"scale", "escape"})
     letters: ClassVar[Mapping[str, str]] = {"share": "share", "reach": "W", "length": "d", "escape": "q"}
 
     name: Literal["relaxed-secagg-shuffle"] = "relaxed-secagg-shuffle"

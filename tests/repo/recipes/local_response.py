@@ -10,21 +10,15 @@ from pydantic import model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
-from distrust.common.mechanisms.families.base import (
-    EPSILON_RULE,
-    CohortParams,
-    MechanismSpec,
-    epsilon_allowed,
-    needed,
-    require,
-)
+from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
-from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import worst_quantile
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
+from distrust.common.wire import Via
 
 
 @dataclass(frozen=True, slots=True)

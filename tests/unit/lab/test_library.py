@@ -332,7 +332,7 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
     ("call", "told"),
     [
         (lambda: distrust.audit("x"), "n = None: must be given"),
-        (lambda: distrust.audit("x", n=3), "mechanism = 'x': must be one of identity"),
+        (lambda: distrust.audit("x", n=3), "mechanism = 'x': must be one of 'identity'"),
         (lambda: distrust.compare(n=10, epsilon=1.0, nope=3), "nope = 3: is no argument here; arguments are n"),
         (lambda: distrust.privacy("identity", 10), "arguments = 10: must be given by name, one of mechanism, n"),
         (lambda: distrust.privacy("identity", n="10"), "n = '10': must be a whole number"),

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec
+from distrust.common.mechanisms.families.base import MechanismSpec
+from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.randomness import UnsafeSeededStream
 
