@@ -43,7 +43,7 @@ BAD = [
     (f"{ALL} --epsilon 1 --delta nan", "delta", "nan", r"\[1e-18, 1/2\)"),
     (f"{ALL} --epsilon 1 --contributions 0", "contributions", "0", r"\[1, 10000\]"),
     (f"{ALL} --epsilon 1 --target-delta 2", "target-delta", "2.0", r"\[1e-18, 1/2\)"),
-    ("privacy '' --epsilon 1 --n 10", "mechanism", "''", "one of identity, "),
+    ("privacy '' --epsilon 1 --n 10", "mechanism", "''", "one of 'identity', "),
     (f"{AUDIT} --n 0", "clients", "0", r"\[1, 1000000\]"),
     (f"{AUDIT} --seed -1", "seed", "-1", "at least 0"),
     (f"{AUDIT} --survivors 99", "survivors", "99", r"\[1, clients = 10\]"),
