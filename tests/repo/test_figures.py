@@ -1,4 +1,4 @@
-"""docs/figures.md: its rows are the committed experiments', its pictures were drawn from them and lie side by side."""
+"""Tests that the published rows are the committed experiments', and that the pictures were drawn from them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The tables of docs/figures.md are means over the published rows, line by line."""
+"""Tests that the tables of docs/figures/ are means over the published rows, line by line."""
 
 from collections.abc import Callable, Iterator
 from functools import cache

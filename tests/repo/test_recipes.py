@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: its recipes, followed in a copy of the checkout, in the files and tables that they name."""
+"""Tests that the recipes of CONTRIBUTING.md work, by following them in a copy of the checkout."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Two processors plan the same mechanisms and play the same runs, though their linear algebra differs in last bits.
+"""Tests that two processors plan the same mechanisms and play the same runs.
 
 A process takes its matrix kernels from OpenBLAS, its vector loops from numpy and its elementary functions from glibc,
 each by what the processor can do. Variables in the environment take abilities away; the processor itself is never

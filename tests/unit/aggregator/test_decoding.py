@@ -1,4 +1,4 @@
-"""Shares with errors: what is found is what most of them lie on."""
+"""Tests that a polynomial is decoded from shares with errors, if most shares lie on it."""
 
 import random
 

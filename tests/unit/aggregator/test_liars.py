@@ -1,4 +1,4 @@
-"""One bad client costs one client: the sum is right, the liar is named, the victim never."""
+"""Tests that a lying client loses only its own value: the sum is right, and no honest client is named."""
 
 import random
 from collections.abc import Sequence

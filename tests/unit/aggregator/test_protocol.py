@@ -1,4 +1,4 @@
-"""The five stages together: the exact sum of the survivors, or a named error, never a wrong sum."""
+"""Tests that the five stages give the exact sum of the survivors, or a named error."""
 
 import random
 from collections.abc import Callable

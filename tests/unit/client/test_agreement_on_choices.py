@@ -1,4 +1,4 @@
-"""A server gains nothing by a contextual decision: what the configuration fixes is compared, sizes before any context.
+"""Tests that clients check a contextual decision against the configuration before they look at a context.
 
 A client that failed for some contexts only would disclose, by not answering, which kind it has.
 """

@@ -1,4 +1,4 @@
-"""Fleets against a shuffler that assigns actions: each client plays what it was told and what it agreed to."""
+"""Tests that fleets at a shuffler that assigns actions play the assigned ones, and refuse all others."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Fleets against the real aggregator: the sum it opens is the sum of what the surviving clients put in."""
+"""Tests that the real aggregator opens the sum of what a fleet's surviving clients put in."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Fleets against the real shuffler: every client reports once, or has left; what is released is what they sent."""
+"""Tests that each client of a fleet reports once or leaves, and that the shuffler releases what they sent."""
 
 import asyncio
 import threading

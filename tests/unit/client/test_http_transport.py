@@ -1,4 +1,4 @@
-"""The transport over HTTP uses the paths that the services have."""
+"""Tests that the transport over HTTP uses the paths that the services have."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,3 +1,5 @@
+"""Tests that a run in one process has the pulls, regret, sums and promises that its run file asks for."""
+
 import io
 import re
 from pathlib import Path

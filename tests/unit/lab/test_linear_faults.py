@@ -1,4 +1,4 @@
-"""A design that breaks its promise ends the run, which says why: nothing is played on it."""
+"""Tests that a design that breaks its promise ends the run with the reason, before anything is played."""
 
 import numpy as np
 import pytest

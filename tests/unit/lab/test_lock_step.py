@@ -1,4 +1,4 @@
-"""Repetitions in lock step: the services' draws give the services' results, and a row is its own whatever the group."""
+"""Tests that repetitions in lock step have the services' results, each row as if played alone."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every policy on every mechanism, end to end in one process: it plays, or it is refused and told why."""
+"""Tests that every policy plays on every mechanism in one process, or is refused with a reason."""
 
 import re
 from dataclasses import dataclass, replace

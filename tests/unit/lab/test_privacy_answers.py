@@ -1,4 +1,4 @@
-"""`distrust privacy` by who answered and who colludes, what it says of the question, and its labels."""
+"""Tests that `distrust privacy` takes those who answered and who collude into account, and labels figures."""
 
 from collections.abc import Iterator
 from dataclasses import fields

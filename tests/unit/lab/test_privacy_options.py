@@ -1,4 +1,4 @@
-"""`distrust privacy` for vectors, norms, ranges and kinds of noise: what is shown, labelled and refused."""
+"""Tests what `distrust privacy` shows, labels and refuses for vectors, norms, ranges and kinds of noise."""
 
 import json
 import math

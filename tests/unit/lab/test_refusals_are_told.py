@@ -1,4 +1,4 @@
-"""Why clients refused is in the result and in the error of a run over services, also when none was served."""
+"""Tests that a run over services names clients' refusals in its result and error, also if none was served."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Runs in process that fail: the reason in the result, on stderr and in the exit code, as over services."""
+"""Tests that runs that fail in process give the reason in result, stderr and exit code, as over services."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The light record of a million one-client rounds is the ordinary one, added up."""
+"""Tests that the short record of a million one-client rounds is the sum of the ordinary one."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`distrust inspect` of a stopped stack: its databases are read as they stand, and nothing is written or locked."""
+"""Tests that `distrust inspect` reads the databases of a stopped stack without writing or locking."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`distrust inspect`: what is printed of what the parties say they saw."""
+"""Tests what `distrust inspect` prints of the parties' transcripts."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Assigned actions: each group is analyzed for itself; a batch that does not add up is refused whole."""
+"""Tests that groups of assigned actions are analyzed separately, and that a wrong batch is refused whole."""
 
 import secrets
 from functools import partial

@@ -1,4 +1,4 @@
-"""The server's API as a caller sees it: the real app, intermediaries in memory."""
+"""Tests the server's API as a caller sees it: the real app, intermediaries in memory."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A run with shuffled actions over a shuffler in memory: what it opens, settles, remembers and refuses."""
+"""Tests runs that assign actions, over a shuffler in memory: what they open, settle, keep and refuse."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An estimate is drawn, committed and shown once: what could not be committed was never there."""
+"""Tests that an estimate is drawn, committed and shown once, and is never shown uncommitted."""
 
 import asyncio
 from collections.abc import Callable, Iterator

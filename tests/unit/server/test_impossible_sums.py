@@ -1,4 +1,4 @@
-"""Sums that honest clients do not give are refused and named, and honest extremes are not."""
+"""Tests that sums beyond what honest clients can give are refused and named, and extremes are not."""
 
 import secrets
 from functools import partial

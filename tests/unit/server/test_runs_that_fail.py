@@ -1,4 +1,4 @@
-"""An exception of the server's own code ends the run that met it: named, once, for good; so does measuring nothing."""
+"""Tests that an exception of the server's code, or a run without a measurement, ends that run by name."""
 
 import re
 from collections.abc import Callable

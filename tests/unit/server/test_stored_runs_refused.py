@@ -1,4 +1,4 @@
-"""A stored run that this version of the code refuses is listed as failed, with the reason; others go on."""
+"""Tests that a stored run that this code refuses is listed as failed, and that others go on."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A run whose noise comes from a seed promises nothing, wherever a guarantee is shown."""
+"""Tests that a run whose noise comes from a seed promises nothing, wherever a guarantee is shown."""
 
 from distrust.common.privacy.guarantee import Guarantee
 from tests.support.in_memory_intermediaries import InMemoryClients

@@ -1,4 +1,4 @@
-"""The shuffler assigns actions: one play a slot, constant, to its first asker only; records go back by action."""
+"""Tests that the shuffler assigns one constant action a slot, to its first asker, and groups records by action."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Permutations are uniform, keep what they permute, and never depend on the order that came in."""
+"""Tests that permutations are uniform, keep their items, and do not depend on the order of arrival."""
 
 from collections import Counter
 from itertools import permutations

@@ -1,4 +1,4 @@
-"""A slot with an action belongs to the first client that asked: a second ticket for it opens nothing."""
+"""Tests that a slot with an action belongs to its first client, and that a second ticket is refused."""
 
 from collections.abc import Iterator
 from itertools import product

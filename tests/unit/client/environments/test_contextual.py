@@ -1,4 +1,4 @@
-"""The drawn worlds of contextual bandits follow their laws, and clients experience what the rule says.
+"""Tests that the drawn worlds of contextual bandits follow their laws, and that clients follow the rule.
 
 Distribution functions are compared by the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant, averages by
 Hoeffding's: both are exact, and one comparison has a false alarm rate of 1e-9. There are about 40.

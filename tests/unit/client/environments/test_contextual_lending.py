@@ -1,4 +1,4 @@
-"""Prices of car loans, from small files of the data set's format, whose customers follow a known logit model."""
+"""Tests that car loan prices are learned from files of customers who follow a known logit model."""
 
 import math
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rows of MSLR as contexts: the table, its loader, what clients meet, and a run that names the shortened ones."""
+"""Tests that rows of MSLR become contexts: the table, its loader, the clients, and the result's warnings."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole files of LETOR rows: read in blocks of numbers, and bad lines named as if they were read one by one."""
+"""Tests that LETOR files read in blocks give the rows, and name the bad lines, of reading line by line."""
 
 from pathlib import Path
 

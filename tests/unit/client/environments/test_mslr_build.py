@@ -1,4 +1,4 @@
-"""The tables behind `mslr` can be rebuilt, and the shipped ones hold what their README says."""
+"""Tests that the tables of `mslr` can be built again, and that the shipped ones hold what their README states."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""k and t from n and the rates."""
+"""Tests that k and t follow from n and the rates."""
 
 import itertools
 from math import comb

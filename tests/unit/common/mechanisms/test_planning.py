@@ -1,4 +1,4 @@
-"""Run files that are refused at once, by field, value and what is allowed; vectors; and the grids."""
+"""Tests that bad run files are refused by field and value, and that plans fit their vectors and grids."""
 
 import math
 from typing import Any

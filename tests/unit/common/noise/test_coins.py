@@ -1,4 +1,4 @@
-"""The worst case of a sum of coins: never passed by any chances, reached by equal ones, each step of the proof seen."""
+"""Tests the worst case of a sum of coins: no chances exceed it, equal ones reach it, each proof step holds."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Probabilities against 50-digit arithmetic, quantiles against their definition."""
+"""Tests probabilities against 50-digit arithmetic, and quantiles against their definition."""
 
 import math
 from collections.abc import Callable

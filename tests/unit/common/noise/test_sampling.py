@@ -1,4 +1,4 @@
-"""Samplers against exact laws. Chi-square tests reject a true law once in 10⁷ runs; the seeds are fixed."""
+"""Tests the samplers against exact laws. The seeds are fixed; a true law is rejected once in 10⁷ runs."""
 
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Edges of the ranges: what is asked for is kept, two figures of one release agree, coarse grids do not crash."""
+"""Tests the edges of the ranges: bounds hold, two figures of one release agree, coarse grids are accepted."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A client of several batches of a tree: what all nodes show of it together, in the ledger and at its own side."""
+"""Tests what all nodes of a tree show of a client in several batches: in the ledger, and to the client."""
 
 import math
 from itertools import combinations

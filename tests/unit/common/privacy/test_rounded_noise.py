@@ -1,4 +1,4 @@
-"""Continuous noise of clients is rounded without bias, and counted; what a ball costs on a grid, and off it."""
+"""Tests that clients' continuous noise is rounded without bias, and that balls are costed on and off grids."""
 
 import math
 from functools import reduce

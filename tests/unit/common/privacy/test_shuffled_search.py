@@ -1,4 +1,4 @@
-"""Searches of the shuffle family: they end for all legal cohorts, keep the promise asked for, and are tight."""
+"""Tests that searches of the shuffle family end for all legal cohorts, keep the promise, and are tight."""
 
 import itertools
 import math

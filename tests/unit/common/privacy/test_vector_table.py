@@ -1,4 +1,4 @@
-"""The table: every mechanism, every norm, 1, 3 and 20 coordinates. What is served keeps its word; the rest says why."""
+"""Tests every mechanism at every norm and 1, 3 and 20 coordinates: it keeps its promise, or is refused."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""A call is repeated until it is answered, waits when it is told to, and raises the error that the service meant."""
+"""Tests that a call is repeated until it is answered, waits if told to, and raises the service's error."""
 
 import asyncio
 import time

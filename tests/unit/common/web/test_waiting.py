@@ -1,4 +1,4 @@
-"""A long poll ends when something changes, when its time is over, or when the service stops; never a second later."""
+"""Tests that a long poll ends at once when something changes, its time is over, or the service stops."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Figures show the rows that they are given, and say what they leave out."""
+"""Tests that figures show the rows that they are given, and state what they leave out."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The experiments that come with the package are the papers': horizons, sizes, repetitions."""
+"""Tests that the shipped experiments have the papers' horizons, sizes and repetitions."""
 
 import math
 from functools import cache

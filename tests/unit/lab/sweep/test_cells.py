@@ -1,3 +1,5 @@
+"""Tests that a cell's row follows from the experiment, and that a failed cell states its reason."""
+
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The digest of the code is of what plays, and of nothing else."""
+"""Tests that the digest of the code covers the files that play, and no other."""
 
 import cProfile
 import sys

@@ -1,4 +1,4 @@
-"""Sweeps in this process alone: `jobs=1`. Processes, kills and Dask are in tests/system."""
+"""Tests sweeps in one process, `jobs=1`. Processes, kills and Dask are in tests/system."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""FREE's batches and the horizon: as printed for `paper`, made to fit for `exact`; its widths with a β of one's own."""
+"""Tests FREE's batches, horizon and widths: as printed for `paper`, mended for `exact`."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Designs keep g(π) ≤ 2m on few actions, whatever the actions are."""
+"""Tests that designs keep g(π) ≤ 2m on few actions, whatever the actions are."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""LDP-UCB and LDP-GLOC against their printed formulas, with one parameter and with one an arm, in R^{dK}."""
+"""Tests LDP-UCB and LDP-GLOC against their printed formulas, with one parameter and with one an arm."""
 
 import math
 

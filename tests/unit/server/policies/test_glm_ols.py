@@ -1,4 +1,4 @@
-"""LDP-OLS against its definition, its shift against the noise, and its regret in simulated worlds."""
+"""Tests LDP-OLS against its definition, its shift against the noise, and its regret in simulated worlds."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Widths of the linear policies: exact ones hold at their level, the papers' are what the papers print.
+"""Tests that exact widths of the linear policies hold at their level, and that `paper` ones are as printed.
 
 Failure rates are tested against the exact binomial law: were the true rate the stated one, more failures than the limit
 would come once in 10⁶ times, for all actions of a case together. A third of each width must fail that test.

@@ -1,4 +1,4 @@
-"""The probability of a wrapped sum that a policy asks for follows from the run's configuration."""
+"""Tests that the probability of a wrapped sum follows from the run's configuration."""
 
 from typing import Any
 

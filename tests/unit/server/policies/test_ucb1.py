@@ -1,4 +1,4 @@
-"""UCB1 against a plain reading of its paper."""
+"""Tests UCB1 against a direct computation from its paper."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Widths of every policy are positive and finite until the run ends, at every number that a run file may give."""
+"""Tests that widths of every policy are positive and finite to the end, at all legal numbers."""
 
 import math
 
