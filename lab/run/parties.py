@@ -268,7 +268,7 @@ class StoredParties:
 
     @cached_property
     def _key(self) -> "SealKey":
-        """The server's key, or None where its file may not be read: the records then show as refused, and all else."""
+        """Return the server's key, or None where its file may not be read. Then records show as refused."""
         from distrust.server.keys import read_keys  # noqa: PLC0415
 
         try:

@@ -27,7 +27,7 @@ def table(name: str) -> dict[tuple[str, str], list[Row]]:
 
 
 def regret(name: str, panel: str, *series: str) -> str:
-    """`1,234`, or `1,234 / 987` of two series."""
+    """Return `1,234`, or `1,234 / 987` of two series."""
     return " / ".join(f"{np.mean([row.regret for row in table(name)[panel, one]]):,.0f}" for one in series)
 
 
@@ -66,7 +66,7 @@ def mab_returning() -> Iterator[str]:
 
 
 def cell(name: str, panel: str, series: str) -> str:
-    """`1,234 (5.6)`: regret, and the bits of one report."""
+    """Return `1,234 (5.6)`: regret, and the bits of one report."""
     bits = np.mean([row.payload_bits for row in table(name)[panel, series]])
     return f"{regret(name, panel, series)} ({bits:,.0f})"
 
@@ -100,7 +100,7 @@ def dlb_table_1() -> Iterator[str]:
 
 
 def dlb_regret(name: str, horizons: tuple[int, ...]) -> Iterator[str]:
-    """Lines of regrets over T, with their exponent."""
+    """Yield lines of regrets over T, with their exponent."""
     for series in dict.fromkeys(series for _, series in table(name)):
         means = [np.mean([row.regret for row in table(name)[f"T = {horizon}", series]]) for horizon in horizons]
         slope = exponent(np.array(horizons, dtype=np.float64), np.array(means))
@@ -116,7 +116,7 @@ def dlb_table_2_regret() -> Iterator[str]:
 
 
 def power(value: float) -> str:
-    """`1.2·10⁴`."""
+    """Return `1.2·10⁴` for 12,000."""
     ten = floor(log10(value))
     return f"{value / 10**ten:.1f}·10{str(ten).translate(DIGITS)}"
 
@@ -137,7 +137,7 @@ def free_3() -> Iterator[str]:
 
 
 def by_series(name: str) -> Iterator[str]:
-    """Lines of regrets, a series each, panel by panel."""
+    """Yield a line of regrets for each series, panel by panel."""
     panels = list(dict.fromkeys(panel for panel, _ in table(name)))
     for series in dict.fromkeys(series for _, series in table(name)):
         yield line(series, *(regret(name, panel, series) for panel in panels))

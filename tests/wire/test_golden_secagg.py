@@ -170,7 +170,7 @@ def test_derived_keys() -> None:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    """Four clients with known seeds, keys and polynomials; slot 3 is lost before it sends its vector."""
+    """Return four clients with known seeds, keys and polynomials. Slot 3 is lost before it sends its vector."""
     counter = itertools.count()
 
     def draw() -> bytes:

@@ -48,7 +48,7 @@ def _sum(batch: Batch, round_: Round) -> int:
 
 
 def _expected(world: World, round_: Round, arm: int, dropout: float) -> tuple[int, int]:
-    """(sum mod m, survivors) as the in-process driver computes them from the same seeds."""
+    """Return (sum mod m, survivors) as the in-process driver computes them from the same seeds."""
     cohort = round_.assignments[arm].cohort
     names = (cohort.run, cohort.cohort)
     rewards = world.environment.rewards(arm, cohort.clients, UnsafeSeededStream(world.seed, *names, "rewards"))

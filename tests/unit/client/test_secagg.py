@@ -132,7 +132,7 @@ def test_polynomials_and_channel_keys_are_forgotten_once_confirmed(stage: Simula
 
 
 def reachable(root: object) -> Iterator[bytes]:
-    """Every bytes object that can be reached from `root` without passing through modules or classes."""
+    """Yield every bytes object that can be reached from `root` without passing through modules or classes."""
     seen, todo = {id(root)}, [root]
     while todo:
         for other in gc.get_referents(todo.pop()):
@@ -218,7 +218,7 @@ def test_survivors_must_keep_the_clients_own_floor_whatever_the_cohort_says() ->
 
 @pytest.fixture(scope="module")
 def ring() -> Simulation:
-    """A hundred clients on a ring: k = 38, t = 20, w = 9."""
+    """Return a hundred clients on a ring: k = 38, t = 20, w = 9."""
     return sharing(100)
 
 

@@ -23,7 +23,7 @@ def run_file() -> RunFile:
 
 
 def everything_alike(flat: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """No design: too many actions."""
+    """Return equal weights for all actions. That is no design: too many actions have weight."""
     del weights
     return np.full(len(flat), 1 / len(flat))
 

@@ -39,7 +39,7 @@ def run_file(
     policy: str = "linucb",
     more: str = "",
 ) -> RunFile:
-    """A run of a policy; 203 leaves pulls over that no batch of 20 takes."""
+    """Return a run of a policy. The horizon 203 leaves pulls that no batch of 20 takes."""
     return parse(
         f"""
         run = "together.{repetition}"

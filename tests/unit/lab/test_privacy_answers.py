@@ -107,7 +107,7 @@ BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
 
 @pytest.fixture
 def coarse_losses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Losses on a grid of 2^14 cells instead of 2^20, for a test that looks at δ only. Nothing of it stays cached."""
+    """Compute losses on a grid of 2^14 cells instead of 2^20, for a test of δ only. Nothing of it stays cached."""
     composition.compose.cache_clear()
     monkeypatch.setattr(composition, "MOST_CELLS", 1 << 14)
     yield

@@ -19,7 +19,7 @@ WANTED = Wanted("first", 1, None, 3)
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """A folder whose server was stopped before its first run."""
+    """Return a folder whose server was stopped before its first run."""
     open_database(f"sqlite:///{tmp_path}/server.sqlite3").close()
     return tmp_path
 

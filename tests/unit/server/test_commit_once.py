@@ -18,7 +18,7 @@ CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregato
 
 
 async def played(harness: ServerHarness, **changes: Any) -> list[tuple[Cohort, BatchAnswer]]:
-    """A run whose first round has been played, with the batches, of which the server knows nothing yet."""
+    """Play a run's first round. Return its cohorts with their batches, which the server has not collected yet."""
     harness.service.create(config(mechanism=CENTRAL, unsafe=None, **changes))
     round_ = harness.service.round_view("demo").round
     assert round_ is not None
@@ -33,7 +33,7 @@ def away(*_: object) -> Any:
 
 
 def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store], Any]:
-    """A commit whose confirmation is lost."""
+    """Return `writing` with a commit whose confirmation is lost."""
 
     @contextmanager
     def patched(store: Store) -> Iterator[Writing]:

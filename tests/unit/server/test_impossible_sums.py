@@ -46,7 +46,7 @@ BY_ACTION = plan(
 
 
 def opened(mechanism: AnyMechanism, summed: NDArray[np.uint64]) -> float:
-    """The estimate of a masked sum, in data units."""
+    """Return the estimate of a masked sum, in data units."""
     of = demo_cohort(
         Masking(modulus=mechanism.modulus, dimension=1, neighbours=N - 1, threshold=10), KEYS.public.ticket
     )

@@ -33,7 +33,7 @@ def cohort(shuffler: AssigningShuffler) -> Cohort:
 
 
 def stolen(cohort: Cohort, *slots: int) -> ActionRequest:
-    """The tickets are good: their signer asks. The claims are its own."""
+    """Ask with good tickets, which their signer makes, and with claims of the thief's own."""
     claims = b"".join(claim(cohort, slot, THIEF) for slot in slots)
     return server.asking(cohort, slots).model_copy(update={"claims": claims})
 

@@ -37,7 +37,7 @@ DRAWS = 200_000
 
 
 def _slack(count: int) -> float:
-    """Both inequalities: P(deviation > slack) ≤ 2 exp(-2 n slack²) = 1e-9, for values in [0, 1]."""
+    """Return s with P(deviation > s) ≤ 2 exp(-2 n s²) = 1e-9 by both inequalities, for values in [0, 1]."""
     return math.sqrt(math.log(2 / 1e-9) / (2 * count))
 
 
@@ -62,7 +62,10 @@ def _furthest(sample: Floats, law: Floats, points: Floats) -> float:
 
 
 def _entry_law(points: Floats, size: int) -> Floats:
-    """P(entry ≤ points) of a uniform point of the sphere of R^size: (1 + entry)/2 is Beta((size-1)/2, (size-1)/2)."""
+    """Return P(entry ≤ points) of a uniform point of the sphere of R^size.
+
+    (1 + entry)/2 is Beta((size-1)/2, (size-1)/2).
+    """
     shape = (size - 1) / 2
     return np.asarray(stats.beta.cdf((1 + points) / 2, shape, shape))
 

@@ -28,7 +28,7 @@ RATES = [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.05, 0.05), (0.1, 0.1), (0.2, 0.1
 
 
 def above(total: int, marked: int, drawn: int, x: int) -> float:
-    """P(X ≥ x) for the marked among `drawn` of `total`, from integers."""
+    """Return P(X ≥ x) for the marked among `drawn` of `total`, from integers."""
     rest, x = total - marked, max(x, 0, drawn - total + marked)
     term = comb(marked, x) * comb(rest, drawn - x) if x <= min(drawn, marked) else 0
     ways = 0

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 def length(norm: str, dimension: int) -> float:
-    """In ℓ₁, between two vectors of the ball of radius 1."""
+    """Return the largest ℓ₁ distance of two vectors of the ball of radius 1."""
     return 2 * {"l1": 1, "l2": math.sqrt(dimension), "linf": dimension}[norm]
 
 
@@ -38,13 +38,13 @@ def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "
 
 
 def message(law: Gaussian | Laplace, value: float) -> Floats:
-    """Masses of ⌊value + draw + U⌋ at -REACH … REACH: it is at most k if U < k + 1 - value - draw."""
+    """Return the masses of ⌊value + draw + U⌋ at -REACH … REACH. It is at most k if U < k + 1 - value - draw."""
     sums = integral(law, np.arange(-REACH - 1.0, REACH + 2) - value)
     return np.asarray(np.diff(sums, 2), dtype=np.float64)
 
 
 def integral(law: Gaussian | Laplace, x: Floats) -> Floats:
-    """Of the distribution function, from far below."""
+    """Return the integral of the distribution function, from far below up to x."""
     if isinstance(law, Laplace):
         return np.maximum(x, 0) + law.scale / 2 * np.exp(-np.abs(x) / law.scale)
     z = x / law.std

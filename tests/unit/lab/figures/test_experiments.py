@@ -25,7 +25,7 @@ PURE, RENYI, ADVANCED = "Dist-DP-SE", "Dist-RDP-SE", "Dist-RDP-SE, advanced comp
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
-    """Experiments by name. That each of them can be played is tests/unit/lab/sweep/test_experiment.py's."""
+    """Return the experiments by name. tests/unit/lab/sweep/test_experiment.py tests that each can be played."""
     return {name: read_experiment(name) for name in PAPERS}
 
 
@@ -102,7 +102,7 @@ def returning() -> Experiment:
 
 
 def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) -> RunConfig:
-    """A pair's run with a declared budget, the system's randomness, and batches of 4,096 clients at first."""
+    """Return a pair's run with a declared budget, the system's randomness, and batches of 4,096 clients at first."""
     (overlay,) = (one for one in returning().series if one.label == series)
     plain = returning().table(panel, overlay)
     epsilon = plain["mechanism"]["epsilon"] * more

@@ -20,7 +20,7 @@ def sphere(k: int, d: int, seed: int) -> Vectors:
 
 
 def independent_spread(actions: Vectors, design: ActionDesign) -> float:
-    """g(π) from its definition, with a pseudo-inverse in the original coordinates."""
+    """Return g(π) from its definition, with a pseudo-inverse in the original coordinates."""
     used = actions[list(design.support)]
     inverse = np.linalg.pinv((used.T * design.weights) @ used, rcond=1e-9, hermitian=True)
     return float(max(x @ inverse @ x for x in actions))

@@ -19,7 +19,7 @@ def spec(**words: object) -> LdpOlsSpec:
 
 
 def report(u: Floats, matrix: Floats) -> Floats:
-    """The vector that carries u and a symmetric matrix: the triangle's off-diagonal entries times √2."""
+    """Return the vector that carries u and a symmetric matrix. The triangle's off-diagonal entries are times √2."""
     size = len(u)
     rows, columns = np.triu_indices(size)
     return np.concatenate([u, packed_triangle(matrix) * np.where(rows == columns, 1, math.sqrt(2))])
