@@ -209,7 +209,7 @@ def test_truncated_sums_lie_between_their_bounds(count: int, last: int) -> None:
 
 
 def test_tails_of_shares_fall_by_beta_at_least() -> None:
-    """This is step 2 of the proof, on sums that the truncation changes."""
+    """Tests step 2 of the proof on sums that the truncation changes."""
     for design in (BitDesign(1, 3, 2.0, 9, 19, 1e-2), BitDesign(1, 8, 20.0, 15, 31, 1e-2)):
         law = np.ones(1)
         for _ in range(design.share):

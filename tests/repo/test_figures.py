@@ -53,7 +53,7 @@ def test_composition_was_drawn_from_what_is_computed_now() -> None:
 
 
 def test_a_pdf_is_small_and_has_no_date() -> None:
-    """So that drawing again from the same rows changes no byte."""
+    """Drawing again from the same rows changes no byte, and the repository stays small."""
     for name in (*PUBLISHED, COMPOSITION):
         content = (FIGURES / f"{name}.pdf").read_bytes()
         assert content.startswith(b"%PDF"), name

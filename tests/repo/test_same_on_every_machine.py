@@ -61,7 +61,7 @@ def printed(name: str, *words: str) -> str:
 
 
 def test_taking_features_away_changes_last_bits() -> None:
-    """Otherwise the comparison below would compare nothing. Matrix products alone differ on x86."""
+    """The comparison of rows needs two sets of features whose results differ. On x86 matrix products alone do."""
     if np.__config__.show(mode="dicts")["Machine Information"]["host"]["cpu"] == "x86_64":
         assert printed("the processor", "-c", SUM) != printed("the oldest", "-c", SUM)
 

@@ -161,7 +161,7 @@ def test_large_bodies_without_end_slow_no_client(service: Attacked, bodies: int,
 def test_a_large_body_that_nothing_reads_ends_its_connection(
     hasty: Attacked, head: str, size: int, status: bytes, *, ends: bool
 ) -> None:
-    """So its sender needs a new connection, and the rate of new ones is limited."""
+    """The service closes the connection. Its sender needs a new one, and the rate of new ones is limited."""
     kind = f"Content-Type: application/json\r\nContent-Length: {size}"
     connection = hasty.connect(f"{head} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + b"x" * size)
     connection.settimeout(30)

@@ -35,7 +35,7 @@ def test_a_repeat_of_the_same_request_gets_the_same_bytes_in_every_stage(stage: 
 
 
 def test_two_different_unmask_requests_are_never_both_answered(stage: Simulation) -> None:
-    """Otherwise both seeds of a neighbour, or two sums that differ in one client, could be asked for."""
+    """Two requests could ask for both seeds of a neighbour, or for two sums that differ in one client."""
     story = after_masking(stage)
     first = story.unmask()
     with pytest.raises(Refused, match="another request of stage unmask"):
@@ -67,7 +67,7 @@ def test_a_refused_request_is_not_an_answer_and_a_right_one_may_follow(stage: Si
 
 
 def test_no_stage_is_answered_without_the_statement_that_the_server_published_for_all(stage: Simulation) -> None:
-    """So all clients that answer were told the same. A refused statement leaves the stage open for the right one."""
+    """All clients that answer were told the same. A refused statement leaves the stage open for the right one."""
     story = Story(stage)
     everyone = stage.bitmap(EVERYONE)
     for wrong in (b"", bytes(32)):

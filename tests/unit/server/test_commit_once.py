@@ -47,7 +47,7 @@ def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store]
 def test_an_estimate_that_could_not_be_committed_is_shown_nowhere(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the noise of a central mechanism would be drawn twice, and two releases of one sum average it out."""
+    """If one were shown, its noise would be drawn twice, and two releases of one sum average their noise out."""
     (cohort, answer), *_ = asyncio.run(played(harness))
     with monkeypatch.context() as broken:
         broken.setattr(Store, "writing", away)

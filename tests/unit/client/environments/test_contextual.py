@@ -263,7 +263,7 @@ def test_a_context_that_is_longer_by_rounding_stays_as_it_is() -> None:
 def test_a_client_answers_whatever_its_context_and_its_reward_are(
     odd: float, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise its silence discloses what it has. NaN and infinities count as 0, and the other clients are as ever."""
+    """Silence would disclose its context. NaN and infinities count as 0, and the other clients are unchanged."""
     statistic = ContextualSum(features=2, moments=False, residual=link, rewards=[0.0, 3.0])
     drawn = Contexts(np.array([[[0.6, 0.0], [0.0, 0.8]], [[odd, 0.0], [odd, 1e-9]]]), np.full(2, 0.5))
     world = replace(_sphere(arms=2, dimension=2), rewards=(0.0, 3.0))

@@ -89,7 +89,7 @@ def test_random_losses_exceed_w_with_less_than_the_stated_probability() -> None:
 
 
 def test_w_never_lets_a_run_of_half_a_neighbourhood_vanish() -> None:
-    """So the survivors of one story stay connected whichever of them the aggregator leaves out."""
+    """The survivors that one client was told of stay connected, whichever of them the aggregator leaves out."""
     for n, (d, c) in itertools.product(SIZES, RATES):
         try:
             k, w = neighbourhood(n, d, c)[0], window(n, d, c)

@@ -118,7 +118,7 @@ def test_without_noise_a_singular_design_is_no_failure_and_theta_is_finite() -> 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("shift", ["noise", "none"])
 def test_a_run_learns_the_same_alone(size: int, shift: str) -> None:
-    """Also where another run's matrix is indefinite."""
+    """A run learns the same alone and beside others, one of which has an indefinite matrix."""
     width = size + size * (size + 1) // 2
     one, many = spec(features=size, shift=shift), spec(features=size, shift=shift, parameters="multi", warm_up=9)
     same_alone(lambda runs: OlsCore(one, facts(3, 100), runs), [width] * 30, 3.0)
