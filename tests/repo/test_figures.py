@@ -33,10 +33,11 @@ def test_published_rows_are_those_of_all_cells_as_the_experiment_is_now(
     assert len(rows(name)) == len(wanted)
 
 
-def test_every_figure_is_kept_as_png_and_pdf_and_nothing_else_lies_beside_them() -> None:
+def test_every_figure_is_kept_as_png_and_pdf_and_only_the_papers_pages_lie_beside_them() -> None:
     """SVGs are written by the command, and not kept."""
     wanted = {f"{name}.{suffix}" for name in (*PUBLISHED, COMPOSITION) for suffix in ("png", "pdf")}
-    assert {path.name for path in FIGURES.iterdir()} == {*wanted, "rows"}
+    pages = {f"{name.partition('-')[0]}.md" for name in PUBLISHED}
+    assert {path.name for path in FIGURES.iterdir()} == {*wanted, *pages, "rows"}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -135,8 +135,11 @@ def test_every_quick_version_is_smaller() -> None:
 
 
 def test_docs_show_every_figure_with_its_command() -> None:
-    text = (ROOT / "docs" / "figures.md").read_text("utf-8")
+    index = (ROOT / "docs" / "figures.md").read_text("utf-8")
     for name in PAPERS:
+        page = f"figures/{name.partition('-')[0]}.md"
+        assert f"({page})" in index
+        text = (ROOT / "docs" / page).read_text("utf-8")
         assert f"distrust figure {name}`" in text
-        assert f"(figures/{name}.png)" in text
+        assert f"({name}.png)" in text
         assert (ROOT / "docs" / "figures" / f"{name}.png").stat().st_size > 10_000
