@@ -1,7 +1,7 @@
 """Tests that one caller without a token cannot take a service down: attacks over real sockets, beside honest clients.
 
 Honest work keeps half of its speed during an attack, and the service stays below twice the memory that it had before.
-docs/operations.md has the measured figures. A test measures both speeds one right after the other. It may repeat an
+docs/performance.md has the measured figures. A test measures both speeds one right after the other. It may repeat an
 attack: other load slows some measurements, and a service that an attack slows down is slow in all of them.
 """
 
