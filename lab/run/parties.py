@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Party = Literal["server", "shuffler", "aggregator"]
 INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
 
-PAGE = 500
+PAGE = 500  # entries of a transcript in one answer
 EVERY = 2**53  # messages: more than any transcript has
 TOKENS = {"server": ("operator", "--token-file")}
 """Whose token opens a party's transcript, and the option that names its file."""
