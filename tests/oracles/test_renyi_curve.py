@@ -214,7 +214,7 @@ def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
 
 
 def planned_mechanism(name: str, clients: int, dimension: int = 1) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": 1e-6})
+    spec = MechanismSpec(name=name, epsilon=1.0, delta=1e-6)
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="l2", bound=0.5)
     return planned(spec, clients, statistic=statistic)
 

@@ -2,6 +2,7 @@
 
 import math
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +30,10 @@ def length(norm: str, dimension: int) -> float:
     return 2 * {"l1": 1, "l2": math.sqrt(dimension), "linf": dimension}[norm]
 
 
-def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: object) -> Mechanism:
+def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: Any) -> Mechanism:
     delta = {"delta": 1e-6} if "gaussian" in name else {}
-    spec = MechanismSpec.model_validate({"name": name, **delta, **words})
-    vector = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
+    spec = MechanismSpec(name=name, **delta, **words)
+    vector = BoundedVector(dimension=dimension, norm=norm)
     statistic = Reward() if dimension == 1 else vector
     return planned(spec, clients, statistic=statistic)
 

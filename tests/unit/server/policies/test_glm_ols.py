@@ -1,6 +1,7 @@
 """Tests LDP-OLS against its definition, its shift against the noise, and its regret in simulated worlds."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 
 
-def spec(**words: object) -> LdpOlsSpec:
-    return LdpOlsSpec.model_validate({"name": "ldp-ols", "features": 2, "rewards": [-1.0, 1.0], **words})
+def spec(features: int = 2, **words: Any) -> LdpOlsSpec:
+    return LdpOlsSpec(name="ldp-ols", features=features, rewards=[-1.0, 1.0], **words)
 
 
 def report(u: Floats, matrix: Floats) -> Floats:
