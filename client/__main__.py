@@ -24,7 +24,7 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
 
-FAREWELL_SECONDS = 5.0  # for users to leave their cohorts after a signal; then the process ends without that
+FAREWELL_SECONDS = 5.0
 
 log = structlog.get_logger("distrust.fleet")
 

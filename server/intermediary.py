@@ -12,7 +12,7 @@ from distrust.server.coordinator import Intermediaries
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
 
-LONG_POLL = 25.0  # seconds that a request for an open cohort's batch waits at its intermediary
+LONG_POLL = 25.0
 CONNECTIONS = 256
 """At most; each open cohort holds one for its long poll while they suffice."""
 

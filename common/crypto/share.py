@@ -20,7 +20,7 @@ from distrust.common.errors import BadParameter, BadShare
 SEED = 16
 """Bytes of a seed: a secret that is shared. Of the mask key pair, or of the self mask."""
 
-PRIME = 2**130 - 5  # of the field: 16-byte secrets fit, and a shared value is below it
+PRIME = 2**130 - 5
 SHARE = 17
 """Bytes of a share, big endian."""
 MISSING = b"\xff" * SHARE
@@ -28,8 +28,8 @@ MISSING = b"\xff" * SHARE
 
 Polynomial = list[int]
 
-_MASK = 2**130 - 1  # bits of a drawn coefficient
-_WORD = 2**136 - 1  # bits of one share in a record
+_MASK = 2**130 - 1
+_WORD = 2**136 - 1
 _BITS, _LIMBS = 22, 6  # six limbs of 22 bits hold 132 bits
 _SMALL = 2_000  # products up to which Python's integers beat numpy's set-up
 _BLOCK = 512  # coefficients in one product of matrices

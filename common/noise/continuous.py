@@ -13,7 +13,7 @@ from distrust.common.noise.law import check_probability
 from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
-HARMONICS = 1000  # terms of the series; those left out are below 1/(π² 1000) in all
+HARMONICS = 1000
 FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
 

@@ -42,7 +42,7 @@ InspectorFile = Annotated[
     ),
 ]
 
-LOOK_SECONDS = 0.5  # between two looks at the processes of `distrust up`
+LOOK_SECONDS = 0.5
 RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
 CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
 HeldOption = Annotated[

@@ -125,8 +125,9 @@ class CohortParams:
     """A cohort's facts that are fixed before a mechanism is calibrated to it.
 
     clients               n.
-    min_honest            t: honest survivors, whose noise the guarantee counts on. A paper's n is the number of
-                          clients that carry the noise, so its formulas take t. The room in Z_m is for all n.
+    min_honest            t: honest survivors, whose noise the guarantee counts on. A paper's n stands for the clients
+                          that carry the noise, so that its formulas for privacy and rounding take t; the room in Z_m is
+                          made for all n.
     dimension, low, high  D coordinates in [low, high].
     norm                  of the ball around the middle that bounds a vector; "linf" is the box.
     overflow_probability  p': bound on the probability that a sum wraps around.
