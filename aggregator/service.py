@@ -29,8 +29,8 @@ from distrust.common.messages.status import STATED, Inbox, StageView, Statement,
 from distrust.common.messages.upload import Item
 from distrust.common.modular import pack, unpack
 
-_HEX_BYTES = 64
-_MOST_VALUES = 16
+_HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
+_MOST_VALUES = 16  # coordinates of a sum that a transcript prints
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 

@@ -71,7 +71,7 @@ class Rounds:
 
     @property
     def figures(self) -> dict[str, object]:
-        """The figures as JSON values, with both ratios."""
+        """Return the figures as JSON values, with both ratios."""
         ratios = {"next_ratio": self.after / self.bare, "ratio": self.seconds / self.bare}
         return {**asdict(self), "rate": 1 / self.seconds, **ratios, "next_limit": MOST_NEXT, "limit": MOST_ROUND}
 

@@ -70,7 +70,7 @@ async def _serve(settings: FleetSettings) -> None:
 
 
 async def _until_stopped(fleet: Fleet) -> str:
-    """Serve. Return the run's last state, or `stopped` after SIGTERM or SIGINT, once users have left their cohorts."""
+    """Serve the run, and return its last state. Return `stopped` after SIGTERM or SIGINT, once users have left."""
     serving = asyncio.create_task(fleet.serve())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)

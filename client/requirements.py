@@ -19,7 +19,7 @@ from distrust.common.run.round import Assignment, Round
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users that have set no limits of their own
 HOW_TO_ALLOW = "[budget] of the run file sets the limits of the clients of `distrust run`, {} that of other fleets"
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # relative: sums of ε in another order may differ in last digits, and are no refusal
 _LARGEST_DELTA = 0.499  # of a budget
 _SPREAD = {"distributed", "shuffle"}  # models in which one client's noise does not suffice
 

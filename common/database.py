@@ -49,7 +49,7 @@ _HOLDER = Table(
     Column("mark", LargeBinary, nullable=False),
 )
 
-BUSY_SECONDS = 30
+BUSY_SECONDS = 30  # that a write waits for SQLite's lock; then it raises Unavailable
 CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
 

@@ -1,4 +1,4 @@
-"""Classes of the user's own: entry points of installed packages, and `module:Name`.
+"""Finds and imports classes of the user's own: by entry point of an installed package, or by `module:Name`.
 
 A process imports such a class only when a run names it. Over HTTP the name comes from another party, so a process
 imports a `module:Name` only where its own operator listed it (`allow`): no caller makes it import a module of the

@@ -27,6 +27,8 @@ from distrust.shuffler.app import ShufflerSettings, shuffler_app
 
 Schema = Mapping[str, Any]
 
+EXIT_CODES = "What a command exits with is under [exit codes](../operations.md#exit-codes).\n"
+
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in Markdown; empty without rows."""
@@ -39,7 +41,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def command_line() -> str:
     """Return the page of the `distrust` command: every command with its arguments and options."""
-    parts = ["# Command line\n", "`distrust COMMAND -h` prints the same. Written from the code.\n"]
+    parts = ["# Command line\n", "`distrust COMMAND -h` prints the same. Written from the code.\n", EXIT_CODES]
     group: Any = typer.main.get_command(app)
     for name in COMMANDS:
         parts += _command(f"distrust {name}", group.get_command(None, name))

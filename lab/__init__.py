@@ -1,1 +1,1 @@
-"""The lab stands over all the parties: runs in one process, a local stack, the `distrust` command."""
+"""Uses all parties: plays runs in one process, starts a local stack, has the `distrust` command."""

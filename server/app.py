@@ -56,7 +56,7 @@ from distrust.server.store import open_database
 Url = Annotated[str, Field(pattern=r"^https?://")]
 ReadersUrl = Annotated[str, Field(pattern=r"^(https?://[^/?#@*,;\s]+)?$")]
 
-HEARTBEAT_SECONDS = 15.0
+HEARTBEAT_SECONDS = 15.0  # without an event; then a comment keeps the stream's connection open
 ROUND = "round"  # what requests for the open round wait for
 
 

@@ -45,7 +45,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunState
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 
-VERSION = 2
+VERSION = 2  # of the tables below; a database of another version is refused
 
 METADATA = MetaData()
 

@@ -42,8 +42,8 @@ from distrust.shuffler.assignment import (
 )
 from distrust.shuffler.permutation import count_ones, random_order, scatter
 
-_HEX_BYTES = 64
-_MOST_LABELS = 64
+_HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
+_MOST_LABELS = 64  # labels or actions whose numbers a transcript prints
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 

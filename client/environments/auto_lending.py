@@ -49,7 +49,7 @@ FEATURES = ("Primary_FICO", "Term", "Amount_Approved", "onemonth", "Competition_
 CATEGORY, PAYMENT, ANSWER = "CarType", "mp", "apply"
 """Columns with the type of car, one-hot encoded; the monthly payment in dollars; and 1 for customers who applied."""
 
-MOST_CATEGORIES = 50
+MOST_CATEGORIES = 50  # types of cars, each a feature of every context; a file with more is refused
 
 MADE_UP_SEED = 1
 """Seed of the made-up customers. They are one population, as in a file, for every seed of the environment."""

@@ -1,4 +1,4 @@
-"""Decisions: which action each client of a cohort plays."""
+"""Defines the decisions of a policy: which action each client of a cohort plays."""
 
 from typing import Annotated, Literal, Self
 

@@ -25,9 +25,9 @@ NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), floa
 """By the type of an argument, what it must be, also in words."""
 
 OVERFLOW_PROBABILITY = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
-MOST_CLIENTS = 1_000_000
-MOST_COORDINATES = 1_000_000
-MOST_CONTRIBUTIONS = 10_000
+MOST_CLIENTS = 1_000_000  # n of a question, at most
+MOST_COORDINATES = 1_000_000  # of a vector, at most
+MOST_CONTRIBUTIONS = 10_000  # of one client, at most: so many releases are composed
 WIDEST = 1e12  # of [low, high]
 
 

@@ -38,7 +38,7 @@ _DOWN = bytes(11) + b"\x01"
 _HASH = SHA256()
 _MASK_PAIR = encode(PROTOCOL, "mask key pair")
 _KEY_HASH = encode(PROTOCOL, "public keys")
-_P = 2**255 - 19
+_P = 2**255 - 19  # Curve25519 has its coordinates modulo this prime
 # u-coordinates of the points of order 1, 2, 4 and 8 (RFC 7748, section 7): every agreement with them gives zero.
 _WEAK = frozenset(
     {

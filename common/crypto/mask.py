@@ -17,7 +17,7 @@ from distrust.common.modular import Vector, rows_per_word
 
 _START = CTR(bytes(16))
 _SMALL = 8  # coordinates up to which Python's integers beat numpy's set-up
-_WORD = 8
+_WORD = 8  # bytes of the key stream for one try at a coordinate
 _ZEROS = bytes(_WORD * _SMALL)
 
 

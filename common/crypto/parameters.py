@@ -24,7 +24,7 @@ from distrust.common.errors import BadParameter
 Tail = NDArray[np.float64]
 
 _SECURITY = 2.0**-41  # half of 2⁻⁴⁰ for each of the two ways to lose it
-_FAILURE = 2.0**-20
+_FAILURE = 2.0**-20  # largest probability of losing a cohort, of exceeding w, and of exceeding B
 _SMALL = 32  # cohorts up to which everyone shares with everyone
 
 

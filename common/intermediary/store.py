@@ -36,7 +36,7 @@ from distrust.common.errors import WrongCohort
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortStage
 
-VERSION = 4
+VERSION = 4  # of the tables below; a database of another version is refused
 METADATA = MetaData()
 
 _Counter = BigInteger().with_variant(Integer, "sqlite")

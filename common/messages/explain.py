@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from distrust.common.inputs import without_passwords
 
-_LONGEST_VALUE = 60
+_LONGEST_VALUE = 60  # signs of a bad value that its refusal repeats
 _LONGEST_ADDRESS = 2000  # signs that are searched for passwords
 _LONGEST_KEY = 80  # a caller's key may be as long as a body
 

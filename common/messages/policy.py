@@ -1,4 +1,6 @@
-"""Defines the `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
+"""Defines the `[policy]` table of a run file: the policy's name and its numbers.
+
+Without a name it is `successive-elimination`.
 
 To add a policy: write its spec here, add a line to `SPECS`, and write the class that plays it
 (`distrust.server.policies.base.Policy`).

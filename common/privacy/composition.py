@@ -32,7 +32,7 @@ DEVIATIONS = 16  # of a sum of losses, which hold nearly all of it
 LONGEST = 1 << 17  # entries that are worth their dictionary
 ALIKE = 1e-9  # log-probabilities of mirror images, of a symmetric law
 CHORDS = 200  # of the δ(ε) of a law that is not symmetric, in one standard deviation of the loss
-MOST_CHORDS = 1 << 16
+MOST_CHORDS = 1 << 16  # of a whole curve; a longer curve has a larger step
 
 ADAPTIVE = "sequential composition: a client's releases may depend on each other's results"
 

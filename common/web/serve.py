@@ -172,7 +172,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
-        """Exit: a service that accepts no more connections must not look alive."""
+        """Exit, because a service that accepts no connections must not look alive."""
         if not task.cancelled():
             _log.error("listener_failure", exc_info=task.exception())
             self.should_exit = True

@@ -23,7 +23,7 @@ from distrust.lab.audit.setting import Setting
 M = TypeVar("M", bound=Mechanism)
 Observation = NDArray[np.float64]
 
-MOST_REPLICAS = 64
+MOST_REPLICAS = 64  # trials that one long message may hold as coordinates
 
 LEAST = 1e-300
 """Probability that stands for 0 where a logarithm is taken."""

@@ -56,14 +56,14 @@ from distrust.server.learner.rounds import CohortPlan, RoundPlan
 from distrust.server.ticket_issuer import sign
 
 AT_ONCE = 8  # cohorts in flight
-STAGE_SECONDS = 60.0
-BLOCK = 512
+STAGE_SECONDS = 60.0  # for a stage of a cohort; then its clients count as lost
+BLOCK = 512  # clients of one upload
 
 COHORTS = 32
 """Cohorts of each world, at least, where there are as many trials."""
 
-USUAL_COHORTS = 250
-USUAL_TRIALS = 10_000
+USUAL_COHORTS = 250  # of each world, unless the caller says how many trials: about a minute
+USUAL_TRIALS = 10_000  # of each world, likewise
 MESSAGE_BITS = 1 << 20  # of a client
 
 

@@ -28,7 +28,7 @@ Outcomes = NDArray[np.float64]
 ALARM = 1e-3
 """One minus the confidence of 99.9 %."""
 
-FEWEST, MOST = 50, 100_000_000
+FEWEST, MOST = 50, 100_000_000  # trials that a caller may ask for
 
 CELLS = 2048
 """Finest histogram. Outcomes with more values than that are cut at the quantiles of the training half."""

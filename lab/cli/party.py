@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0  # for the answer to `distrust health`; a slower service counts as down
 
 
 class ServiceName(StrEnum):

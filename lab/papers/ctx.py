@@ -110,7 +110,7 @@ def _theorem_32_range() -> Figures:
 
 def _largest_epsilon(most: float) -> float:
     """Return the largest ε of any B with ε₀ = ε√(B/ln(2/δ)) ≤ min(ln(B/(16 ln(4/δ))), most)."""
-    # falls from ln(B/(16 ln(4/δ))) = 2 on, which is B = 436
+    # The bound falls from B = 436 on, where ln(B/(16 ln(4/δ))) = 2.
     allowed = ((min(math.log(batch / _needed(0.0)), most), batch) for batch in range(math.ceil(_needed(0.0)), 10_000))
     return max(local * math.sqrt(math.log(2 / DELTA) / batch) for local, batch in allowed)
 

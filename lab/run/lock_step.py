@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
 
-MOST_ROUNDS_READY = 512
+MOST_ROUNDS_READY = 512  # rounds whose draws lie ready at once, however short they are
 
 FEW = 4096
 """Numbers of a round up to which computing them for every arm at once costs less than for the chosen ones by round."""

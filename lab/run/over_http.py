@@ -52,7 +52,7 @@ from distrust.lab.stack.stack import Urls
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # between two looks at a run and its fleets
 PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
 LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
 TOLERANCE = 1e-9  # two machines may add in another order

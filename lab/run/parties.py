@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Party = Literal["server", "shuffler", "aggregator"]
 INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
 
-PAGE = 500
+PAGE = 500  # entries of a transcript in one answer
 EVERY = 2**53  # messages: more than any transcript has
 TOKENS = {"server": ("operator", "--token-file")}
 """Whose token opens a party's transcript, and the option that names its file."""
@@ -268,7 +268,7 @@ class StoredParties:
 
     @cached_property
     def _key(self) -> "SealKey":
-        """The server's key, or None where its file may not be read: the records then show as refused, and all else."""
+        """Return the server's key, or None where its file may not be read. Then records show as refused."""
         from distrust.server.keys import read_keys  # noqa: PLC0415
 
         try:

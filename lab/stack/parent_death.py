@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG = 1  # of Linux's <sys/prctl.h>: a signal for this process when its parent ends
 
 
 def tie(parent: int) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from distrust.common.errors import Unavailable
 from distrust.lab.stack.data_dir import private, writing
 
-GRACE_SECONDS = 10.0
-LAST_LINES = 12
+GRACE_SECONDS = 10.0  # from SIGTERM to SIGKILL
+LAST_LINES = 12  # of a log that an error repeats
 
 
 class ServiceProcess:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import httpx
 
 LOOPBACK = "127.0.0.1"
-BASE_PORT = 8701
+BASE_PORT = 8701  # of the server; shuffler and aggregator have the next two
 NAMES = ("server", "shuffler", "aggregator")
-START_SECONDS = 60.0
+START_SECONDS = 60.0  # for all services to be ready; then the start fails
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:

@@ -296,7 +296,7 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
 def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
     party: Party, cohort: Cohort, *, restarted: bool
 ) -> None:
-    """As of a fleet that was killed after it took its tickets. The cohort waits two stages from its last opening."""
+    """A fleet may be killed after it took its tickets. The cohort waits two stages from its last opening."""
     party.clock.advance(2 * SECONDS - 1)
     assert party.batch_now().state == "waiting"
     if restarted:

@@ -5,6 +5,8 @@ One of the hundred cases in this file fails in less than one of 100 000 suites. 
 the confidence of `distrust audit`, on the same outcomes. Their seed is fixed too, so that their result is certain.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -122,12 +124,12 @@ def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
     assert found.lower > 6
 
 
-def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **words: object) -> Mechanism:
+def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **words: Any) -> Mechanism:
     needed = [known for known, kind in MECHANISMS.items() if kind.takes_delta == "needed"]
     delta = {"delta": 1e-2} if name in needed else {}
     stream = {"batches": 4} if name == "tree" else {}
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})
-    ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
+    spec = MechanismSpec(name=name, epsilon=1.0, **delta, **stream, **words)
+    ball = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     return planned(spec, CLIENTS, min_honest, ball)
 
 

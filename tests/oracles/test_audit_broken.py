@@ -30,7 +30,7 @@ def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name, one in BROKEN.items() if one.secret is None])
 def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -> None:
-    """So the audit finds the broken line, and not the cohort, the range or the modulus around it."""
+    """The audit detects the broken line alone, and not the cohort, the range or the modulus around it."""
     made = broken(name, 10)
     kind = type(made).__bases__[0]
     assert issubclass(kind, Mechanism)

@@ -99,7 +99,7 @@ def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], fa
 
 
 def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "precision": 1, **words})
+    spec = MechanismSpec(name=name, precision=1, **words)
     return planned(spec, clients)
 
 

@@ -107,7 +107,7 @@ def test_the_sphere_keeps_its_claim(secret: Secret) -> None:
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_quarter_of_the_noise_is_found_out(secret: Secret) -> None:
-    """So the claims above hold because of the noise, and not because the audit is weak."""
+    """A quarter of the noise is detected, so the other audits are not passed by weakness."""
     whole = planned_mechanism("local-gaussian", 4, delta=0.1)
     assert isinstance(whole, LocalGaussian)
     quarter = whole.model_copy(update={"variance": whole.variance / 16})

@@ -18,7 +18,7 @@ from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.privacy.sensitivity import Grid, Visits
 from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
-PAGE = Path(__file__).parents[2] / "docs/contextual.md"
+DOCS = Path(__file__).parents[2] / "docs"
 WIDEST = SUM.sensitivity  # √4.5
 ROUNDS = 20_000  # of CTX's experiments
 USED = (0.2, 1.0, 10.0)
@@ -197,8 +197,8 @@ def bit_rows() -> list[list[str]]:
     return rows
 
 
-def table(head: str) -> list[list[str]]:
-    lines = PAGE.read_text("utf-8").split("\n")
+def table(head: str, page: str = "contextual.md") -> list[list[str]]:
+    lines = (DOCS / page).read_text("utf-8").split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith(head))
     rows = []
     for line in lines[start + 2 :]:
@@ -216,7 +216,7 @@ def test_the_page_has_the_printed_noise_beside_the_exact(head: str, computed: Ca
 
 
 def test_the_page_has_the_weights_of_returning_clients() -> None:
-    for batches, times, weight, printed in (map(int, row) for row in table("| batches M |")):
+    for batches, times, weight, printed in (map(int, row) for row in table("| batches M |", "privacy/returning.md")):
         assert weight == Visits(Grid(1, 1, "linf"), batches, times).weight
         assert printed == times**2 * batches.bit_length()
 

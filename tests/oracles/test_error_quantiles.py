@@ -241,7 +241,7 @@ def test_prefixes_of_a_stream_have_the_quantiles_of_their_nodes(batches: int) ->
 
 @pytest.mark.parametrize("p", LEVELS)
 def test_the_tails_here_are_those_of_laws_in_closed_form(p: float) -> None:
-    """This checks the oracles themselves: one Laplace term, and two Gaussian terms far wider than a step."""
+    """The oracles themselves are tested: one Laplace term, and two Gaussian terms far wider than a step."""
     mechanism = planned_mechanism("central-laplace", "exact", 1)
     beta = math.exp(-1 / mechanism.scale)
     q = math.ceil(-mechanism.scale * math.log(p))

@@ -1,6 +1,7 @@
 """Tests the analytic Gaussian mechanism and zCDP with high precision, and discrete Gaussian noise by the theorems."""
 
 import math
+from typing import Any
 
 import mpmath
 import pytest
@@ -93,10 +94,8 @@ def test_the_shortcut_to_one_gaussian_is_the_same_law(variance: float, terms: in
     assert pmf.logs == pytest.approx(DiscreteGaussian(below * terms).pmf().logs[: pmf.logs.size], abs=2e-9)
 
 
-def planned_mechanism(calibration: str = "exact", clients: int = 1000, **words: object) -> DistributedDiscreteGaussian:
-    spec = MechanismSpec.model_validate(
-        {"name": "distributed-discrete-gaussian", "calibration": calibration, "epsilon": 1.0, **words}
-    )
+def planned_mechanism(calibration: str = "exact", clients: int = 1000, **words: Any) -> DistributedDiscreteGaussian:
+    spec = MechanismSpec(name="distributed-discrete-gaussian", calibration=calibration, epsilon=1.0, **words)
     mechanism = planned(spec, clients)
     assert isinstance(mechanism, DistributedDiscreteGaussian)
     return mechanism

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -59,9 +60,9 @@ def enumerated(variance: float, move: tuple[int, ...], epsilon: float) -> float:
     return float(np.maximum(outcomes(tuple(0 for _ in move)) - math.exp(epsilon) * outcomes(move), 0).sum())
 
 
-def planned_mechanism(name: str, norm: str = "linf", dimension: int = 20, **more: object) -> Mechanism:
+def planned_mechanism(name: str, norm: str = "linf", dimension: int = 20, **more: Any) -> Mechanism:
     words = {"name": name, "epsilon": 0.8, "delta": 1e-6, **({"batches": 7} if name == "tree" else {}), **more}
-    statistic = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
+    statistic = BoundedVector(dimension=dimension, norm=norm)
     spec = MechanismSpec.model_validate(words)
     return plan(spec, clients=500, min_survivors=500, min_honest=500, overflow_probability=1e-9, statistic=statistic)
 

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import pytest
@@ -21,9 +22,9 @@ from distrust.common.privacy.hockey_stick import hockey_stick
 from tests.support.planned import planned
 
 
-def planned_mechanism(name: str, clients: int = 1000, min_honest: int | None = None, **spec: object) -> Mechanism:
+def planned_mechanism(name: str, clients: int = 1000, min_honest: int | None = None, **spec: Any) -> Mechanism:
     min_honest = clients if min_honest is None else min_honest
-    words = MechanismSpec.model_validate({"name": name, **spec})
+    words = MechanismSpec(name=name, **spec)
     return planned(words, clients, min_honest)
 
 

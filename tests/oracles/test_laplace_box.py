@@ -26,7 +26,7 @@ NINE_DIGITS = 1e-9
 def planned_mechanism(
     name: str, dimension: int, norm: Norm = "linf", clients: int = 1000, min_honest: int = 1000
 ) -> LaplaceLike:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0})
+    spec = MechanismSpec(name=name, epsilon=1.0)
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     mechanism = planned(spec, clients, min_honest, statistic)
     assert isinstance(mechanism, LaplaceLike)

@@ -1,4 +1,4 @@
-"""`paper` of contextual policies by its source: GLB's, the baselines', Shariff & Sheffet's and CTX's own numbers."""
+"""Tests that `paper` noise of the contextual policies has the numbers that its source prints."""
 
 import math
 from pathlib import Path

@@ -28,7 +28,7 @@ def _fifty_digits():  # noqa: ANN202
 def planned_mechanism(
     name: str, clients: int = 40, min_honest: int | None = None, dimension: int = 1, **words: Any
 ) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, **words})
+    spec = MechanismSpec(name=name, **words)
     least = min_honest or clients
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="linf", bound=0.5)
     return planned(spec, clients, least, statistic)

@@ -16,7 +16,7 @@ from tests.support.planned import planned
 
 
 def planned_mechanism(name: str, **words: Any) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, **words})
+    spec = MechanismSpec(name=name, **words)
     return planned(spec, 30)
 
 

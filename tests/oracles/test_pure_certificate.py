@@ -209,7 +209,7 @@ def test_truncated_sums_lie_between_their_bounds(count: int, last: int) -> None:
 
 
 def test_tails_of_shares_fall_by_beta_at_least() -> None:
-    """This is step 2 of the proof, on sums that the truncation changes."""
+    """Tests step 2 of the proof on sums that the truncation changes."""
     for design in (BitDesign(1, 3, 2.0, 9, 19, 1e-2), BitDesign(1, 8, 20.0, 15, 31, 1e-2)):
         law = np.ones(1)
         for _ in range(design.share):
@@ -271,7 +271,7 @@ def test_moves_of_fewer_steps_are_certified_wherever_they_start(design: BitDesig
 def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, most: int) -> None:
     """In the box of twenty coordinates at g = 1 a message has 27,340 bits."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0, precision=1)
-    statistic = BoundedVector.model_validate({"dimension": 20, "norm": norm})
+    statistic = BoundedVector(dimension=20, norm=norm)
     mechanism = planned(spec, 1000, statistic=statistic)
     assert mechanism.bits <= most
     assert 0.99 < (mechanism.privacy().promise.epsilon or 0.0) <= 1.0

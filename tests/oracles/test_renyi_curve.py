@@ -214,7 +214,7 @@ def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
 
 
 def planned_mechanism(name: str, clients: int, dimension: int = 1) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": 1e-6})
+    spec = MechanismSpec(name=name, epsilon=1.0, delta=1e-6)
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="l2", bound=0.5)
     return planned(spec, clients, statistic=statistic)
 
@@ -263,6 +263,6 @@ def test_one_discrete_gaussian_far_out_is_as_private_as_continuous_noise(shift: 
 
 
 def test_more_messages_never_promise_less() -> None:
-    """This checks the largest number of messages that the blanket is computed for, and one more."""
+    """The largest number of messages that the blanket is computed for is tried, and one more."""
     few, many = (alike_epsilon(6.0, 2, 1e-6, honest, 0.0) for honest in (MOST_ALIKE, MOST_ALIKE + 1))
     assert many <= few < clones_epsilon(1e-6, 6.0, MOST_ALIKE)

@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile name only what exists, and what they start works.
+"""Tests that docker-compose.yml and Dockerfile name only what exists, and that what they start works.
 
 The commands fork from one process that has imported the project; their words and variables are the file's own.
 """

@@ -1,4 +1,4 @@
-"""The pages of docs/ and the READMEs: line lengths, links, anchors, plain words."""
+"""Tests that the pages of docs/ and the READMEs keep their line lengths, links, anchors and plain words."""
 
 import re
 from functools import cache

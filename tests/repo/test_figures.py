@@ -1,4 +1,4 @@
-"""docs/figures.md: its rows are the committed experiments', its pictures were drawn from them and lie side by side."""
+"""Tests that the published rows are the committed experiments', and that the pictures were drawn from them."""
 
 import pytest
 
@@ -33,10 +33,11 @@ def test_published_rows_are_those_of_all_cells_as_the_experiment_is_now(
     assert len(rows(name)) == len(wanted)
 
 
-def test_every_figure_is_kept_as_png_and_pdf_and_nothing_else_lies_beside_them() -> None:
+def test_every_figure_is_kept_as_png_and_pdf_and_only_the_papers_pages_lie_beside_them() -> None:
     """SVGs are written by the command, and not kept."""
     wanted = {f"{name}.{suffix}" for name in (*PUBLISHED, COMPOSITION) for suffix in ("png", "pdf")}
-    assert {path.name for path in FIGURES.iterdir()} == {*wanted, "rows"}
+    pages = {f"{name.partition('-')[0]}.md" for name in PUBLISHED}
+    assert {path.name for path in FIGURES.iterdir()} == {*wanted, *pages, "rows"}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -53,7 +54,7 @@ def test_composition_was_drawn_from_what_is_computed_now() -> None:
 
 
 def test_a_pdf_is_small_and_has_no_date() -> None:
-    """So that drawing again from the same rows changes no byte."""
+    """Drawing again from the same rows changes no byte, and the repository stays small."""
     for name in (*PUBLISHED, COMPOSITION):
         content = (FIGURES / f"{name}.pdf").read_bytes()
         assert content.startswith(b"%PDF"), name

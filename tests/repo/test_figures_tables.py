@@ -1,4 +1,4 @@
-"""The tables of docs/figures.md are means over the published rows, line by line."""
+"""Tests that the tables of docs/figures.md and of the papers' pages are means over the published rows."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -12,7 +12,9 @@ from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.row import Row
 from tests.support.published import FIGURES, PUBLISHED, rows
 
-TEXT = FIGURES.with_suffix(".md").read_text("utf-8")
+INDEX = FIGURES.with_suffix(".md").read_text("utf-8")
+PAGES = {path.stem: path.read_text("utf-8") for path in FIGURES.glob("*.md")}
+"""Text of the papers' pages by the papers' keys, `mab` for one. A function below is named after its page first."""
 DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 GLB_OURS = ("LDP-OLS", "LDP-SGD")
 MODELS = {"central": "Alg. 1 (central)", "shuffled": "Alg. 3 (shuffled)", "local": "Alg. 2 (local)"}
@@ -27,7 +29,7 @@ def table(name: str) -> dict[tuple[str, str], list[Row]]:
 
 
 def regret(name: str, panel: str, *series: str) -> str:
-    """`1,234`, or `1,234 / 987` of two series."""
+    """Return `1,234`, or `1,234 / 987` of two series."""
     return " / ".join(f"{np.mean([row.regret for row in table(name)[panel, one]]):,.0f}" for one in series)
 
 
@@ -66,7 +68,7 @@ def mab_returning() -> Iterator[str]:
 
 
 def cell(name: str, panel: str, series: str) -> str:
-    """`1,234 (5.6)`: regret, and the bits of one report."""
+    """Return `1,234 (5.6)`: regret, and the bits of one report."""
     bits = np.mean([row.payload_bits for row in table(name)[panel, series]])
     return f"{regret(name, panel, series)} ({bits:,.0f})"
 
@@ -100,7 +102,7 @@ def dlb_table_1() -> Iterator[str]:
 
 
 def dlb_regret(name: str, horizons: tuple[int, ...]) -> Iterator[str]:
-    """Lines of regrets over T, with their exponent."""
+    """Yield lines of regrets over T, with their exponent."""
     for series in dict.fromkeys(series for _, series in table(name)):
         means = [np.mean([row.regret for row in table(name)[f"T = {horizon}", series]]) for horizon in horizons]
         slope = exponent(np.array(horizons, dtype=np.float64), np.array(means))
@@ -116,7 +118,7 @@ def dlb_table_2_regret() -> Iterator[str]:
 
 
 def power(value: float) -> str:
-    """`1.2·10⁴`."""
+    """Return `1.2·10⁴` for 12,000."""
     ten = floor(log10(value))
     return f"{value / 10**ten:.1f}·10{str(ten).translate(DIGITS)}"
 
@@ -137,7 +139,7 @@ def free_3() -> Iterator[str]:
 
 
 def by_series(name: str) -> Iterator[str]:
-    """Lines of regrets, a series each, panel by panel."""
+    """Yield a line of regrets for each series, panel by panel."""
     panels = list(dict.fromkeys(panel for panel, _ in table(name)))
     for series in dict.fromkeys(series for _, series in table(name)):
         yield line(series, *(regret(name, panel, series) for panel in panels))
@@ -215,17 +217,17 @@ DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 @pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3, ctx_1, ctx_2, ctx_bits, *GLB])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
-    expected = list(lines())
+    expected, page = list(lines()), PAGES[lines.__name__.partition("_")[0]]
     assert expected
-    assert [one for one in expected if f"\n{one}" not in TEXT] == []
+    assert [one for one in expected if f"\n{one}" not in page] == []
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_first_table_has_the_repetitions_and_the_time_of_the_rows(name: str) -> None:
+def test_the_index_has_the_repetitions_and_the_time_of_the_rows(name: str) -> None:
     counts = {len(pair) for pair in table(name).values()}
     fewer = f" ({min(counts)} of one series)" if len(counts) > 1 else ""
     minutes = sum(row.seconds for row in rows(name)) / 60
-    (found,) = (one for one in TEXT.splitlines() if one.startswith(f"| `{name}` |"))
+    (found,) = (one for one in INDEX.splitlines() if one.startswith(f"| `{name}` |"))
     assert found.endswith(f" | {max(counts)}{fewer} | {minutes:.0f} |")
 
 
@@ -234,5 +236,5 @@ def test_no_run_dropped_its_best_arm_and_as_many_intervals_missed_as_the_text_sa
     assert not any(row.best_dropped for row in played)
     missed, widths = sum(row.width_failures for row in played), sum(row.widths for row in played)
     sentence = f"No run dropped its best arm; of {widths:,} intervals {missed} missed its mean"
-    assert sentence in TEXT.replace("\n", " ")
-    assert f"as `distrust sweep` writes them: {len(played):,} runs" in TEXT.replace("\n", " ")
+    assert sentence in INDEX.replace("\n", " ")
+    assert f"as `distrust sweep` writes them: {len(played):,} runs" in INDEX.replace("\n", " ")

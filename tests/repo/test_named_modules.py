@@ -1,4 +1,4 @@
-"""A docstring, comment or page that names a module by its dotted path names one that is there."""
+"""Tests that every module that a docstring, comment or page names by its dotted path exists."""
 
 import ast
 import io

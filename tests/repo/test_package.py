@@ -1,4 +1,4 @@
-"""The package `distrust`: what its links point at, what a wheel and an sdist hold."""
+"""Tests that the links of the package `distrust` lead to the folders, and that wheel and sdist are complete."""
 
 import doctest
 import resource

@@ -1,4 +1,4 @@
-"""Tables of docs/privacy/ that commands and certificates print: audits, and `relaxed-secagg-shuffle`."""
+"""Tests that the tables of docs/privacy/ are what the commands and the certificates print."""
 
 import json
 import math

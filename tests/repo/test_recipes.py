@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: its recipes, followed in a copy of the checkout, in the files and tables that they name."""
+"""Tests that the recipes of CONTRIBUTING.md work, by following them in a copy of the checkout."""
 
 import ast
 import json
@@ -111,7 +111,7 @@ class Recipe:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The tracked files, links kept."""
+    """Return a copy of the tracked files, links kept."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         if name.startswith("docs/figures/"):

@@ -1,4 +1,4 @@
-"""Two processors plan the same mechanisms and play the same runs, though their linear algebra differs in last bits.
+"""Tests that two processors plan the same mechanisms and play the same runs.
 
 A process takes its matrix kernels from OpenBLAS, its vector loops from numpy and its elementary functions from glibc,
 each by what the processor can do. Variables in the environment take abilities away; the processor itself is never
@@ -45,14 +45,14 @@ print((a @ a).tobytes().hex()[:100000], np.exp(a).tobytes().hex()[:100000], [mat
 
 
 def environment(name: str) -> dict[str, str]:
-    """A process's variables; an empty one would name an unknown feature."""
+    """Return a process's variables, without the empty ones: they would name an unknown feature."""
     own = {key: value for key, value in SETS[name].items() if value}
     return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **own}
 
 
 @cache
 def printed(name: str, *words: str) -> str:
-    """Standard output of Python with a set of features."""
+    """Return the standard output of Python with a set of features."""
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=environment(name), capture_output=True, text=True, check=False
     )
@@ -61,18 +61,18 @@ def printed(name: str, *words: str) -> str:
 
 
 def test_taking_features_away_changes_last_bits() -> None:
-    """Otherwise the comparison below would compare nothing. Matrix products alone differ on x86."""
+    """The comparison of rows needs two sets of features whose results differ. On x86 matrix products alone do."""
     if np.__config__.show(mode="dicts")["Machine Information"]["host"]["cpu"] == "x86_64":
         assert printed("the processor", "-c", SUM) != printed("the oldest", "-c", SUM)
 
 
 def lines(name: str) -> dict[str, str]:
-    """The lines of `tests.support.printed_plans` by their label."""
+    """Return the lines of `tests.support.printed_plans` by their label."""
     return dict(line.split("\t", 1) for line in printed(name, "-m", "tests.support.printed_plans").splitlines())
 
 
 def row(text: str) -> Row:
-    """A cell's row."""
+    """Return a cell's row from its JSON."""
     return Row.model_validate_json(text)
 
 

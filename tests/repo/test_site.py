@@ -1,4 +1,4 @@
-"""The documentation's site: generated pages say all, examples print what they show. `make docs` builds it strictly."""
+"""Tests that the site's generated pages are complete, and that examples print what they show."""
 
 import importlib.util
 import inspect

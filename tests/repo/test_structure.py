@@ -1,4 +1,4 @@
-"""The structure does not fall back: no cycles, no file too long, no name that is worse shared than it is."""
+"""Tests that the structure keeps its limits: no cycles, no file too long, few names in two modules."""
 
 import re
 

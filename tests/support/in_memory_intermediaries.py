@@ -106,7 +106,7 @@ class InMemoryIntermediaries:
 
 
 def check_ticket(cohort: Cohort, slot: int, ticket: bytes) -> None:
-    """Raises BadTicket unless the server signed exactly this slot."""
+    """Raise BadTicket unless the server signed exactly this slot."""
     text = ticket_text(
         cohort, slot, bytes(32) if cohort.via == "aggregator" else b""
     )  # as `tests.support.server_harness` asks for them

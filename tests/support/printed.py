@@ -1,6 +1,7 @@
 """Plans mechanisms for contextual vectors at the δ and the d of CTX's experiments."""
 
 import math
+from typing import Any
 
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.statistics import Statistic
@@ -20,15 +21,14 @@ def planned_mechanism(
     statistic: Statistic = SUM,
     *,
     printed: NoiseSource | None = "CTX",
-    **words: object,
+    delta: float | None = DELTA,
+    **words: Any,
 ) -> Mechanism:
-    """Return the mechanism for `clients` honest clients; `words` are more of its table, `delta` in place of DELTA.
+    """Return the mechanism for `clients` honest clients. `words` are more of its table.
 
     printed  whose noise `paper` has.
     """
-    spec = MechanismSpec.model_validate(
-        {"name": name, "epsilon": epsilon, "delta": DELTA, "calibration": calibration, **words}
-    )
+    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, **words)
     return planned(spec, clients, statistic=statistic, printed=printed)
 
 

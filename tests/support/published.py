@@ -1,4 +1,4 @@
-"""Reads the files that docs/figures.md shows: every experiment's rows, and the pictures drawn from them."""
+"""Reads the files that docs/figures/ shows: every experiment's rows, and the pictures drawn from them."""
 
 import re
 from functools import cache

@@ -1,7 +1,7 @@
 """Tests that one caller without a token cannot take a service down: attacks over real sockets, beside honest clients.
 
 Honest work keeps half of its speed during an attack, and the service stays below twice the memory that it had before.
-docs/operations.md has the measured figures. A test measures both speeds one right after the other. It may repeat an
+docs/performance.md has the measured figures. A test measures both speeds one right after the other. It may repeat an
 attack: other load slows some measurements, and a service that an attack slows down is slow in all of them.
 """
 
@@ -161,7 +161,7 @@ def test_large_bodies_without_end_slow_no_client(service: Attacked, bodies: int,
 def test_a_large_body_that_nothing_reads_ends_its_connection(
     hasty: Attacked, head: str, size: int, status: bytes, *, ends: bool
 ) -> None:
-    """So its sender needs a new connection, and the rate of new ones is limited."""
+    """The service closes the connection. Its sender needs a new one, and the rate of new ones is limited."""
     kind = f"Content-Type: application/json\r\nContent-Length: {size}"
     connection = hasty.connect(f"{head} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + b"x" * size)
     connection.settimeout(30)

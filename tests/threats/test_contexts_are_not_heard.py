@@ -227,7 +227,7 @@ def test_all_reports_of_a_cohort_have_one_length_and_all_in_which_clients_choose
 
 @pytest.mark.parametrize("run", ["sealed", "many", "alone"])
 def test_every_number_of_a_record_that_the_server_opens_is_noised(heard: Heard, run: str) -> None:
-    """Also the zeros in the blocks of arms that a client did not play.
+    """The zeros in the blocks of arms that a client did not play are noised as the other numbers are.
 
     A coordinate is within a step of its true value with probability 3/(σ√(2π)), σ the noise's deviation in steps. Of
     all coordinates, more than the limit are with probability below 1e-6.

@@ -73,7 +73,7 @@ class Thief:
         self.refused += answer.refused
 
     async def report(self, cohort: Cohort, slots: Sequence[int]) -> UploadAnswer:
-        """Report records that would open, for assigned actions under the first action."""
+        """Report records that would open. With assigned actions, seal them under the first action."""
         assert isinstance(cohort.channel, SealedRecords)
         dealt, size = cohort.channel.kind == "dealt", cohort.channel.size
         bodies = [sealed(cohort, bytes(size), 0) + self.secret if dealt else sealed(cohort, bytes(size)) for _ in slots]

@@ -19,7 +19,7 @@ USUAL = 1e-4
 
 @cache
 def planned(name: str, clients: int, overflow_probability: float) -> AnyMechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": DELTAS[name]})
+    spec = MechanismSpec(name=name, epsilon=1.0, delta=DELTAS[name])
     least = clients - clients // 10
     return plan(
         spec,

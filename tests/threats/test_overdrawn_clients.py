@@ -132,7 +132,7 @@ def test_all_batches_of_a_stream_are_charged_as_one_release_by_server_and_client
 
 
 def aggregated(epsilon: float) -> RunFile:
-    """Three cohorts through secure aggregation, ε = 0.5 for one of them, of clients that come to all of them."""
+    """Return a run of three cohorts through secure aggregation, whose clients come to all three. One costs ε = 0.5."""
     return parse(
         f"""
 run = "run"

@@ -1,4 +1,4 @@
-"""The exact JSON of what crosses an intermediary, both ways: a change here is a new version of the wire."""
+"""Tests the exact JSON of what crosses an intermediary. A change here is a new version of the wire."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Golden bytes of secure aggregation and of seals: a change here is a change of the protocol, and of its version.
+"""Tests the golden bytes of secure aggregation and of seals. A change here is a new version of the protocol.
 
 Where a value follows from a formula in a line or two, the test writes the formula beside it (contexts, statements,
 shares, the blend). The rest was recorded once from the simulation below, whose only source of chance is SHA-256 of
@@ -170,7 +170,7 @@ def test_derived_keys() -> None:
 
 @pytest.fixture
 def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
-    """Four clients with known seeds, keys and polynomials; slot 3 is lost before it sends its vector."""
+    """Return four clients with known seeds, keys and polynomials. Slot 3 is lost before it sends its vector."""
     counter = itertools.count()
 
     def draw() -> bytes:

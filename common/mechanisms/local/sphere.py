@@ -27,7 +27,7 @@ from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
 from distrust.common.wire import Norm, Via
 
-WORD = 2**64
+WORD = 2**64  # cases of the word that decides a coordinate; chances are parts of it
 
 
 def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64]:

@@ -9,9 +9,9 @@ the messages of two neighbouring inputs are at least as close as the pairs of co
 With one R for all places the order of the messages tells nothing, and the shuffler need not keep it.
 
 Source     Feldman, McMillan & Talwar 2021, Theorem 3.1 and its numerical form.
-           Feldman, McMillan & Talwar 2023 has C ~ Bin(n - 1, 2/(p + 1)); its erratum takes that back for general
-           randomizers, as the R of another user need not be (R⁰ + R¹)/(p + 1): it is less where
-           R⁰ = R¹ = pR. For binary randomized response it is true, and exact when C is given away.
+           Feldman, McMillan & Talwar 2023 has C ~ Bin(n - 1, 2/(p + 1)). Its erratum withdraws that for general
+           randomizers: another user's R may be less than (R⁰ + R¹)/(p + 1), as where R⁰ = R¹ = pR.
+           For binary randomized response it is true, and exact when C is given away.
 Holds      for every n ≥ 1, ε₀ > 0; one message a user, randomizers fixed before any message is seen. δ > 0 only.
 """
 

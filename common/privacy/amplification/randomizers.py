@@ -22,8 +22,8 @@ LEAST_DELTA = 1e-18
 """Smallest accepted δ. The mass that truncated laws leave out, 1e-22, must be negligible against it."""
 
 MOST_USERS = 10**9  # clients of one cohort
-MOST_INPUTS = 33
-MOST_CELLS = 5000
+MOST_INPUTS = 33  # values of a grid; every pair of them is compared
+MOST_CELLS = 5000  # of a law's outputs, about; longer laws are joined into cells of neighbours
 
 
 @dataclass(frozen=True, eq=False)

@@ -88,7 +88,7 @@ class Designs:
         return (inverse @ u[..., np.newaxis])[..., 0], inverse
 
     def _solve_pairs(self, shift: Floats | float, linear: Floats | None, *, invert: bool) -> tuple[Floats, Floats]:
-        """Return the same for d = 2 in closed form, of matrices [[a, b], [b, c]]."""
+        """Return what `solve` returns, for d = 2 in closed form. The matrices are [[a, b], [b, c]]."""
         # Numbers of one kind lie together, and two of a kind share a call: calls of NumPy are most of a round's time.
         numbers = self._totals.transpose(2, 0, 1).copy()
         u = numbers[:2] if linear is None else linear.transpose(2, 0, 1).copy()

@@ -23,7 +23,7 @@ class BetaSpec(EnvironmentSpec):
     b: Annotated[list[Shape], Field(min_length=2)]
 
     def build(self) -> "Beta":
-        """Raises BadParameter where an arm has one shape only."""
+        """Build the world. Raise BadParameter if an arm has one shape only."""
         if len(self.a) != len(self.b):
             raise BadParameter("environment.b", self.b, f"must be as long as environment.a, {len(self.a)} numbers")
         return Beta(np.array(self.a), np.array(self.b))
@@ -50,5 +50,5 @@ class Beta:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Shape (count,)."""
+        """Return `count` draws of the arm's law, shape (count,)."""
         return generator(stream).beta(self.a[arm], self.b[arm], count)

@@ -45,7 +45,7 @@ class ExploreThenCommit(Elimination):
         return total / survivors, exact_radius(survivors, law, self._arms, 1, self._failure)
 
     def leftover(self, left: int) -> dict[int, int]:
-        """The arm that was chosen; before, the unfinished batch, arm after arm."""
+        """Return the last pulls by arm: the chosen arm; before the choice, the unfinished batch, arm after arm."""
         if self._chosen is None:
             return super().leftover(left)
         return {self._chosen: left} if left else {}

@@ -73,12 +73,12 @@ class LocalResponse(GridMechanism):
 
     @property
     def _truths(self) -> int:
-        """Cases of 2⁶⁴ in which a coordinate's answer is true."""
+        """Return the number of the 2⁶⁴ cases in which a coordinate's answer is true."""
         return coin(self.epsilon / self.dimension)
 
     @property
     def flip(self) -> float:
-        """The probability f of a lie."""
+        """Return f, the probability of a lie."""
         return (WORD - self._truths) / WORD
 
     @property

@@ -1,4 +1,4 @@
-"""Shares with errors: what is found is what most of them lie on."""
+"""Tests that a polynomial is decoded from shares with errors, if most shares lie on it."""
 
 import random
 
@@ -14,7 +14,7 @@ ELEMENT = st.integers(0, PRIME - 1)
 
 
 def shared_secret(t: int, count: int, chance: random.Random) -> tuple[list[int], list[int], list[int]]:
-    """A polynomial, some points, and the values there."""
+    """Return a polynomial, some points, and the values there."""
     polynomial = [chance.randrange(PRIME) for _ in range(t)]
     points = sorted(chance.sample(range(1, 2 * count + 1), count))
     return polynomial, points, [value_at(polynomial, x) for x in points]

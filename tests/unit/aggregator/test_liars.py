@@ -1,4 +1,4 @@
-"""One bad client costs one client: the sum is right, the liar is named, the victim never."""
+"""Tests that a lying client loses only its own value: the sum is right, and no honest client is named."""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MODULUS = 2**62 - 57
 
 
 def values(n: int) -> Vector:
-    """Client i holds 2^i mod m, so that each loss or double count shows."""
+    """Return 2^i mod m for client i, so that each loss or double count shows."""
     return np.array([[pow(2, i, MODULUS)] for i in range(n)], dtype=np.uint64)
 
 
@@ -253,7 +253,7 @@ def test_a_dealer_and_its_friends_cannot_make_honest_neighbours_look_false() -> 
 
 
 def on_another_polynomial(share: bytes, point: int, kept: Sequence[int]) -> bytes:
-    """f(x) + x·Π (x - x_j): the same constant, and the same shares at the points that are kept."""
+    """Return the share of f(x) + x·Π (x - x_j): it has f's constant, and f's shares at the points `kept`."""
     shift = point
     for x in kept:
         shift = shift * (point - x) % PRIME

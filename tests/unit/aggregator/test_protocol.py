@@ -1,4 +1,4 @@
-"""The five stages together: the exact sum of the survivors, or a named error, never a wrong sum."""
+"""Tests that the five stages give the exact sum of the survivors, or a named error."""
 
 import random
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MODULI = st.one_of(st.integers(2, 2**63 - 1), st.integers(2**62, 2**63 - 1), st.
 
 
 def unique(n: int, dimension: int, modulus: int) -> Vector:
-    """Client i holds 2^i in its first coordinates while there is room, so that each loss or double count shows."""
+    """Return 2^i for client i in its first coordinates while there is room, so that each loss or double count shows."""
     rows = [[(pow(2, i) * pow(3, j) + i) % modulus for j in range(dimension)] for i in range(n)]
     return np.array(rows, dtype=np.uint64)
 
@@ -130,7 +130,7 @@ def test_a_survivor_that_everyone_called_lost_spoils_the_sum_by_name_and_is_not_
 
 
 def thin(threshold: int) -> Roster:
-    """Forty clients on a ring of degree 4, whose minimum does not matter."""
+    """Return a roster of forty clients on a ring of degree 4. Its minimum does not matter."""
     channel = Masking(modulus=97, dimension=1, neighbours=4, threshold=threshold)
     cohort = make_cohort(40, 97, 1)
     keys = {slot: client.keys() for slot, client in enrol(cohort).clients.items()}

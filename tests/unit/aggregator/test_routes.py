@@ -1,4 +1,4 @@
-"""The aggregator over HTTP: long polls that end with the stage, inboxes for the slots that are asked for."""
+"""Tests that the aggregator's long polls end with the stage, and that inboxes hold the slots' messages."""
 
 import asyncio
 import time

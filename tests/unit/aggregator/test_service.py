@@ -1,4 +1,4 @@
-"""The aggregator leads a cohort to its sum, though clients leave, messages come twice, and it is restarted."""
+"""Tests that the aggregator ends a cohort with its sum after departures, repeated messages and a restart."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -56,7 +56,7 @@ def _channel(
 
 @pytest.fixture
 def make_round() -> MakeRound:
-    """A round of the named mechanism: `cohorts` cohorts of `clients` slots; every argument has a default."""
+    """Return a maker of rounds: a mechanism, and `cohorts` cohorts of `clients` slots. Each argument has a default."""
 
     def make(
         name: str = "distributed-polya",
@@ -128,7 +128,7 @@ def make_round() -> MakeRound:
 
 @pytest.fixture
 def make_assigned(make_round: MakeRound) -> MakeRound:
-    """A round of one cohort whose actions the shuffler assigns: the arms that pay always, never, and half the time."""
+    """Return a maker of rounds of one cohort with assigned actions. The arms pay always, never, and half the time."""
 
     def make(
         name: str = "local-laplace-discrete",
@@ -145,7 +145,7 @@ def make_assigned(make_round: MakeRound) -> MakeRound:
 
 @pytest.fixture
 def world() -> World:
-    """Arms that always pay, never pay, or pay half the time."""
+    """Return arms that always pay, never pay, or pay half the time."""
     environment = build_environment(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
     assert isinstance(environment, Bernoulli)
     return World(environment, seed=11)
@@ -167,7 +167,7 @@ def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
 
 
 def _serving(kind: Callable[[Database, ManualClock], Kind], clock: ManualClock, folder: Path) -> Iterator[Kind]:
-    """An intermediary on a file of its own, for as long as a test lasts."""
+    """Yield an intermediary on a file of its own, for as long as a test lasts."""
     database = Database(f"sqlite:///{folder}/s.sqlite3", METADATA, VERSION)
     service = kind(database, clock)
     yield service
@@ -177,7 +177,7 @@ def _serving(kind: Callable[[Database, ManualClock], Kind], clock: ManualClock, 
 
 @pytest.fixture
 def stage() -> Simulation:
-    """A cohort that has shared; every client may send its vector."""
+    """Return a cohort that has shared. Every client may send its vector."""
     simulation = enrol(make_cohort(N, M, 1))
     simulation.send_keys(EVERYONE)
     simulation.send_shares(EVERYONE)

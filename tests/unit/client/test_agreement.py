@@ -1,4 +1,4 @@
-"""A client computes a round again: what must be equal, what may differ by a step, and terms that are too deep."""
+"""Tests that a client computes a round again, and accepts only differences of a grid step."""
 
 import math
 import sys

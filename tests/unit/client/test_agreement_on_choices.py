@@ -1,4 +1,4 @@
-"""A server gains nothing by a contextual decision: what the configuration fixes is compared, sizes before any context.
+"""Tests that clients check a contextual decision against the configuration before they look at a context.
 
 A client that failed for some contexts only would disclose, by not answering, which kind it has.
 """
@@ -96,7 +96,7 @@ def test_a_cohort_of_another_size_than_the_policys_batch_is_refused() -> None:
 
 @pytest.mark.parametrize("link", ["identity", "logistic", "poisson"])
 def test_the_largest_numbers_that_a_client_accepts_overflow_for_no_context(link: Link) -> None:
-    """Else a warning or an error would come for some contexts only. Weights of 0 are among them, and no context at all.
+    """A warning or an error for some contexts only would disclose them. Contexts and weights of 0 are tried.
 
     As the scores of all arms are numbers, a client chooses an arm that the screen left it.
     """

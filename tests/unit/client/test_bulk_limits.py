@@ -1,4 +1,4 @@
-"""A fleet's bulk requests stay within what a service takes, and what a service leaves out is believed of no client."""
+"""Tests that a fleet's bulk requests stay within a service's limits, and that it checks what comes back."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Simulated departures agree between the fleet and the in-process driver, because both ask the same function."""
+"""Tests that the fleet and the in-process driver let the same clients leave."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fleets against a shuffler that assigns actions: each client plays what it was told and what it agreed to."""
+"""Tests that fleets at a shuffler that assigns actions play the assigned ones, and refuse all others."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ UNSAFE = PrivacyRequirements(allow_unsafe=True)
 
 
 def _groups(shuffler: Shuffler, round_: Round) -> list[list[int]]:
-    """The values of each action's records, as the server sees them."""
+    """Return the values of each action's records, as the server decodes them."""
     cohort = round_.assignments[0].cohort
     answer = shuffler.batch(cohort.cohort)
     assert isinstance(answer, bytes)

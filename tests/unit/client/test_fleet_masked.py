@@ -1,4 +1,4 @@
-"""Fleets against the real aggregator: the sum it opens is the sum of what the surviving clients put in."""
+"""Tests that the real aggregator opens the sum of what a fleet's surviving clients put in."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def _sum(batch: Batch, round_: Round) -> int:
 
 
 def _expected(world: World, round_: Round, arm: int, dropout: float) -> tuple[int, int]:
-    """(sum mod m, survivors) as the in-process driver computes them from the same seeds."""
+    """Return (sum mod m, survivors) as the in-process driver computes them from the same seeds."""
     cohort = round_.assignments[arm].cohort
     names = (cohort.run, cohort.cohort)
     rewards = world.environment.rewards(arm, cohort.clients, UnsafeSeededStream(world.seed, *names, "rewards"))

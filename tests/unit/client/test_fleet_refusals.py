@@ -1,4 +1,4 @@
-"""A fleet whose users refuse a round ends with the reason in its report."""
+"""Tests that a fleet whose users refuse a round ends with the reason in its report."""
 
 from collections.abc import Callable
 

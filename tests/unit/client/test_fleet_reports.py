@@ -1,4 +1,4 @@
-"""Fleets against the real shuffler: every client reports once, or has left; what is released is what they sent."""
+"""Tests that each client of a fleet reports once or leaves, and that the shuffler releases what they sent."""
 
 import asyncio
 import threading
@@ -36,7 +36,7 @@ def _batch(shuffler: Shuffler, cohort: Cohort) -> BatchAnswer:
 
 
 def _opened(shuffler: Shuffler, cohort: Cohort, modulus: int) -> list[int]:
-    """The values of all sealed records, as the server sees them."""
+    """Return the values of all sealed records, as the server decodes them."""
     batch = _batch(shuffler, cohort).batch
     assert batch is not None
     assert isinstance(batch.content, Records)

@@ -1,4 +1,4 @@
-"""The transport over HTTP uses the paths that the services have."""
+"""Tests that the transport over HTTP uses the paths that the services have."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
 
 
 def _answering(*answers: tuple[int, str]) -> tuple[httpx.MockTransport, list[httpx.Request]]:
-    """A transport that gives the answers one after another, the last one for ever."""
+    """Return a transport that gives the answers one by one and repeats the last, and the requests that it got."""
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

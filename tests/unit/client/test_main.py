@@ -1,4 +1,4 @@
-"""The fleet as a process: it always ends with a status, a line, and a report."""
+"""Tests that a fleet as a process ends with a status, a line and a report, however it ends."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Golden bytes of what a client hands to its intermediary."""
+"""Tests the golden bytes of what a client hands to its intermediary."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""R: rewards belong to slots, noise to clients, and only messages leave."""
+"""Tests that a slot keeps its reward, each client its noise, and that only messages leave."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A user refuses what would weaken its privacy, whatever the server says."""
+"""Tests that a user refuses whatever weakens its stated privacy."""
 
 from collections.abc import Callable
 from typing import Any

@@ -14,7 +14,7 @@ from tests.support.masking_clients import EVERYONE, M, N, Story, without
 
 
 def test_a_roster_must_hold_its_own_keys_unchanged(stage: Simulation) -> None:
-    """Otherwise the aggregator would sit in the middle."""
+    """With other keys for the client the aggregator could stand between it and its neighbours."""
     simulation = enrol(stage.cohort)
     simulation.send_keys(EVERYONE)
     for start in (0, 32):

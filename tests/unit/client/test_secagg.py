@@ -35,7 +35,7 @@ def test_a_repeat_of_the_same_request_gets_the_same_bytes_in_every_stage(stage: 
 
 
 def test_two_different_unmask_requests_are_never_both_answered(stage: Simulation) -> None:
-    """Otherwise both seeds of a neighbour, or two sums that differ in one client, could be asked for."""
+    """Two requests could ask for both seeds of a neighbour, or for two sums that differ in one client."""
     story = after_masking(stage)
     first = story.unmask()
     with pytest.raises(Refused, match="another request of stage unmask"):
@@ -67,7 +67,7 @@ def test_a_refused_request_is_not_an_answer_and_a_right_one_may_follow(stage: Si
 
 
 def test_no_stage_is_answered_without_the_statement_that_the_server_published_for_all(stage: Simulation) -> None:
-    """So all clients that answer were told the same. A refused statement leaves the stage open for the right one."""
+    """All clients that answer were told the same. A refused statement leaves the stage open for the right one."""
     story = Story(stage)
     everyone = stage.bitmap(EVERYONE)
     for wrong in (b"", bytes(32)):
@@ -132,7 +132,7 @@ def test_polynomials_and_channel_keys_are_forgotten_once_confirmed(stage: Simula
 
 
 def reachable(root: object) -> Iterator[bytes]:
-    """Every bytes object that can be reached from `root` without passing through modules or classes."""
+    """Yield every bytes object that can be reached from `root` without passing through modules or classes."""
     seen, todo = {id(root)}, [root]
     while todo:
         for other in gc.get_referents(todo.pop()):
@@ -218,7 +218,7 @@ def test_survivors_must_keep_the_clients_own_floor_whatever_the_cohort_says() ->
 
 @pytest.fixture(scope="module")
 def ring() -> Simulation:
-    """A hundred clients on a ring: k = 38, t = 20, w = 9."""
+    """Return a hundred clients on a ring: k = 38, t = 20, w = 9."""
     return sharing(100)
 
 

@@ -1,4 +1,4 @@
-"""A fleet is configured by variables or options, and says in one line what is wrong."""
+"""Tests that a fleet is configured by variables or options, and names a bad one in one line."""
 
 from pathlib import Path
 from typing import Any

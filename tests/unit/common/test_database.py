@@ -1,4 +1,4 @@
-"""A database commits before it answers, refuses what it cannot keep, and says why in one sentence."""
+"""Tests that a database commits before it answers, and refuses in one sentence what it cannot keep."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An upload of bad items costs little: few signatures are verified, few refusals are listed, all are counted."""
+"""Tests that an upload of bad items costs little: few are verified, few are listed, all are counted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numbers modulo m as bytes."""
+"""Tests numbers modulo m as bytes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Clopper–Pearson bounds and the choice of events, against closed forms."""
+"""Tests Clopper–Pearson bounds and the choice of events against closed forms."""
 
 import math
 

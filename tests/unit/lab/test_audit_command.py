@@ -1,4 +1,4 @@
-"""`distrust audit`: one object, and an exit status that says whether the claim is broken."""
+"""Tests that `distrust audit` prints one object, and that its exit status states the verdict."""
 
 import json
 

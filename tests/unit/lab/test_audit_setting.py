@@ -24,9 +24,11 @@ from distrust.lab.audit.setting import Setting
 from tests.support.planned import planned
 
 
-def planned_mechanism(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **words})
-    ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
+def planned_mechanism(
+    name: str, dimension: int = 1, norm: str = "linf", epsilon: float = 1.0, **words: Any
+) -> Mechanism:
+    spec = MechanismSpec(name=name, epsilon=epsilon, **words)
+    ball = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     statistic = ball if dimension > 1 else Reward()
     return planned(spec, 6, statistic=statistic)
 

@@ -1,4 +1,4 @@
-"""The `distrust` command starts without what only some of its commands need."""
+"""Tests that the `distrust` command starts without the libraries that only some of its commands need."""
 
 import subprocess
 import sys

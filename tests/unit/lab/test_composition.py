@@ -1,4 +1,4 @@
-"""MAB Appendix I: Rényi composition needs less noise than advanced composition, by the factor it says."""
+"""Tests MAB Appendix I: Rényi composition needs less noise than advanced composition, by its factor."""
 
 import math
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Tests that a stack's folder keeps its tokens private, has one owner, and refuses what cannot be written."""
+
 import errno
 import os
 import stat

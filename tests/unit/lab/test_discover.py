@@ -1,4 +1,4 @@
-"""The command line for newcomers: lists, a first run file, a check of the machine, help, exit codes."""
+"""Tests the command line for newcomers: lists, a first run file, a check of the machine, help, exit codes."""
 
 import json
 import re

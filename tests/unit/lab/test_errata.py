@@ -1,4 +1,4 @@
-"""Every counter-example contradicts what is printed, our resolution holds, and the document says the same."""
+"""Tests that each counter-example contradicts the printed claim, and that our resolution holds."""
 
 import json
 from dataclasses import asdict

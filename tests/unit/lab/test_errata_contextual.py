@@ -1,4 +1,4 @@
-"""The errata of the contextual papers, CTX and GLB, from oracles: searches, simulations, many digits, closed forms."""
+"""Tests the errata of CTX and GLB against searches, simulations, many digits and closed forms."""
 
 import itertools
 import math

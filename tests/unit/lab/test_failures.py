@@ -1,3 +1,5 @@
+"""Tests that a run counts its widths, and those that failed, against the true means."""
+
 import io
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Tests that a run in one process has the pulls, regret, sums and promises that its run file asks for."""
+
 import io
 import re
 from pathlib import Path
@@ -142,8 +144,8 @@ def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))
 
 
-CONTEXTUAL = (Path(__file__).parents[3] / "docs/contextual.md").read_text("utf-8")
-RETURNING = CONTEXTUAL.partition("## Clients that come back\n")[2].partition("\n## ")[0]
+PAGE = (Path(__file__).parents[3] / "docs/privacy/returning.md").read_text("utf-8")
+RETURNING = PAGE.partition("## What a run spends\n")[2].partition("\n## ")[0]
 SPENT = re.findall(r"^\| `([\w-]+)` \| (ε[^|]+) \| (ε[^|]+) \| (ε[^|]+) \|$", RETURNING, re.MULTILINE)
 
 

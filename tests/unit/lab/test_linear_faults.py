@@ -1,4 +1,4 @@
-"""A design that breaks its promise ends the run, which says why: nothing is played on it."""
+"""Tests that a design that breaks its promise ends the run with the reason, before anything is played."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def run_file() -> RunFile:
 
 
 def everything_alike(flat: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """No design: too many actions."""
+    """Return equal weights for all actions. That is no design: too many actions have weight."""
     del weights
     return np.full(len(flat), 1 / len(flat))
 

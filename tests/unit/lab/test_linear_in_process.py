@@ -1,4 +1,4 @@
-"""Every policy for linear bandits, end to end in one process."""
+"""Tests every policy for linear bandits, end to end in one process."""
 
 import numpy as np
 import pytest

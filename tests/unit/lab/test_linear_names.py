@@ -1,4 +1,4 @@
-"""docs/linear.md: every algorithm of its table can be asked for by name, runs, and asks for what its source says."""
+"""Tests that every algorithm of docs/linear.md runs by its name, and asks for what its source states."""
 
 import math
 import re

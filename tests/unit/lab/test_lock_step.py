@@ -1,4 +1,4 @@
-"""Repetitions in lock step: the services' draws give the services' results, and a row is its own whatever the group."""
+"""Tests that repetitions in lock step have the services' results, each row as if played alone."""
 
 import io
 from dataclasses import replace
@@ -39,7 +39,7 @@ def run_file(
     policy: str = "linucb",
     more: str = "",
 ) -> RunFile:
-    """A run of a policy; 203 leaves pulls over that no batch of 20 takes."""
+    """Return a run of a policy. The horizon 203 leaves pulls that no batch of 20 takes."""
     return parse(
         f"""
         run = "together.{repetition}"

@@ -1,4 +1,4 @@
-"""Every policy on every mechanism, end to end in one process: it plays, or it is refused and told why."""
+"""Tests that every policy plays on every mechanism in one process, or is refused with a reason."""
 
 import re
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Row:
         return self.words.split('"')[1]
 
     def refusal(self, mechanism: MechanismName) -> str | None:
-        """Why the pair cannot be; None when it can."""
+        """Return why the pair is refused; None if it plays."""
         if self.public and mechanism != "identity":
             return "baseline without privacy"
         if self.by_action and not MECHANISMS[mechanism].parts:
@@ -49,7 +49,7 @@ class Row:
         return None
 
     def out_of_range(self, mechanism: MechanismName) -> str | None:
-        """Why the paper's theorem says nothing for so few clients at this ε; None where it does."""
+        """Return why the paper's theorem does not hold for so few clients at this ε; None if it holds."""
         if self.calibration == "exact" or self.name == "successive-elimination":
             return None
         if mechanism == "shuffled-gaussian":
@@ -58,7 +58,7 @@ class Row:
         return "bits a client and coordinate" if vectors and mechanism == "shuffled-binomial" else None
 
     def file(self, mechanism: MechanismName, *, world: str | None = None, more: str = "") -> RunFile:
-        """A seeded run."""
+        """Return a seeded run of the policy on the mechanism."""
         words = [f'name = "{mechanism}"', f'calibration = "{self.calibration}"']
         words += [f"epsilon = {self.epsilon}"] if mechanism != "identity" else []
         words += ["delta = 1e-3"] if MECHANISMS[mechanism].takes_delta == "needed" else []
@@ -118,7 +118,7 @@ RANGED = [
 
 
 def names() -> set[str]:
-    """Of the policies that a run file may have."""
+    """Return the names of the policies that a run file may have."""
     return set(specs.POLICIES)
 
 

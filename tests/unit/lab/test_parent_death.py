@@ -1,3 +1,5 @@
+"""Tests that a started command ends with its parent, also if the parent is killed."""
+
 import os
 import signal
 import subprocess

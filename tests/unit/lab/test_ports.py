@@ -1,3 +1,5 @@
+"""Tests that a stack finds free ports, and names a port that is taken."""
+
 import socket
 
 import pytest

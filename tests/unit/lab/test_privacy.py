@@ -1,4 +1,4 @@
-"""`distrust privacy` without the command line."""
+"""Tests `distrust privacy` without the command line."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`distrust privacy` by who answered and who colludes, what it says of the question, and its labels."""
+"""Tests that `distrust privacy` takes those who answered and who collude into account, and labels figures."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -107,7 +107,7 @@ BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
 
 @pytest.fixture
 def coarse_losses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Losses on a grid of 2^14 cells instead of 2^20, for a test that looks at δ only. Nothing of it stays cached."""
+    """Compute losses on a grid of 2^14 cells instead of 2^20, for a test of δ only. Nothing of it stays cached."""
     composition.compose.cache_clear()
     monkeypatch.setattr(composition, "MOST_CELLS", 1 << 14)
     yield

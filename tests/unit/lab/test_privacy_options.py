@@ -1,4 +1,4 @@
-"""`distrust privacy` for vectors, norms, ranges and kinds of noise: what is shown, labelled and refused."""
+"""Tests what `distrust privacy` shows, labels and refuses for vectors, norms, ranges and kinds of noise."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def printed(name: str, **words: Any) -> str:
 
 
 def compared(norm: str) -> dict[str, dict[str, Any]]:
-    """The row of every mechanism's exact calibration, for vectors of three coordinates."""
+    """Return the row of every mechanism's exact calibration, for vectors of three coordinates."""
     words: dict[str, Any] = {"dimension": 3, "norm": norm, "low": -2.0, "high": 2.0}
     shown = read(comparison(clients=60, epsilon=0.9, delta=1e-5, batches=4, **words))
     return {row["mechanism"]: row for row in shown["mechanisms"] if row["calibration"] == "exact"}

@@ -1,3 +1,5 @@
+"""Tests that the last lines of a process's log are its own."""
+
 from pathlib import Path
 
 import pytest

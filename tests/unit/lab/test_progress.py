@@ -1,3 +1,5 @@
+"""Tests that progress is drawn on a terminal, and written as plain lines elsewhere."""
+
 import io
 
 import pytest

@@ -1,4 +1,4 @@
-"""Why clients refused is in the result and in the error of a run over services, also when none was served."""
+"""Tests that a run over services names clients' refusals in its result and error, also if none was served."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ WHY, OTHER = "refused: ε = 1 is above this user's 0.5", "conflict: differs"
 
 @pytest.fixture
 def fleets(tmp_path: Path) -> Iterator[Fleets]:
-    """Fleets whose processes were never started."""
+    """Yield fleets whose processes were never started."""
     idle = Fleets(parse(RUN), Urls("http://a", "http://b", "http://c"), tmp_path)
     idle._folder = tempfile.TemporaryDirectory()
     yield idle
@@ -98,7 +98,7 @@ def test_three_reasons_are_told_at_most() -> None:
 
 
 def of_the_page(name: str) -> str:
-    """The run file of docs/contextual.md, with the policy and the mechanism of the table's row `name`."""
+    """Return the run file of docs/contextual.md, with the policy and the mechanism of the table's row `name`."""
     table = "".join(part for part in re.split(r"(?=^\[)", BLOCK, flags=re.MULTILINE) if part[1:3] not in {"po", "me"})
     policy, mechanism = {row: words for row, *words in ROWS}[name]
     whole = table.replace("[environment]", f"policy = {policy}\nmechanism = {mechanism}\n[environment]")

@@ -1,4 +1,4 @@
-"""A policy that cannot be run is refused with one line: the field, its value, what is allowed."""
+"""Tests that a policy that cannot run is refused with one line: the field, its value, what is allowed."""
 
 import re
 

@@ -35,7 +35,7 @@ FILES = {
 
 
 def run_file(which: str) -> RunFile:
-    """Clients leave, so that cohorts are lost and replaced."""
+    """Return a run whose clients leave, so that cohorts are lost and replaced."""
     policy, mechanism, world, horizon = FILES[which]
     return parse(
         f"""
@@ -57,7 +57,7 @@ dropout = 0.1
 
 
 def published(learner: Learner) -> list[RoundReport]:
-    """Every round, as it travels."""
+    """Return every round, as it travels."""
     return [RoundReport.model_validate_json(_report(learner, record).model_dump_json()) for record in learner.rounds]
 
 
@@ -91,7 +91,7 @@ def _cohorts(record: RoundRecord) -> list[CohortView]:
 
 
 def ordinary(file: RunFile) -> Learner:
-    """A finished learner of the kind that servers have, with a record for every round."""
+    """Return a finished learner of the kind that servers have, with a record for every round."""
     learner = Learner(file.config)
     learner.play(in_process.CohortsInProcess(file, file.world()))
     return learner

@@ -1,4 +1,4 @@
-"""`distrust run`, as far as it needs no services."""
+"""Tests the parts of `distrust run` that need no services."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,3 +1,5 @@
+"""Tests that run files are read, divided between server and clients, and refused by field and value."""
+
 from pathlib import Path
 
 import pytest

@@ -1,4 +1,4 @@
-"""Runs in process that fail: the reason in the result, on stderr and in the exit code, as over services."""
+"""Tests that runs that fail in process give the reason in result, stderr and exit code, as over services."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ EMPTY = RUN.replace("horizon = 2000", "horizon = 130") + "intermediary = {dropou
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy that raises when it reads its second batch."""
+    """Make the policy raise when it reads its second batch."""
     honest = SuccessiveElimination.read
 
     def read(self: SuccessiveElimination, arm: int, estimate: Any) -> tuple[float, float]:
@@ -42,7 +42,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def distrust(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The command line in this process; it returns the exit code."""
+    """Return the command line as a function of its words, in this process. It returns the exit code."""
     monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
 
     def command(*words: str) -> int:

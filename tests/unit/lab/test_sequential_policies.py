@@ -1,4 +1,4 @@
-"""The light record of a million one-client rounds is the ordinary one, added up."""
+"""Tests that the short record of a million one-client rounds is the sum of the ordinary one."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ dropout = {dropout}
 
 
 def played(file: RunFile, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> Result:
-    """The result of the driver when it plays with this learner."""
+    """Return the result of the driver when it plays with this learner."""
     monkeypatch.setattr(in_process, "SequentialLearner", lambda _config: learner)
     return in_process.run(file)
 
@@ -70,7 +70,7 @@ def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.Monke
 
 
 def total(result: Result) -> list[float]:
-    """Clients, survivors and rewards of each arm."""
+    """Return clients, survivors and rewards of each arm."""
     sums = [0.0] * 12
     for cohort in (cohort for one in result.rounds for cohort in one.cohorts):
         assert cohort.arm is not None

@@ -1,4 +1,4 @@
-"""`distrust inspect` of a stopped stack: its databases are read as they stand, and nothing is written or locked."""
+"""Tests that `distrust inspect` reads the databases of a stopped stack without writing or locking."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ WANTED = Wanted("first", 1, None, 3)
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """A folder whose server was stopped before its first run."""
+    """Return a folder whose server was stopped before its first run."""
     open_database(f"sqlite:///{tmp_path}/server.sqlite3").close()
     return tmp_path
 

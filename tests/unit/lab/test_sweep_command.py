@@ -1,4 +1,4 @@
-"""`distrust sweep`: tables on stdout, refusals in one line, and an exit status that says whether cells failed."""
+"""Tests that `distrust sweep` prints tables, refuses in one line, and exits 1 if a cell failed."""
 
 import json
 from pathlib import Path

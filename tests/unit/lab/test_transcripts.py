@@ -1,4 +1,4 @@
-"""`distrust inspect`: what is printed of what the parties say they saw."""
+"""Tests what `distrust inspect` prints of the parties' transcripts."""
 
 import io
 import json
@@ -158,7 +158,7 @@ def simulated(more: str = "", seed: str = ", seed = 11", text: str = SIMULATED) 
 
 
 def first_cohort(file: RunFile) -> Cohort:
-    """A run's first cohort as an intermediary serves it."""
+    """Return a run's first cohort as an intermediary serves it."""
     plan = Learner(file.config).plan()
     assert plan is not None
     return round_message(file.config, plan, PublicKeys(bytes(32), bytes(32))).assignments[0].cohort

@@ -1,4 +1,4 @@
-"""A batch that does not add up is refused whole."""
+"""Tests that the analyzer refuses a whole batch whose numbers do not add up."""
 
 import secrets
 from functools import partial

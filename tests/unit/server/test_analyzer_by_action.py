@@ -1,4 +1,4 @@
-"""Assigned actions: each group is analyzed for itself; a batch that does not add up is refused whole."""
+"""Tests that groups of assigned actions are analyzed separately, and that a wrong batch is refused whole."""
 
 import secrets
 from functools import partial
@@ -45,7 +45,7 @@ def grouped(
     reports: list[bytes] | None = None,
     cohort: Cohort = COHORT,
 ) -> GroupedRecords:
-    """Rows in their order, so many a group; `places`: what they were sealed to, instead of their group's."""
+    """Return rows in their order, `counts` a group. places: what they were sealed to, if not to their group's."""
     found = sum(counts)
     reports = reports or [secrets.token_bytes(16) for _ in range(found)]
     at = places or np.repeat(np.arange(len(counts)), counts).tolist()

@@ -1,4 +1,4 @@
-"""The server's API as a caller sees it: the real app, intermediaries in memory."""
+"""Tests the server's API as a caller sees it: the real app, intermediaries in memory."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ async def create(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
 
 
 async def play(client: httpx.AsyncClient, clients: InMemoryClients, run: str = "demo") -> None:
-    """A fleet: long-polls the round, takes tickets, answers them, until the run is over."""
+    """Play as a fleet: long-poll the round, take tickets, answer them, until the run is over."""
     known = 0
     while True:
         view = await round_of(client, run, wait=5, after=known)

@@ -1,4 +1,4 @@
-"""A run with shuffled actions over a shuffler in memory: what it opens, settles, remembers and refuses."""
+"""Tests runs that assign actions, over a shuffler in memory: what they open, settle, keep and refuse."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def opened(harness: ServerHarness) -> Cohort:
 
 
 def answer(cohort: Cohort, survivors: int) -> BatchAnswer:
-    """Records that do not open."""
+    """Return a batch of records that do not open."""
     assert isinstance(cohort.channel, AssignedRecords)
     counts = [survivors] + [0] * (len(cohort.channel.deal.times) - 1)
     content = GroupedRecords(counts=counts, body=b"", checksum=bytes(32))

@@ -1,4 +1,4 @@
-"""A run with a declared budget, or with clients that come again: plans that overdraw open nothing."""
+"""Tests that a run with a declared budget, or with returning clients, opens nothing that overdraws it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An estimate is drawn, committed and shown once: what could not be committed was never there."""
+"""Tests that an estimate is drawn, committed and shown once, and is never shown uncommitted."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregato
 
 
 async def played(harness: ServerHarness, **changes: Any) -> list[tuple[Cohort, BatchAnswer]]:
-    """A run whose first round has been played, with the batches, of which the server knows nothing yet."""
+    """Play a run's first round. Return its cohorts with their batches, which the server has not collected yet."""
     harness.service.create(config(mechanism=CENTRAL, unsafe=None, **changes))
     round_ = harness.service.round_view("demo").round
     assert round_ is not None
@@ -33,7 +33,7 @@ def away(*_: object) -> Any:
 
 
 def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store], Any]:
-    """A commit whose confirmation is lost."""
+    """Return `writing` with a commit whose confirmation is lost."""
 
     @contextmanager
     def patched(store: Store) -> Iterator[Writing]:
@@ -47,7 +47,7 @@ def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store]
 def test_an_estimate_that_could_not_be_committed_is_shown_nowhere(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the noise of a central mechanism would be drawn twice, and two releases of one sum average it out."""
+    """If one were shown, its noise would be drawn twice, and two releases of one sum average their noise out."""
     (cohort, answer), *_ = asyncio.run(played(harness))
     with monkeypatch.context() as broken:
         broken.setattr(Store, "writing", away)

@@ -1,4 +1,4 @@
-"""Sums that honest clients do not give are refused and named, and honest extremes are not."""
+"""Tests that sums beyond what honest clients can give are refused and named, and extremes are not."""
 
 import secrets
 from functools import partial
@@ -46,7 +46,7 @@ BY_ACTION = plan(
 
 
 def opened(mechanism: AnyMechanism, summed: NDArray[np.uint64]) -> float:
-    """The estimate of a masked sum, in data units."""
+    """Return the estimate of a masked sum, in data units."""
     of = demo_cohort(
         Masking(modulus=mechanism.modulus, dimension=1, neighbours=N - 1, threshold=10), KEYS.public.ticket
     )

@@ -1,4 +1,4 @@
-"""Keys outlive the process, are readable by their owner only, and never show in a log."""
+"""Tests that keys outlive the process, are readable by their owner only, and are never logged."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ MECHANISMS = ["distributed-skellam", "distributed-discrete-gaussian", "central-g
 
 
 def played(mechanism: str, means: list[float]) -> Learner:
-    """DP-DPE whose clients all answer with these means."""
+    """Return a learner of DP-DPE whose clients all answered with these means."""
     config = RunConfig.model_validate(
         {
             "run": "kinds",

@@ -1,4 +1,4 @@
-"""The round machine: outcomes in, plans out."""
+"""Tests that the learner turns outcomes of cohorts into the plans of the next round."""
 
 from collections.abc import Callable
 from typing import Any

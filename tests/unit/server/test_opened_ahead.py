@@ -1,4 +1,4 @@
-"""While clients wait for the next round, its first cohort is opened before one of them asks for tickets."""
+"""Tests that the first cohort of a round is opened before a waiting client asks for tickets."""
 
 import asyncio
 from collections.abc import Callable

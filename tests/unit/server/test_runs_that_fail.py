@@ -1,4 +1,4 @@
-"""An exception of the server's own code ends the run that met it: named, once, for good; so does measuring nothing."""
+"""Tests that an exception of the server's code, or a run without a measurement, ends that run by name."""
 
 import re
 from collections.abc import Callable
@@ -23,7 +23,7 @@ FIRST = config().policy.model_dump()["first_batch"]
 
 
 def read_raises(error: Exception) -> Callable[[Patch], None]:
-    """The policy raises when it is told how its second batch came out."""
+    """Return a patch: the policy raises when it reads the result of its second batch."""
     honest = SuccessiveElimination.read
 
     def read(self: SuccessiveElimination, arm: int, estimate: Any) -> tuple[float, float]:
@@ -44,7 +44,7 @@ def read_answers(mean: float, radius: float) -> Callable[[Patch], None]:
 
 
 def from_round_2(module: Any, name: str, broken: Callable[..., Any]) -> Callable[[Patch], None]:
-    """A function whose first argument that knows its round decides: `broken` from round 2 on."""
+    """Return a patch of a function that calls `broken` from round 2 on. Its first argument with a round decides."""
     honest = getattr(module, name)
 
     def patched(*args: Any, **kwargs: Any) -> Any:
@@ -134,7 +134,7 @@ def test_an_exception_in_round_2_ends_the_run_as_failed_with_its_reason_and_for_
 
 
 def restarted(path: Path, intermediaries: InMemoryIntermediaries) -> RunView:
-    """The run as a server sees it that starts on the same database."""
+    """Return the run as a server sees it that starts on the same database."""
     harness = ServerHarness(path, intermediaries)
     try:
         assert harness.service.running() == []

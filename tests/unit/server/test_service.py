@@ -1,4 +1,4 @@
-"""Runs over intermediaries in memory: every channel, replacement, restart, cancellation."""
+"""Tests runs over intermediaries in memory: every channel, replacement, restart, cancellation."""
 
 import asyncio
 import contextlib

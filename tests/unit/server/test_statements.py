@@ -41,7 +41,7 @@ class Stating(InMemoryIntermediaries):
 
 @pytest.fixture
 def cohort(harness: ServerHarness) -> Cohort:
-    """A masked cohort that is open at the aggregator."""
+    """Return a masked cohort that is open at the aggregator."""
     harness.service.create(config())
     found = next(one for one in harness.service.active_run("demo").pending() if one.cohort == NAME)
     with harness.service.store.writing() as writing:

@@ -1,4 +1,4 @@
-"""A stored run that this version of the code refuses is listed as failed, with the reason; others go on."""
+"""Tests that a stored run that this code refuses is listed as failed, and that others go on."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def no_policy_plans_it(words: dict[str, Any]) -> None:
-    """A value that fits its field and that `check` refuses, as a rule that came later would."""
+    """Set a value that fits its field and that `check` refuses, as a later rule would."""
     words["policy"]["failure"] = 1e-300
 
 
@@ -44,7 +44,7 @@ def stored_state(harness: ServerHarness, run: str) -> tuple[str, str | None]:
 def restarted(
     tmp_path: Path, intermediaries: InMemoryIntermediaries, change: Change, state: str = "running"
 ) -> ServerHarness:
-    """A server with the runs `old` and `demo`, stopped, `old` rewritten, and started again."""
+    """Store the runs `old` and `demo`, stop the server, rewrite `old`, and return the server started again."""
     first = ServerHarness(tmp_path, intermediaries)
     first.service.create(config("old"))
     first.service.create(config("demo"))

@@ -1,4 +1,4 @@
-"""Tickets: in cohort order, once, only from cohorts that the intermediary knows, and not too many at a time."""
+"""Tests that tickets come in cohort order, once, for cohorts that the intermediary knows, and in limited number."""
 
 import asyncio
 from contextlib import AbstractContextManager

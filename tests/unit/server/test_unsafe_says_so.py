@@ -1,4 +1,4 @@
-"""A run whose noise comes from a seed promises nothing, wherever a guarantee is shown."""
+"""Tests that a run whose noise comes from a seed promises nothing, wherever a guarantee is shown."""
 
 from distrust.common.privacy.guarantee import Guarantee
 from tests.support.in_memory_intermediaries import InMemoryClients
@@ -6,7 +6,7 @@ from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
 
 def guarantees_of(harness: ServerHarness) -> list[Guarantee]:
-    """Every guarantee that the server shows of its run."""
+    """Return every guarantee that the server shows of its run."""
     service = harness.service
     ledger = service.ledger("demo")
     rounds = service.rounds("demo", 0, 50).rounds

@@ -1,4 +1,4 @@
-"""Asking for plays over HTTP: the same app, the same file, real tickets, no operator's token."""
+"""Tests how clients ask for actions over HTTP: with a ticket, and without the operator's token."""
 
 from collections.abc import Iterator
 from pathlib import Path

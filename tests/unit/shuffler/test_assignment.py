@@ -1,4 +1,4 @@
-"""The shuffler assigns actions: one play a slot, constant, to its first asker only; records go back by action."""
+"""Tests that the shuffler assigns one constant action a slot, to its first asker, and groups records by action."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ def shuffler(tmp_path: Path) -> Iterator[AssigningShuffler]:
 
 
 def opened(cohort: Cohort, content: GroupedRecords) -> list[list[int]]:
-    """The slots that sent the records of each group, in their order; each record opens at its own action."""
+    """Return the slots that sent the records of each group, in their order. Each record opens at its own action."""
     at, groups = 0, []
     for place, count in enumerate(content.counts):
         records = [content.body[start : start + SIZE] for start in range(at, at + count * SIZE, SIZE)]

@@ -1,4 +1,4 @@
-"""A small batch is known at once to the server that waits for it, and never before it is committed."""
+"""Tests that the waiting server learns of a small batch at once, and never before it is committed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

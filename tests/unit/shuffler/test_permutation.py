@@ -1,4 +1,4 @@
-"""Permutations are uniform, keep what they permute, and never depend on the order that came in."""
+"""Tests that permutations are uniform, keep their items, and do not depend on the order of arrival."""
 
 from collections import Counter
 from itertools import permutations
@@ -17,7 +17,7 @@ FALSE_ALARM = 1e-7
 
 
 def fits_uniform(counts: Counter[object], cells: int, draws: int) -> bool:
-    """Pearson's χ², false alarm 1e-7 (each cell expects hundreds of draws)."""
+    """Return False if Pearson's χ² rejects uniform counts, at 1e-7. Each cell expects hundreds of draws."""
     expected = draws / cells
     statistic = sum((count - expected) ** 2 for count in counts.values()) / expected
     statistic += expected * (cells - len(counts))

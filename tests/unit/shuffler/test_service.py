@@ -1,4 +1,4 @@
-"""The shuffler forwards bodies, all of them, in an order that tells nothing; nothing at all when too few came."""
+"""Tests that the shuffler forwards all bodies in a random order, or nothing if too few came."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""A slot with an action belongs to the first client that asked: a second ticket for it opens nothing."""
+"""Tests that a slot with an action belongs to its first client, and that a second ticket is refused."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -33,7 +33,7 @@ def cohort(shuffler: AssigningShuffler) -> Cohort:
 
 
 def stolen(cohort: Cohort, *slots: int) -> ActionRequest:
-    """The tickets are good: their signer asks. The claims are its own."""
+    """Ask with good tickets, which their signer makes, and with claims of the thief's own."""
     claims = b"".join(claim(cohort, slot, THIEF) for slot in slots)
     return server.asking(cohort, slots).model_copy(update={"claims": claims})
 

@@ -1,4 +1,4 @@
-"""The cohort as the shuffler serves it to clients that are about to send: public, and constant."""
+"""Tests that the shuffler serves the cohort to its clients: public, and constant."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The drawn worlds of contextual bandits follow their laws, and clients experience what the rule says.
+"""Tests that the drawn worlds of contextual bandits follow their laws, and that clients follow the rule.
 
 Distribution functions are compared by the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant, averages by
 Hoeffding's: both are exact, and one comparison has a false alarm rate of 1e-9. There are about 40.
@@ -37,7 +37,7 @@ DRAWS = 200_000
 
 
 def _slack(count: int) -> float:
-    """Both inequalities: P(deviation > slack) ≤ 2 exp(-2 n slack²) = 1e-9, for values in [0, 1]."""
+    """Return s with P(deviation > s) ≤ 2 exp(-2 n s²) = 1e-9 by both inequalities, for values in [0, 1]."""
     return math.sqrt(math.log(2 / 1e-9) / (2 * count))
 
 
@@ -62,7 +62,10 @@ def _furthest(sample: Floats, law: Floats, points: Floats) -> float:
 
 
 def _entry_law(points: Floats, size: int) -> Floats:
-    """P(entry ≤ points) of a uniform point of the sphere of R^size: (1 + entry)/2 is Beta((size-1)/2, (size-1)/2)."""
+    """Return P(entry ≤ points) of a uniform point of the sphere of R^size.
+
+    (1 + entry)/2 is Beta((size-1)/2, (size-1)/2).
+    """
     shape = (size - 1) / 2
     return np.asarray(stats.beta.cdf((1 + points) / 2, shape, shape))
 
@@ -260,7 +263,7 @@ def test_a_context_that_is_longer_by_rounding_stays_as_it_is() -> None:
 def test_a_client_answers_whatever_its_context_and_its_reward_are(
     odd: float, link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise its silence discloses what it has. NaN and infinities count as 0, and the other clients are as ever."""
+    """Silence would disclose its context. NaN and infinities count as 0, and the other clients are unchanged."""
     statistic = ContextualSum(features=2, moments=False, residual=link, rewards=[0.0, 3.0])
     drawn = Contexts(np.array([[[0.6, 0.0], [0.0, 0.8]], [[odd, 0.0], [odd, 1e-9]]]), np.full(2, 0.5))
     world = replace(_sphere(arms=2, dimension=2), rewards=(0.0, 3.0))

@@ -1,4 +1,4 @@
-"""Prices of car loans, from small files of the data set's format, whose customers follow a known logit model."""
+"""Tests that car loan prices are learned from files of customers who follow a known logit model."""
 
 import math
 from pathlib import Path
@@ -22,12 +22,12 @@ GOOD = ["1,700,60,20000,1.4,5.5,N,390.5,1", "2,650,48,15000,1.2,6.5,U,370,0", "1
 
 
 def _price(term: int, loan: float, yearly: float, payment: float) -> float:
-    """The present value of the payments, payment by payment, less the loan."""
+    """Return the present value of the payments, added payment by payment, less the loan."""
     return sum(payment / (1 + yearly / 1200) ** month for month in range(1, term + 1)) - loan
 
 
 def _demand(fico: float, price: float) -> float:
-    """P(apply) of the customers in the file that `_data` writes: logit in (x, p x), p in parts of 25,000 dollars."""
+    """Return P(apply) of a customer of `_data`: logit in (x, p x), with p in parts of 25,000 dollars."""
     predictor = 0.5 - (fico - 700) / 50 - (4 + (fico - 700) / 50) * price / 25_000
     return 1 / (1 + math.exp(-predictor))
 
@@ -76,7 +76,7 @@ def test_columns_may_come_in_any_order_and_with_others(tmp_path: Path, data: Pat
 
 
 def _fit_contexts(world: AutoLending, path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The contexts and answers that θ* is fitted to: each customer with the price that it was offered."""
+    """Return the contexts and answers that θ* is fitted to: each customer with the price that it was offered."""
     rows = read_customers(path)
     x, prices = world.customers, rows.prices[:, np.newaxis] / 25_000
     return np.concatenate([x, prices * x], axis=1) / math.sqrt(2), rows.applied

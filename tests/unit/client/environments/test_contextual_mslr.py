@@ -1,4 +1,4 @@
-"""Rows of MSLR as contexts: the table, its loader, what clients meet, and a run that names the shortened ones."""
+"""Tests that rows of MSLR become contexts: the table, its loader, the clients, and the result's warnings."""
 
 import io
 from pathlib import Path
@@ -34,8 +34,11 @@ def _world(**table: object) -> ContextualMslr:
 
 
 def _letor(path: Path, count: int, seed: int) -> Path:
-    """Rows of three features of sizes 1, 100 and 10,000, the third almost a function of the second, and one that never
-    varies. The label is large where the first feature is."""
+    """Write rows of four features, and return their path.
+
+    The first three have sizes 1, 100 and 10,000; the third is almost a function of the second. The fourth never varies.
+    The label is large where the first feature is.
+    """
     rng = np.random.default_rng(seed)
     lines = []
     for index in range(count):
@@ -94,7 +97,7 @@ def test_clients_meet_rows_drawn_uniformly_and_are_paid_their_relevance() -> Non
 
 
 def _ambiguous(world: ContextualMslr) -> set[bytes]:
-    """Contexts of several rows that differ in relevance."""
+    """Return the contexts of several rows that differ in relevance."""
     paid: dict[bytes, set[float]] = {}
     for row, relevance in zip(world.rows, world.relevance.tolist(), strict=True):
         paid.setdefault(row.tobytes(), set()).add(relevance)

@@ -1,4 +1,4 @@
-"""Rewards follow the law that the environment promises.
+"""Tests that rewards follow the law that the environment states.
 
 Every comparison is the Dvoretzky-Kiefer-Wolfowitz inequality with Massart's constant, for any law and exactly:
 P(sup|F_n - F| > e) ≤ 2 exp(-2 n e²). The false alarm rate of one comparison is 1e-9; there are 19.

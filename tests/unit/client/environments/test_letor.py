@@ -1,4 +1,4 @@
-"""LETOR files are read as they are published, and bad lines are named."""
+"""Tests that LETOR files are read as published, and that bad lines are named."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whole files of LETOR rows: read in blocks of numbers, and bad lines named as if they were read one by one."""
+"""Tests that LETOR files read in blocks give the rows, and name the bad lines, of reading line by line."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.support.letor import letor_rows
 
 
 def dense(label: int, seed: int, end: str = "") -> str:
-    """A line as MSLR-WEB10K has them: all features, in order."""
+    """Return a line as MSLR-WEB10K has them: all features, in order."""
     values = np.random.default_rng(seed).normal(size=FEATURES) * 10.0 ** (seed % 7)
     cells = " ".join(f"{place}:{value:.6g}" for place, value in enumerate(values.tolist(), start=1))
     return f"{label} qid:{seed} {cells}{end}"

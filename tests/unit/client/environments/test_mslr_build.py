@@ -1,4 +1,4 @@
-"""The tables behind `mslr` can be rebuilt, and the shipped ones hold what their README says."""
+"""Tests that the tables of `mslr` can be built again, and that the shipped ones hold what their README states."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ CORNERS = [(0, 0), (900, 5), (30, 80000)]
 
 
 def _letor(path: Path, order: list[int]) -> Path:
-    """Rows around the corners; those of corner c carry the labels c, c + 1 in turn."""
+    """Write rows around the corners, and return their path. Rows of corner c have the labels c and c + 1 in turn."""
     noise = np.random.default_rng(4).uniform(0, 0.1, (len(order), 2))
     lines = [
         f"{corner + index % 2} qid:{index} 1:{CORNERS[corner][0] + a:.4f} 2:{CORNERS[corner][1] + b:.4f}"

@@ -1,4 +1,4 @@
-"""A run without a seed gets one, once."""
+"""Tests that `seeded` keeps a stated seed and draws a missing one."""
 
 from distrust.client.environments import BernoulliSpec, seeded
 

@@ -1,4 +1,4 @@
-"""Vectors as they are, and what is refused."""
+"""Tests that vectors are reported unchanged, and that bad ones are refused."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Contexts: what a client chooses, what it reports, and how far apart two reports can be."""
+"""Tests what a client chooses and reports of its context, and the largest distance of two reports."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Boxes between clients, seals to the server: open for one receiver, in one cohort."""
+"""Tests that boxes between clients and seals to the server open for one receiver, in one cohort."""
 
 import os
 

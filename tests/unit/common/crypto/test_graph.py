@@ -1,4 +1,4 @@
-"""The neighbour graph: regular, symmetric, and no party's choice."""
+"""Tests that the neighbour graph is regular and symmetric, and that no party chooses it."""
 
 import hashlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Two clients agree on keys, and on nothing with a point of small order."""
+"""Tests that two clients agree on keys, and refuse points of small order."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey

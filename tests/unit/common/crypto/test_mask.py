@@ -1,4 +1,4 @@
-"""Masks: uniform in Z_m, for any m, the same on every machine."""
+"""Tests that masks are uniform in Z_m for any m, and equal on every machine."""
 
 import hashlib
 

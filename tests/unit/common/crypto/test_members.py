@@ -1,4 +1,4 @@
-"""Members as bitmaps."""
+"""Tests that a bitmap of members keeps them, and that a bad one is refused."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""k and t from n and the rates."""
+"""Tests that k and t follow from n and the rates."""
 
 import itertools
 from math import comb
@@ -28,7 +28,7 @@ RATES = [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1), (0.05, 0.05), (0.1, 0.1), (0.2, 0.1
 
 
 def above(total: int, marked: int, drawn: int, x: int) -> float:
-    """P(X ≥ x) for the marked among `drawn` of `total`, from integers."""
+    """Return P(X ≥ x) for the marked among `drawn` of `total`, from integers."""
     rest, x = total - marked, max(x, 0, drawn - total + marked)
     term = comb(marked, x) * comb(rest, drawn - x) if x <= min(drawn, marked) else 0
     ways = 0
@@ -89,7 +89,7 @@ def test_random_losses_exceed_w_with_less_than_the_stated_probability() -> None:
 
 
 def test_w_never_lets_a_run_of_half_a_neighbourhood_vanish() -> None:
-    """So the survivors of one story stay connected whichever of them the aggregator leaves out."""
+    """The survivors that one client was told of stay connected, whichever of them the aggregator leaves out."""
     for n, (d, c) in itertools.product(SIZES, RATES):
         try:
             k, w = neighbourhood(n, d, c)[0], window(n, d, c)

@@ -1,4 +1,4 @@
-"""Shamir's shares: t rebuild, fewer say nothing, false ones are noticed."""
+"""Tests that t shares rebuild a secret, fewer disclose nothing, and false shares are detected."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Statements: one digest for everything that clients were told, another for whatever is changed."""
+"""Tests that a statement's digest changes with each of its inputs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Messages and sums of many cohorts that are drawn and computed together are those of each cohort on its own."""
+"""Tests that many cohorts computed together have the messages and sums of each one alone."""
 
 from functools import cache
 from typing import Any

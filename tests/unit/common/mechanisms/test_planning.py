@@ -1,4 +1,4 @@
-"""Run files that are refused at once, by field, value and what is allowed; vectors; and the grids."""
+"""Tests that bad run files are refused by field and value, and that plans fit their vectors and grids."""
 
 import math
 from typing import Any
@@ -101,7 +101,7 @@ def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
 
 
 def wide(name: str, **words: Any) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 2.0, **words})
+    spec = MechanismSpec(name=name, epsilon=2.0, **words)
     return plan(spec, clients=400, min_survivors=350, min_honest=320, overflow_probability=1e-6, statistic=Wide())
 
 

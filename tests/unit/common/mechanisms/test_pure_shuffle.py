@@ -1,4 +1,4 @@
-"""Labelled bits with an escape mode, as a mechanism."""
+"""Tests labelled bits with an escape mode, as a mechanism."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""A statistic that does not fill its ball pays for what its clients can move, and every party can check the steps."""
+"""Tests that a statistic inside its ball pays only for what its clients can move, and that parties check it."""
 
 import math
 from fractions import Fraction

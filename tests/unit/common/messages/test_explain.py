@@ -1,4 +1,4 @@
-"""Bad input is answered with one line that names field, value and what is allowed."""
+"""Tests that bad input is answered with one line that names field, value and what is allowed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The worst case of a sum of coins: never passed by any chances, reached by equal ones, each step of the proof seen."""
+"""Tests the worst case of a sum of coins: no chances exceed it, equal ones reach it, each proof step holds."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from distrust.common.noise.binomial import LIKELY, MOST, WorstTails, worst_quant
 
 
 def beyond(chances: np.ndarray, w: float) -> float:
-    """P(|S - μ| > w) of independent coins, convolved coin by coin."""
+    """Return P(|S - μ| > w) of independent coins, convolved coin by coin."""
     law = np.ones(1)
     for chance in chances:
         law = np.convolve(law, [1 - chance, chance])
@@ -22,7 +22,10 @@ def beyond(chances: np.ndarray, w: float) -> float:
 
 
 def equal(n: int, least: float, w: float) -> tuple[float, float]:
-    """T(w) over equal chances and where, from the ends of all intervals, none left out: just beyond, by 1e-12."""
+    """Return the largest T(w) over equal chances, and the mean where it is.
+
+    All ends of intervals are tried, and points beyond them by 1e-12.
+    """
     k = np.arange(-n, 2 * n + 1)
     means = np.concatenate([k + sign * w + side for sign in (-1, 1) for side in (-1e-12 * n, 1e-12 * n)])
     means = np.clip(np.append(means, [n * least, n * (1 - least)]), n * least, n * (1 - least))
@@ -32,7 +35,7 @@ def equal(n: int, least: float, w: float) -> tuple[float, float]:
 
 
 def data(n: int, least: float, count: int) -> np.ndarray:
-    """Chances of all kinds: uniform, at the ends with one in between, nearly equal."""
+    """Return chances of all kinds, shape (3·count, n): uniform, at the ends with one in between, nearly equal."""
     rng = np.random.default_rng(n)
     ends = rng.choice([least, 0.5, 1 - least], (count, n))
     ends[:, 0] = rng.uniform(least, 1 - least, count)

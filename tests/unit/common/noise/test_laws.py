@@ -1,4 +1,4 @@
-"""Probabilities against 50-digit arithmetic, quantiles against their definition."""
+"""Tests probabilities against 50-digit arithmetic, and quantiles against their definition."""
 
 import math
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def gaussian(variance: float) -> Oracle:
 
 
 def gaussian_sum(variance: float, terms: int) -> Oracle:
-    """Convolved by hand: the power of one term's generating polynomial, product by product."""
+    """Return the masses by hand: the power of one term's generating polynomial, product by product."""
     reach = math.ceil(14 * math.sqrt(variance)) + 6
 
     def times(a: list[mpmath.mpf], b: list[mpmath.mpf]) -> list[mpmath.mpf]:

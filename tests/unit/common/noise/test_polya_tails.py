@@ -1,4 +1,4 @@
-"""Quantiles of long sums of discrete Laplace noise: what the law would give, were it stored."""
+"""Tests that quantiles of long sums of discrete Laplace noise are those of the exact law."""
 
 import math
 from fractions import Fraction

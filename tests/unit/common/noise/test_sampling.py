@@ -1,4 +1,4 @@
-"""Samplers against exact laws. Chi-square tests reject a true law once in 10⁷ runs; the seeds are fixed."""
+"""Tests the samplers against exact laws. The seeds are fixed; a true law is rejected once in 10⁷ runs."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -91,7 +91,7 @@ def test_thresholds_are_the_cumulative_law_to_128_bits() -> None:
 
 
 def gaussian_masses(first: int, count: int) -> list[Any]:
-    """Of variance 20, from the theta function."""
+    """Return the masses of variance 20, from the theta function."""
     whole = mpmath.jtheta(3, 0, mpmath.exp(-mpmath.mpf(1) / 40))
     return [mpmath.exp(-mpmath.mpf(x * x) / 40) / whole for x in range(first, first + count)]
 
@@ -101,7 +101,7 @@ def poisson_masses(first: int, count: int) -> list[Any]:
 
 
 def binomial_masses(first: int, count: int) -> list[Any]:
-    """Of 40 bits, each 1 with the probability that the double next to 0.03 is."""
+    """Return the masses of 40 bits. Each is 1 with the probability that is the double next to 0.03."""
     p = mpmath.mpf(0.03)
     return [mpmath.binomial(40, x) * p**x * (1 - p) ** (40 - x) for x in range(first, first + count)]
 

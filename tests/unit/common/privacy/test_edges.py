@@ -1,4 +1,4 @@
-"""Edges of the ranges: what is asked for is kept, two figures of one release agree, coarse grids do not crash."""
+"""Tests the edges of the ranges: bounds hold, two figures of one release agree, coarse grids are accepted."""
 
 import math
 
@@ -146,7 +146,10 @@ def test_returning_clients_of_shuffled_messages_show_every_message_and_not_their
 
 
 def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Masses of the sorted messages, if one client has 1, or 0; the truncated noise is renormalized."""
+    """Return the masses of the sorted messages if one client has 1, and if it has 0.
+
+    The truncated noise is renormalized.
+    """
     still, moved = np.append(weights, 0.0) / weights.sum(), np.append(0.0, weights) / weights.sum()
     ranks = np.sort(np.indices((still.size,) * clients).reshape(clients, -1), axis=0)
     keys = np.ravel_multi_index(tuple(ranks), (still.size,) * clients)

@@ -1,4 +1,4 @@
-"""The privacy of a release computes a figure when it is asked for one, and each guarantee once."""
+"""Tests that the privacy of a release computes a figure only if asked, and each guarantee once."""
 
 from collections.abc import Callable
 

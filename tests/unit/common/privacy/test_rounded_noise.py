@@ -1,7 +1,8 @@
-"""Continuous noise of clients is rounded without bias, and counted; what a ball costs on a grid, and off it."""
+"""Tests that clients' continuous noise is rounded without bias, and that balls are costed on and off grids."""
 
 import math
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,26 +26,26 @@ Floats = NDArray[np.float64]
 
 
 def length(norm: str, dimension: int) -> float:
-    """In ℓ₁, between two vectors of the ball of radius 1."""
+    """Return the largest ℓ₁ distance of two vectors of the ball of radius 1."""
     return 2 * {"l1": 1, "l2": math.sqrt(dimension), "linf": dimension}[norm]
 
 
-def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: object) -> Mechanism:
+def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: Any) -> Mechanism:
     delta = {"delta": 1e-6} if "gaussian" in name else {}
-    spec = MechanismSpec.model_validate({"name": name, **delta, **words})
-    vector = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
+    spec = MechanismSpec(name=name, **delta, **words)
+    vector = BoundedVector(dimension=dimension, norm=norm)
     statistic = Reward() if dimension == 1 else vector
     return planned(spec, clients, statistic=statistic)
 
 
 def message(law: Gaussian | Laplace, value: float) -> Floats:
-    """Masses of ⌊value + draw + U⌋ at -REACH … REACH: it is at most k if U < k + 1 - value - draw."""
+    """Return the masses of ⌊value + draw + U⌋ at -REACH … REACH. It is at most k if U < k + 1 - value - draw."""
     sums = integral(law, np.arange(-REACH - 1.0, REACH + 2) - value)
     return np.asarray(np.diff(sums, 2), dtype=np.float64)
 
 
 def integral(law: Gaussian | Laplace, x: Floats) -> Floats:
-    """Of the distribution function, from far below."""
+    """Return the integral of the distribution function, from far below up to x."""
     if isinstance(law, Laplace):
         return np.maximum(x, 0) + law.scale / 2 * np.exp(-np.abs(x) / law.scale)
     z = x / law.std

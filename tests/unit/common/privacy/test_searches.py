@@ -1,4 +1,4 @@
-"""The grid of calibrated parameters: far coarser than rounding noise, and never on the unsafe side."""
+"""Tests that the grid of searched parameters is coarser than rounding noise, and always on the safe side."""
 
 import math
 import random

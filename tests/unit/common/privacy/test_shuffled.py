@@ -1,4 +1,4 @@
-"""Shuffled Laplace and Gaussian noise: what a cohort's messages promise together, and each of them alone."""
+"""Tests what a cohort's messages with shuffled noise promise together, and each of them alone."""
 
 import math
 

@@ -1,7 +1,8 @@
-"""Searches of the shuffle family: they end for all legal cohorts, keep the promise asked for, and are tight."""
+"""Tests that searches of the shuffle family end for all legal cohorts, keep the promise, and are tight."""
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -31,9 +32,9 @@ NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "sh
 
 
 def planned_mechanism(
-    name: str, n: int, epsilon: float, delta: float, *, dimension: int = 1, norm: Norm = "l2", **words: object
+    name: str, n: int, epsilon: float, delta: float, *, dimension: int = 1, norm: Norm = "l2", **words: Any
 ) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": epsilon, "delta": delta, **words})
+    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, **words)
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
     return planned(spec, n, statistic=statistic)
 

@@ -1,4 +1,4 @@
-"""The table: every mechanism, every norm, 1, 3 and 20 coordinates. What is served keeps its word; the rest says why."""
+"""Tests every mechanism at every norm and 1, 3 and 20 coordinates: it keeps its promise, or is refused."""
 
 import math
 from functools import cache
@@ -33,7 +33,10 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
 
 @cache
 def planned_mechanism(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Mechanism:
-    """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for: ε grows, and the grid is coarse."""
+    """Return the mechanism, planned for CLIENTS clients.
+
+    `relaxed-secagg-shuffle` splits ε over the coordinates and is searched for. So its ε grows, and its grid is coarse.
+    """
     epsilon = EPSILON * (dimension if name == "relaxed-secagg-shuffle" else 1)
     words: dict[str, object] = {"name": name, "calibration": calibration}
     words |= {} if name == "identity" else {"epsilon": epsilon}
@@ -54,19 +57,19 @@ every = pytest.mark.parametrize("name", MECHANISMS)
 
 
 def inside(norm: Norm, dimension: int) -> NDArray[np.float64]:
-    """Vectors on the sphere of the norm."""
+    """Return CLIENTS vectors on the sphere of the norm, of radius BOUND."""
     raw = np.random.default_rng(3).uniform(-1, 1, (CLIENTS, dimension))
     sizes = np.linalg.norm(raw, ord={"l1": 1, "l2": 2, "linf": np.inf}[norm], axis=1, keepdims=True)
     return np.asarray(raw / sizes * BOUND)
 
 
 def total(mechanism: Mechanism, messages: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The sum that the intermediary hands over."""
+    """Return the sum that the intermediary hands over."""
     return modular.sum_rows(messages, mechanism.modulus)
 
 
 def errors(mechanism: Mechanism, data: NDArray[np.float64]) -> NDArray[np.float64]:
-    """About DRAWS errors of coordinates of sums."""
+    """Return about DRAWS errors of coordinates of sums, shape (cohorts, d)."""
     cohorts = -(-DRAWS // mechanism.dimension)
     found = []
     for i in range(cohorts):
@@ -78,7 +81,7 @@ def errors(mechanism: Mechanism, data: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def rounding(mechanism: Mechanism, data: NDArray[np.float64]) -> float:
-    """Variance that randomized rounding adds to a coordinate of the sum, at most: n'/4 steps squared."""
+    """Return the variance that randomized rounding adds to a coordinate of the sum, at most: n'/4 steps squared."""
     step = (mechanism.high - mechanism.low) / mechanism.precision
     parts = np.mod((data - mechanism.low) / step, 1.0)
     return float((parts * (1 - parts)).sum(axis=0).max()) * step**2

@@ -1,4 +1,4 @@
-"""Bodies are bounded before they are parsed: their bytes, all of them together, their values, their time."""
+"""Tests that bodies are bounded before they are parsed: in bytes, in number, in values and in time."""
 
 import asyncio
 import json

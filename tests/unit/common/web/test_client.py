@@ -1,4 +1,4 @@
-"""A call is repeated until it is answered, waits when it is told to, and raises the error that the service meant."""
+"""Tests that a call is repeated until it is answered, waits if told to, and raises the service's error."""
 
 import asyncio
 import time
@@ -24,7 +24,10 @@ Answer = httpx.Response | Exception
 
 
 def converse(answers: list[Answer], patience: Patience = QUICK) -> tuple[Hello, list[httpx.Request], Http]:
-    """One POST to a service that gives these answers, the last one for ever."""
+    """Send one POST to a service that gives these answers, the last one repeatedly.
+
+    Return its answer, the requests that it got, and the caller.
+    """
     requests: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Connections are let in, and large bodies read, at a pace; connections of strangers, and closed ones, go first."""
+"""Tests that connections and large bodies are paced, and that unknown or idle connections are closed first."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""A service starts with a clear word, ends gracefully, and says in one line why it cannot start."""
+"""Tests that a service logs its start, ends gracefully, and states in one line why it cannot start."""
 
 import json
 import os

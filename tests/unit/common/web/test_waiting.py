@@ -1,4 +1,4 @@
-"""A long poll ends when something changes, when its time is over, or when the service stops; never a second later."""
+"""Tests that a long poll ends at once when something changes, its time is over, or the service stops."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from distrust.common.web.waiting import ChangeNotifier, Waiting
 
 @pytest.fixture
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that only a notification can be what wakes."""
+    """Let a long poll look again after a minute only, so that a notification must wake it."""
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
 
 

@@ -1,4 +1,4 @@
-"""`distrust figure`: plays what is missing, draws, and refuses in one line."""
+"""Tests that `distrust figure` plays what is missing, draws it, and refuses in one line."""
 
 import json
 from pathlib import Path

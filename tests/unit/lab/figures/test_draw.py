@@ -1,4 +1,4 @@
-"""Figures show the rows that they are given, and say what they leave out."""
+"""Tests that figures show the rows that they are given, and state what they leave out."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def row(panel: str, series: str, repetition: int, regret: float) -> Row:
 
 
 def rows(shown: Experiment) -> list[Row]:
-    """Regrets 100, 200, 300 for A, twice that for the other; ten times that in the second panel."""
+    """Return regrets 100, 200, 300 for A, twice that for the other series, and ten times that in the second panel."""
     return [
         row(panel.label, series.label, r, 100.0 * (r + 1) * (1 + s) * 10**p).model_copy(
             update={"digest": cell_digest(shown, Cell(panel.label, series.label, r))}
@@ -87,7 +87,7 @@ def axes_of(shown: Experiment, table: list[Row]) -> list[Axes]:
 
 
 def edges(axes: Axes, place: int) -> tuple[float, float]:
-    """Lowest and highest point of a band at the right end of the x axis."""
+    """Return the lowest and highest point of a band at the right end of the x axis."""
     (path,) = axes.collections[place].get_paths()
     corners = np.asarray(path.vertices)
     right = corners[corners[:, 0] == corners[:, 0].max(), 1]

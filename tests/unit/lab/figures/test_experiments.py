@@ -1,4 +1,4 @@
-"""The experiments that come with the package are the papers': horizons, sizes, repetitions."""
+"""Tests that the shipped experiments have the papers' horizons, sizes and repetitions."""
 
 import math
 from functools import cache
@@ -25,7 +25,7 @@ PURE, RENYI, ADVANCED = "Dist-DP-SE", "Dist-RDP-SE", "Dist-RDP-SE, advanced comp
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
-    """Experiments by name. That each of them can be played is tests/unit/lab/sweep/test_experiment.py's."""
+    """Return the experiments by name. tests/unit/lab/sweep/test_experiment.py tests that each can be played."""
     return {name: read_experiment(name) for name in PAPERS}
 
 
@@ -102,7 +102,7 @@ def returning() -> Experiment:
 
 
 def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) -> RunConfig:
-    """A pair's run with a declared budget, the system's randomness, and batches of 4,096 clients at first."""
+    """Return a pair's run with a declared budget, the system's randomness, and batches of 4,096 clients at first."""
     (overlay,) = (one for one in returning().series if one.label == series)
     plain = returning().table(panel, overlay)
     epsilon = plain["mechanism"]["epsilon"] * more
@@ -135,8 +135,11 @@ def test_every_quick_version_is_smaller() -> None:
 
 
 def test_docs_show_every_figure_with_its_command() -> None:
-    text = (ROOT / "docs" / "figures.md").read_text("utf-8")
+    index = (ROOT / "docs" / "figures.md").read_text("utf-8")
     for name in PAPERS:
+        page = f"figures/{name.partition('-')[0]}.md"
+        assert f"({page})" in index
+        text = (ROOT / "docs" / page).read_text("utf-8")
         assert f"distrust figure {name}`" in text
-        assert f"(figures/{name}.png)" in text
+        assert f"({name}.png)" in text
         assert (ROOT / "docs" / "figures" / f"{name}.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""The plots of a notebook show the numbers of the results."""
+"""Tests that the plots of a notebook show the numbers of the results."""
 
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Tests that a cell's row follows from the experiment, and that a failed cell states its reason."""
+
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,13 +65,13 @@ def test_a_cell_is_a_function_of_the_experiment_but_for_its_seconds(tmp_path: Pa
 
 
 def stopped_early(_file: RunFile) -> Result:
-    """A run whose third round could not be calibrated."""
+    """Return a run whose third round could not be calibrated."""
     result = in_process.run(_file)
     return result.model_copy(update={"pulls": [one // 2 for one in result.pulls], "fault": "round 3: no"})
 
 
 def measured_nothing(_file: RunFile) -> Result:
-    """A run that asked all its clients and closed no round."""
+    """Return a run that asked all its clients and closed no round."""
     return in_process.run(_file).model_copy(update={"fault": "nothing was measured: no round was closed"})
 
 

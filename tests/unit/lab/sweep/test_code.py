@@ -1,4 +1,4 @@
-"""The digest of the code is of what plays, and of nothing else."""
+"""Tests that the digest of the code covers the files that play, and no other."""
 
 import cProfile
 import sys
@@ -37,7 +37,7 @@ def play():
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A tree of a few modules and what is beside them, as if it were ours."""
+    """Yield a folder of a few modules and other files, which takes the place of the project's."""
     for name, text in {
         "distrust/lab/sweep/cells.py": PLAY,
         "distrust/common/rule.py": "LEVEL = 1\n",
@@ -57,7 +57,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def changed_by(path: Path, old: str, new: str) -> list[str]:
-    """The parts that differ after an edit."""
+    """Edit a file. Return the parts whose digest differs."""
     before = code.parts()
     text = path.read_text("utf-8")
     assert old in text

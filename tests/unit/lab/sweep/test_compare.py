@@ -1,3 +1,5 @@
+"""Tests that replayed rows are compared with published ones column by column, without the time."""
+
 import pytest
 
 from distrust.lab.sweep.cells import load_experiment, play_cell

@@ -1,3 +1,5 @@
+"""Tests that a sweep shows its progress as a bar on a terminal, and as plain lines elsewhere."""
+
 import io
 
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""Sweeps in this process alone: `jobs=1`. Processes, kills and Dask are in tests/system."""
+"""Tests sweeps in one process, `jobs=1`. Processes, kills and Dask are in tests/system."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 def alike(rows: list[Row]) -> list[dict[str, object]]:
-    """Rows without what differs from machine to machine."""
+    """Return rows without what differs from machine to machine."""
     return [row.lasting() for row in rows]
 
 

@@ -1,3 +1,5 @@
+"""Tests that an experiment's tables give run files, seeds and digests, and that bad ones are refused."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""Tests that tables are laid over tables without changing them, and that dotted keys are removed."""
+
 import copy
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Tests that rows are kept in a folder of their experiment and code, whatever ended the sweep."""
+
 from pathlib import Path
 
 import pytest

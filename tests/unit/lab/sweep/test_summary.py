@@ -1,3 +1,5 @@
+"""Tests that a sweep's closing tables give regret with its spread, and judge the stated confidence."""
+
 import io
 from pathlib import Path
 

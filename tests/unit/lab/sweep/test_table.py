@@ -1,3 +1,5 @@
+"""Tests that tables of rows are written and read bit for bit, and that other files are refused."""
+
 import math
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Cells of a contextual series are played in lock step, and each has the row that it has alone."""
+"""Tests that cells of a contextual series played in lock step have the rows that they have alone."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Charts as SVG: every interval that is asked for is drawn, where its numbers say."""
+"""Tests that charts as SVG draw every requested interval at its numbers."""
 
 import re
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""The page of a cohort as a browser gets it, and the laws that it draws: public numbers, and no party's messages."""
+"""Tests that the page of a cohort shows public numbers and laws, and no party's messages."""
 
 import html
 import re

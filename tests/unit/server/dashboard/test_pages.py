@@ -1,4 +1,4 @@
-"""Pages as a browser gets them: the real app, intermediaries in memory."""
+"""Tests the dashboard's pages as a browser gets them: the real app, intermediaries in memory."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The privacy page: the calculator's figures, bounded, and computed for those who may ask."""
+"""Tests that the privacy page shows the calculator's figures, within bounds, to permitted callers."""
 
 import html
 import random

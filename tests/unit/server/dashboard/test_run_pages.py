@@ -1,4 +1,4 @@
-"""A run's page and a comparison: what was played is what is shown, after a restart too."""
+"""Tests that a run's page and a comparison show what was played, also after a restart."""
 
 import asyncio
 import html

@@ -1,4 +1,4 @@
-"""FREE's batches and the horizon: as printed for `paper`, made to fit for `exact`; its widths with a β of one's own."""
+"""Tests FREE's batches, horizon and widths: as printed for `paper`, mended for `exact`."""
 
 import math
 
@@ -29,7 +29,7 @@ def policy(horizon: int, calibration: Calibration = "exact", vectors: np.ndarray
 
 
 def lengths(horizon: int, calibration: Calibration = "exact") -> list[float]:
-    """Of all the batches."""
+    """Return the lengths of all batches."""
     made = policy(horizon, calibration)
     return [made.length(number) for number in range(1, math.floor(math.log(horizon)))]
 

@@ -1,4 +1,4 @@
-"""Contextual policies at their edges: few rounds, one arm, one feature, indefinite matrices, streams too short."""
+"""Tests contextual policies with few rounds, one arm, one feature, indefinite matrices, short streams."""
 
 import math
 from collections.abc import Iterable

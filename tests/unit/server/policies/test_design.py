@@ -1,4 +1,4 @@
-"""Designs keep g(π) ≤ 2m on few actions, whatever the actions are."""
+"""Tests that designs keep g(π) ≤ 2m on few actions, whatever the actions are."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def sphere(k: int, d: int, seed: int) -> Vectors:
 
 
 def independent_spread(actions: Vectors, design: ActionDesign) -> float:
-    """g(π) from its definition, with a pseudo-inverse in the original coordinates."""
+    """Return g(π) from its definition, with a pseudo-inverse in the original coordinates."""
     used = actions[list(design.support)]
     inverse = np.linalg.pinv((used.T * design.weights) @ used, rcond=1e-9, hermitian=True)
     return float(max(x @ inverse @ x for x in actions))

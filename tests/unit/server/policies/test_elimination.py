@@ -16,7 +16,7 @@ QUIET = Laplace(1e-9)
 
 
 def tell(policy: Elimination, means: list[float], law: Laplace = QUIET, lost: int = 0) -> int:
-    """One batch with these means, of which `lost` clients never answer; the clients of an arm."""
+    """Answer one batch with these means, of which `lost` clients never answer. Return the clients of an arm."""
     ask = policy.ask(10**9)
     assert ask is not None
     each = ask.queries[0].clients

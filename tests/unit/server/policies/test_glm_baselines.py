@@ -1,4 +1,4 @@
-"""LDP-UCB and LDP-GLOC against their printed formulas, with one parameter and with one an arm, in R^{dK}."""
+"""Tests LDP-UCB and LDP-GLOC against their printed formulas, with one parameter and with one an arm."""
 
 import math
 
@@ -22,7 +22,7 @@ def table(kind: type[LdpUcbSpec] | type[LdpGlocSpec], **words: object) -> LdpUcb
 
 
 def big(blocks: Floats) -> Floats:
-    """The matrix in R^{dK} of one block an arm, shape (K, d, d)."""
+    """Return the matrix in R^{dK} of one block an arm, shape (K·d, K·d), from blocks of shape (K, d, d)."""
     arms, size = blocks.shape[:2]
     whole = np.zeros((arms * size, arms * size))
     for arm, block in enumerate(blocks):

@@ -1,6 +1,7 @@
-"""LDP-OLS against its definition, its shift against the noise, and its regret in simulated worlds."""
+"""Tests LDP-OLS against its definition, its shift against the noise, and its regret in simulated worlds."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 
 
-def spec(**words: object) -> LdpOlsSpec:
-    return LdpOlsSpec.model_validate({"name": "ldp-ols", "features": 2, "rewards": [-1.0, 1.0], **words})
+def spec(features: int = 2, **words: Any) -> LdpOlsSpec:
+    return LdpOlsSpec(name="ldp-ols", features=features, rewards=[-1.0, 1.0], **words)
 
 
 def report(u: Floats, matrix: Floats) -> Floats:
-    """The vector that carries u and a symmetric matrix: the triangle's off-diagonal entries times √2."""
+    """Return the vector that carries u and a symmetric matrix. The triangle's off-diagonal entries are times √2."""
     size = len(u)
     rows, columns = np.triu_indices(size)
     return np.concatenate([u, packed_triangle(matrix) * np.where(rows == columns, 1, math.sqrt(2))])
@@ -118,7 +119,7 @@ def test_without_noise_a_singular_design_is_no_failure_and_theta_is_finite() -> 
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("shift", ["noise", "none"])
 def test_a_run_learns_the_same_alone(size: int, shift: str) -> None:
-    """Also where another run's matrix is indefinite."""
+    """A run learns the same alone and beside others, one of which has an indefinite matrix."""
     width = size + size * (size + 1) // 2
     one, many = spec(features=size, shift=shift), spec(features=size, shift=shift, parameters="multi", warm_up=9)
     same_alone(lambda runs: OlsCore(one, facts(3, 100), runs), [width] * 30, 3.0)

@@ -1,4 +1,4 @@
-"""LDP-SGD against its definition: steps, projection, the sphere's curvature, the error bound, regret."""
+"""Tests LDP-SGD against its definition: steps, projection, curvature, error bound, regret."""
 
 import math
 

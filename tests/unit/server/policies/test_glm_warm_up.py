@@ -1,4 +1,4 @@
-"""Many parameters: the warm-up's schedule, the screen, synthetic updates, runs in process, and what is refused."""
+"""Tests the warm-up with many parameters: schedule, screen, synthetic updates, runs, and refusals."""
 
 import json
 import math

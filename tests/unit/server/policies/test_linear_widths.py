@@ -1,4 +1,4 @@
-"""Widths of the linear policies: exact ones hold at their level, the papers' are what the papers print.
+"""Tests that exact widths of the linear policies hold at their level, and that `paper` ones are as printed.
 
 Failure rates are tested against the exact binomial law: were the true rate the stated one, more failures than the limit
 would come once in 10⁶ times, for all actions of a case together. A third of each width must fail that test.
@@ -62,7 +62,7 @@ NOISES: dict[str, tuple[ErrorLaw, Noise]] = {
 
 
 def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
-    """Errors of the means of what was played, many times; shape (RUNS, s)."""
+    """Return errors of the means of what was played, many times; shape (RUNS, s)."""
     rng, (arms, clients) = np.random.default_rng(11), played(ask)
     shape = (RUNS, len(arms))
     if ask.decision.kind != "play-design":
@@ -96,7 +96,7 @@ def test_an_exact_width_fails_no_oftener_than_two_events_may(policy: str, law: s
 
 
 def first_width(policy: Phased, law: ErrorLaw) -> float:
-    """The one width of the first phase."""
+    """Return the one width of the first phase."""
     ask = policy.ask(10**9)
     assert ask is not None
     arms, clients = played(ask)

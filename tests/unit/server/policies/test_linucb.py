@@ -1,4 +1,4 @@
-"""LinUCB on private sums: Lemma A.2's widths hold for noise that is really drawn, and bad input has its sentence."""
+"""Tests that LinUCB's widths of Lemma A.2 hold for drawn noise, and that bad input is refused in a sentence."""
 
 import math
 

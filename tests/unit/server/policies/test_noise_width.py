@@ -1,4 +1,4 @@
-"""Widths of weighted noise: never too small, and close to the exact quantile where that is known."""
+"""Tests that widths of weighted noise are never too small, and close to exact quantiles."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The probability of a wrapped sum that a policy asks for follows from the run's configuration."""
+"""Tests that the probability of a wrapped sum follows from the run's configuration."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GIVEN = {"kind": "given", "vectors": [[0.9], [0.8], [0.3]]}
 
 
 def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
-    """The exact sum of rewards at the means."""
+    """Return the cohort released with the exact sum of rewards at the means."""
     actions = getattr(plan.decision, "actions", [cohort.arm])
     means = [MEANS[action] for action in actions]
     if plan.decision.kind == "assigned-action":

@@ -1,4 +1,4 @@
-"""UCB1 against a plain reading of its paper."""
+"""Tests UCB1 against a direct computation from its paper."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.support.laws import Laplace
 
 
 def answer(policy: Ucb1, reward: float) -> int:
-    """One pull that pays `reward`; the arm."""
+    """Answer one pull with `reward`. Return its arm."""
     ask = policy.ask(1)
     assert ask is not None
     (query,) = ask.queries
@@ -24,7 +24,7 @@ def answer(policy: Ucb1, reward: float) -> int:
 
 
 def plainly(rewards: list[list[float]]) -> list[int]:
-    """The arms that UCB1 plays when pull t of any arm pays rewards[t][arm]: a loop over its definition."""
+    """Return the arms that UCB1 plays if pull t of any arm pays rewards[t][arm], by a loop over its definition."""
     arms = len(rewards[0])
     seen: list[list[float]] = [[] for _ in range(arms)]
     played = []

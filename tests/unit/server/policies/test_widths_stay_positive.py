@@ -1,4 +1,4 @@
-"""Widths of every policy are positive and finite until the run ends, at every number that a run file may give."""
+"""Tests that widths of every policy are positive and finite to the end, at all legal numbers."""
 
 import math
 
@@ -25,7 +25,7 @@ ROUNDS = 40  # more than any policy but UCB1 plays until T = 10⁹
 
 @st.composite
 def runs(draw: st.DrawFn) -> RunConfig:
-    """A configuration with a policy at any of its legal numbers; the mechanism gives it the calibration."""
+    """Draw a configuration with a policy at any of its legal numbers. The mechanism gives it the calibration."""
     name = draw(st.sampled_from(("successive-elimination", "dp-se", "vb-sdp-ae", "ucb1", *LINEAR)))
     calibration, arms = draw(st.sampled_from(("exact", "paper"))), draw(st.integers(2, 8))
     words: dict[str, object] = {"name": name}
@@ -56,7 +56,7 @@ def runs(draw: st.DrawFn) -> RunConfig:
 
 
 def estimates(ask: Ask, means: list[float], law: ErrorLaw, stay: float) -> list[Estimate]:
-    """Answers without chance: each cohort has a share `stay` of its clients left, and each arm its mean."""
+    """Return answers without chance: a share `stay` of each cohort's clients is left, and each arm has its mean."""
     if ask.decision.kind == "assigned-action":
         counts = tuple(max(1, int(times * stay)) for times in ask.decision.times)
         sums = tuple(count * means[arm] for count, arm in zip(counts, ask.decision.actions, strict=True))
