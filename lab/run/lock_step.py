@@ -40,7 +40,7 @@ CHUNK = 1 << 21
 MOST_ROUNDS_READY = 512
 
 MOST_JUDGED = 64
-"""Rules whose widths are compared with the truth at once: their numbers then stay in the processor's cache."""
+"""Rules that are kept until their widths are compared with the truth, together: they stay in the processor's cache."""
 
 FEW = 4096
 """Numbers of a round up to which computing them for every arm at once costs less than for the chosen ones by round."""
@@ -170,6 +170,7 @@ class _Group:
         thetas = [getattr(world, "theta", None) for world in self._worlds]
         self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
         self._counter: Counter | None = None
+        self._judges = self._theta is not None and states_widths(config)
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
         self._clipped = np.array([world.clipped for world in self._worlds])
         self._last: ChoiceRule = self._core.rule
@@ -233,7 +234,7 @@ class _Group:
         chosen, before = [], phase.sums_before(ready.start)
         for number, now, own in zip(ready, drawn.by_round(), randomness, strict=True):
             rule = weighted(self._core.rule, self._spec)
-            if rules and _stage(rule) != _stage(self._last):
+            if chosen and _stage(rule) != _stage(self._last):
                 break
             arms, predictors = rule.choose(now.features)
             vectors = self._vectors(phase.statistic, now, arms, predictors)
@@ -242,13 +243,17 @@ class _Group:
             sums = self._opened(phase, number, totals, noise, before)
             self._core.learn(sums, phase.noise)
             self._watch(number, sums)
-            rules.append(rule)
             chosen.append(arms)
             self._last = rule
+            if self._judges:
+                rules.append(rule)
+                if len(rules) == MOST_JUDGED:
+                    self._judge(rules)
+                    rules.clear()
         self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, _joined(chosen)))
-        self._clipped += drawn.longer[: len(rules)].sum(axis=0)
+        self._clipped += drawn.longer[: len(chosen)].sum(axis=0)
         self._judge(rules)
-        return len(rules)
+        return len(chosen)
 
     def _meet(self, contexts: Sequence[Contexts], rounds: int, clients: int) -> _Encounters:
         """Return what the clients of each run meet, stacked."""
@@ -308,18 +313,17 @@ class _Group:
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
         rules = [rule for rule in rules if rule.inverse is not None]
-        if self._theta is None or not rules or not states_widths(self._config):
+        if not rules:
             return
-        for some in (rules[first : first + MOST_JUDGED] for first in range(0, len(rules), MOST_JUDGED)):
-            stacked = ChoiceRule(
-                theta=_joined([rule.theta for rule in some]),
-                inverse=_joined([rule.inverse for rule in some if rule.inverse is not None]),
-                beta=np.array([rule.beta for rule in some]).reshape(len(some), -1),  # one for all runs, or one a run
-            )
-            missed = missed_widths(stacked, self._theta)
-            if missed is not None:
-                self._widths += len(some)
-                self._missed += missed.sum(axis=0)
+        stacked = ChoiceRule(
+            theta=_joined([rule.theta for rule in rules]),
+            inverse=_joined([rule.inverse for rule in rules if rule.inverse is not None]),
+            beta=np.array([rule.beta for rule in rules]).reshape(len(rules), -1),  # one for all runs, or one a run
+        )
+        missed = missed_widths(stacked, self._theta)
+        if missed is not None:
+            self._widths += len(rules)
+            self._missed += missed.sum(axis=0)
 
     def _results(self, pulls: NDArray[np.int64], lost: Floats, rest: int) -> list[LockStepResult]:
         curves = np.cumsum(lost, axis=0)
