@@ -231,9 +231,10 @@ class ContextualSum(Message):
         scaled *= factor[..., np.newaxis]
         if self.blocks == 1:
             return own
-        filled = np.zeros((arms.size * self.blocks, self.width))
-        filled[places_of(arms, self.blocks).reshape(-1)] = own.reshape(-1, self.width)
-        return filled.reshape(*own.shape[:-1], self.dimension)
+        width = own.shape[-1]
+        filled = np.zeros((arms.size * self.blocks, width))
+        filled[places_of(arms, self.blocks).reshape(-1)] = own.reshape(-1, width)
+        return filled.reshape(*own.shape[:-1], self.blocks * width)
 
     def parts(self, sums: Floats) -> tuple[Floats, Floats | None]:
         """Return Σsφ, shape (…, blocks, d), and Σφφᵀ, shape (…, blocks, d, d) or None, of summed vectors."""
