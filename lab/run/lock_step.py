@@ -140,9 +140,10 @@ class _Encounters(NamedTuple):
     def by_round(self) -> Iterator["_Encounters"]:
         """Yield each round's part, without the axis of rounds."""
         count = len(self.luck)
+        shared = (None if part is None else part[0] for part in self)
         columns = (
-            repeat(None, count) if part is None else part if len(part) == count else repeat(part[0], count)
-            for part in self
+            repeat(first, count) if part is None or len(part) < count else part
+            for part, first in zip(self, shared, strict=True)
         )
         return map(_Encounters, *columns)
 
@@ -231,7 +232,8 @@ class _Group:
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
         rules: list[ChoiceRule] = []
-        chosen, before = [], phase.sums_before(ready.start)
+        chosen: list[NDArray[np.int64]] = []
+        before = phase.sums_before(ready.start)
         for number, now, own in zip(ready, drawn.by_round(), randomness, strict=True):
             rule = weighted(self._core.rule, self._spec)
             if chosen and _stage(rule) != _stage(self._last):
