@@ -140,10 +140,8 @@ class _Encounters(NamedTuple):
     def by_round(self) -> Iterator["_Encounters"]:
         """Yield each round's part, without the axis of rounds."""
         count = len(self.luck)
-        shared = (None if part is None else part[0] for part in self)
         columns = (
-            repeat(first, count) if part is None or len(part) < count else part
-            for part, first in zip(self, shared, strict=True)
+            repeat(None, count) if part is None else np.broadcast_to(part, (count, *part.shape[1:])) for part in self
         )
         return map(_Encounters, *columns)
 
