@@ -97,9 +97,8 @@ def sum_rows(matrix: Vector, modulus: int) -> Vector:
     rows = matrix.shape[-2]
     if not rows:
         return np.zeros((*matrix.shape[:-2], matrix.shape[-1]), dtype=np.uint64)
-    group = rows_per_word(modulus)
     while rows > 1:
-        starts = np.arange(0, rows, min(group, rows))
+        starts = np.arange(0, rows, min(rows_per_word(modulus), rows))
         matrix = np.add.reduceat(matrix, starts, axis=-2) % np.uint64(modulus)
         rows = matrix.shape[-2]
     return matrix[..., 0, :]

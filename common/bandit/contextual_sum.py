@@ -227,12 +227,14 @@ class ContextualSum(Message):
             most = self.theta_norm
             factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -most), most)) - rewards
         own = contents.copy()
-        own[..., : self.features] *= factor[..., np.newaxis]
+        scaled = own[..., : self.features]
+        scaled *= factor[..., np.newaxis]
         if self.blocks == 1:
             return own
-        filled = np.zeros((arms.size * self.blocks, self.width))
-        filled[places_of(arms, self.blocks).reshape(-1)] = own.reshape(-1, self.width)
-        return filled.reshape(*own.shape[:-1], self.dimension)
+        width = own.shape[-1]
+        filled = np.zeros((arms.size * self.blocks, width))
+        filled[places_of(arms, self.blocks).reshape(-1)] = own.reshape(-1, width)
+        return filled.reshape(*own.shape[:-1], self.blocks * width)
 
     def parts(self, sums: Floats) -> tuple[Floats, Floats | None]:
         """Return Σsφ, shape (…, blocks, d), and Σφφᵀ, shape (…, blocks, d, d) or None, of summed vectors."""
@@ -245,12 +247,13 @@ class ContextualSum(Message):
 
 def _check_finite(numbers: Floats) -> None:
     """Raise BadParameter for NaN and infinities."""
-    if not np.logical_and.reduce(np.isfinite(numbers), axis=None):
+    if np.count_nonzero(np.isfinite(numbers)) < numbers.size:
         raise BadParameter("context or reward", "NaN or infinity", "finite numbers are allowed")
 
 
 def shortened(vectors: Floats, longest: float = 1.0) -> Floats:
     """Return vectors, shape (…, d), at most `longest` long: longer ones are shortened to it."""
-    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., np.newaxis]
-    short: Floats = vectors / np.maximum(lengths / longest, 1.0)
+    lengths = np.sqrt(np.vecdot(vectors, vectors))
+    excess = np.maximum(lengths if longest == 1 else lengths / longest, 1.0)
+    short: Floats = vectors / excess[..., np.newaxis]
     return short

@@ -21,7 +21,7 @@ LIMIT = 1 << 20
 
 PRECISION = 256  # bits of a weight in fixed point
 CUT = 144  # bits below the mode's weight where the support is cut
-GUIDE = 12  # bits of the first word that look up most draws directly
+GUIDE = 14  # bits of the first word that look up most draws directly
 CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
 
 

@@ -5,8 +5,9 @@ the policy's rule, the mechanism randomizes their vectors, their messages are ad
 the mechanism's estimate. Only the randomness is drawn in large blocks, from the law that each message and sum has.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -37,6 +38,9 @@ CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
 
 MOST_ROUNDS_READY = 512  # rounds whose draws lie ready at once, however short they are
+
+MOST_JUDGED = 64
+"""Rules that are kept until their widths are compared with the truth, together: they stay in the processor's cache."""
 
 FEW = 4096
 """Numbers of a round up to which computing them for every arm at once costs less than for the chosen ones by round."""
@@ -134,12 +138,13 @@ class _Encounters(NamedTuple):
         """Return whether the clients of a run meet the same contexts."""
         return self.means.shape[:3:2] != self.luck.shape[::2]
 
-    def at(self, step: int) -> "_Encounters":
-        """Return one round's part, without the axis of rounds."""
-        own = min(step, len(self.features) - 1)
-        contents = None if self.contents is None else self.contents[own]
-        rewards = None if self.rewards is None else self.rewards[own]
-        return _Encounters(self.features[own], self.means[own], self.luck[step], self.longer[step], contents, rewards)
+    def by_round(self) -> Iterator["_Encounters"]:
+        """Yield each round's part, without the axis of rounds."""
+        count = len(self.luck)
+        columns = (
+            repeat(None, count) if part is None else np.broadcast_to(part, (count, *part.shape[1:])) for part in self
+        )
+        return map(_Encounters, *columns)
 
 
 class _Group:
@@ -165,6 +170,7 @@ class _Group:
         thetas = [getattr(world, "theta", None) for world in self._worlds]
         self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
         self._counter: Counter | None = None
+        self._judges = self._theta is not None and states_widths(config)
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
         self._clipped = np.array([world.clipped for world in self._worlds])
         self._last: ChoiceRule = self._core.rule
@@ -225,28 +231,30 @@ class _Group:
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
         rules: list[ChoiceRule] = []
-        chosen, before = [], phase.sums_before(ready.start)
-        for step, number in enumerate(ready):
+        chosen: list[NDArray[np.int64]] = []
+        before = phase.sums_before(ready.start)
+        for number, now, own in zip(ready, drawn.by_round(), randomness, strict=True):
             rule = weighted(self._core.rule, self._spec)
-            if step and _stage(rule) != _stage(self._last):
+            if chosen and _stage(rule) != _stage(self._last):
                 break
-            now = drawn.at(step)
             arms, predictors = rule.choose(now.features)
             vectors = self._vectors(phase.statistic, now, arms, predictors)
-            messages = phase.mechanism.randomize_with(
-                vectors.reshape(-1, vectors.shape[-1]), tuple(one[step] for one in randomness)
-            )
+            messages = phase.mechanism.randomize_with(vectors.reshape(-1, vectors.shape[-1]), own)
             totals = sum_rows(messages.reshape(vectors.shape), phase.mechanism.modulus)
             sums = self._opened(phase, number, totals, noise, before)
             self._core.learn(sums, phase.noise)
             self._watch(number, sums)
-            rules.append(rule)
             chosen.append(arms)
             self._last = rule
+            if self._judges:
+                rules.append(rule)
+                if len(rules) == MOST_JUDGED:
+                    self._judge(rules)
+                    rules.clear()
         self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, _joined(chosen)))
-        self._clipped += drawn.longer[: len(rules)].sum(axis=0)
+        self._clipped += drawn.longer[: len(chosen)].sum(axis=0)
         self._judge(rules)
-        return len(rules)
+        return len(chosen)
 
     def _meet(self, contexts: Sequence[Contexts], rounds: int, clients: int) -> _Encounters:
         """Return what the clients of each run meet, stacked."""
@@ -263,14 +271,14 @@ class _Group:
                 longer[:, run] = each.reshape(rounds, clients).sum(axis=1)
         return _Encounters(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck, longer)
 
-    def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Randomness:
-        """Return arrays of shape (rounds, R·B, …) of each run's arrays of shape (rounds·B, …)."""
+    def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Iterator[Randomness]:
+        """Yield a round's arrays of shape (R·B, …), of each run's arrays of shape (rounds·B, …)."""
         stacks = []
         for arrays in zip(*draws, strict=True):
             each = arrays[0].shape[1:]
             stack = np.stack([one.reshape(rounds, self._batch, *each) for one in arrays], axis=1)
             stacks.append(stack.reshape(rounds, len(self._files) * self._batch, *each))
-        return tuple(stacks)
+        return zip(*stacks, strict=True) if stacks else repeat((), rounds)
 
     def _vectors(
         self, statistic: ContextualSum, drawn: _Encounters, arms: NDArray[np.int64], predictors: Floats
@@ -306,7 +314,7 @@ class _Group:
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
         rules = [rule for rule in rules if rule.inverse is not None]
-        if self._theta is None or not rules or not states_widths(self._config):
+        if not rules:
             return
         stacked = ChoiceRule(
             theta=_joined([rule.theta for rule in rules]),

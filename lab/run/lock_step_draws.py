@@ -80,6 +80,8 @@ class Blocks:
             start = index * self._size
             part = slice(max(first - start, 0), first + count - start)
             pieces.append(tuple(one if len(one) < self._size else one[part] for one in self._last))
+        if len(pieces) == 1:
+            return pieces[0]
         shared = [len(one) < self._size for one in self._last]
         columns = zip(*pieces, strict=True)
         return tuple(one[0] if alone else np.concatenate(one) for one, alone in zip(columns, shared, strict=True))

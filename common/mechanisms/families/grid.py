@@ -122,7 +122,7 @@ class GridMechanism(Mechanism):
         noise, chances = randomness
         rounded = self._round(vectors, chances)
         rounded += noise
-        return np.mod(rounded, self.modulus).astype(np.uint64)
+        return np.mod(rounded, self.modulus, out=rounded).view(np.uint64)
 
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         self.check_release(total, survivors)
@@ -146,7 +146,9 @@ class GridMechanism(Mechanism):
             if noise.shape != totals.shape:  # no two sums may share their noise
                 raise BadParameter("noise", noise.shape, f"shape must be {totals.shape}")
             whole = whole + noise
-        estimate: NDArray[np.float64] = whole * self.step + survivors * self.origin
+        estimate: NDArray[np.float64] = whole.astype(np.float64)
+        estimate *= self.step
+        estimate += survivors * self.origin
         return estimate
 
     def estimate_parts(
@@ -181,7 +183,8 @@ class GridMechanism(Mechanism):
 
         It clamps each coordinate to the box; then, for l1 and l2, it scales the whole vector by one factor.
         """
-        inside = np.minimum(np.maximum(vectors, self.low), self.high)
+        inside = np.maximum(vectors, self.low)
+        np.minimum(inside, self.high, out=inside)
         if self.norm == "linf" or self.dimension == 1:
             return inside
         middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
@@ -190,15 +193,16 @@ class GridMechanism(Mechanism):
             lengths = np.add.reduce(np.abs(away), axis=1, keepdims=True)
         else:
             lengths = np.sqrt(np.add.reduce(away * away, axis=1, keepdims=True))
-        shrunk: NDArray[np.float64] = away * (radius / np.maximum(lengths, radius))
-        return middle + shrunk if middle else shrunk
+        away *= radius / np.maximum(lengths, radius)
+        if middle:
+            away += middle
+        return away
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
         """Return the whole numbers that a sum modulo m stands for, by the centred window."""
-        whole = total.astype(np.int64)
-        spread = survivors * self.precision
-        whole -= self.modulus * (whole > spread + (self.modulus - spread - 1) // 2)
-        return whole
+        whole, spread = total.view(np.int64), survivors * self.precision
+        above = whole > spread + (self.modulus - spread - 1) // 2
+        return whole - self.modulus * above.astype(np.int64)  # truth values take NumPy twice as long to multiply
 
     def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
         """Return noise of shape (rows, dimension); zeros without a law."""
@@ -212,11 +216,12 @@ class GridMechanism(Mechanism):
 
     def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; `chances` are uniform in [0, 1)."""
-        grid = self.on_grid(vectors)
-        whole = np.floor(grid)
-        up = chances < grid - whole
-        rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
-        return rounded
+        left = self.on_grid(vectors)
+        whole = np.floor(left)
+        left -= whole
+        left -= chances  # in (-1, 1), and positive only where the chance is below what was left of w
+        whole += np.ceil(left, out=left)
+        return whole.astype(np.int64)  # at most g: nothing is left of w = g
 
     def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return w = (x - low) g / (high - low) in [0, g] for clamped vectors x, shape (n, dimension).
@@ -225,11 +230,13 @@ class GridMechanism(Mechanism):
         """
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
-        if not np.logical_and.reduce(np.isfinite(vectors), axis=None):
+        if np.count_nonzero(np.isfinite(vectors)) < vectors.size:
             raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
-        steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
-        grid: NDArray[np.float64] = np.minimum(np.maximum(steps, 0), self.precision)
-        return grid
+        grid = self.clamp(vectors)
+        grid -= self.low
+        grid *= self.precision / (self.high - self.low)
+        np.maximum(grid, 0, out=grid)
+        return np.minimum(grid, self.precision, out=grid)
 
 
 def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:

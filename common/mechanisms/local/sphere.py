@@ -223,14 +223,17 @@ class LocalSphere(GridMechanism):
     @override
     def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
         unit, signs, own, plus, minus = randomness
-        centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
-        centred = centred.reshape(unit.shape)
+        centred = self.on_grid(vectors).reshape(unit.shape)
+        centred /= self.precision
+        centred -= 0.5
+        centred *= self.high - self.low
         if self.blocks > 1:
             # A zero is the middle of the grid up to rounding, which must not count as data.
             centred = np.where(vectors.reshape(unit.shape) == 0, 0.0, centred)
-            if (centred.any(axis=2).sum(axis=1) > 1).any():
+            filled = np.add.reduce(np.logical_or.reduce(centred, axis=2), axis=1, dtype=np.int64)
+            if np.count_nonzero(filled > 1):
                 raise BadParameter("vectors", "two filled blocks", "the guarantee is for one; the others must be zero")
-        lengths = np.sqrt((centred * centred).sum(axis=2))
+        lengths = np.sqrt(np.add.reduce(centred * centred, axis=2))
         keep = signs < 0.5 + lengths / (2 * self.reach)
         ahead = np.einsum("ibj,ibj->ib", unit, centred) > 0  # the same for u and -u but for the sign
         flip = (ahead == keep) != own

@@ -20,6 +20,9 @@ SINGULAR = 1e-9
 PAIR_SCALE = math.sqrt(0.5)
 """Factor that removes the weight √2 of an entry off the diagonal."""
 
+ADJUGATE = np.array([2, 1, 1, 0])
+"""Places of the entries of [[c, b], [b, a]] among a, b, c; with -b for b it is the inverse times the determinant."""
+
 
 class Designs:
     """Σ sφ and Σ φφᵀ of R runs and b blocks, one for each θ.
@@ -36,7 +39,8 @@ class Designs:
         # Where each entry of the matrix stands among a block's numbers, and what undoes the weight √2.
         self._places = np.empty((features, features), dtype=np.int64)
         self._places[rows, columns] = self._places[columns, rows] = features + np.arange(len(rows))
-        self._scale = np.where(self._eye == 1, 1.0, PAIR_SCALE)
+        each = np.concatenate([np.ones(features), np.where(rows == columns, 1.0, PAIR_SCALE)])
+        self._scale = np.tile(each, blocks)
         self.variances, self.clients = np.zeros(blocks), np.zeros(blocks, dtype=np.int64)
         self.indefinite = np.zeros(runs, dtype=np.int64)
         self._batches = 0
@@ -60,10 +64,8 @@ class Designs:
 
     def unpacked(self, sums: Floats) -> Floats:
         """Return the matrices, shape (R, b, d, d), that are in sums of shape (R, D) or (R, b, D/b)."""
-        blocks = sums.reshape(self._totals.shape)
-        matrices: Floats = blocks.take(self._places, axis=-1)
-        matrices *= self._scale
-        return matrices
+        scaled: Floats = sums.reshape(len(sums), -1) * self._scale
+        return scaled.reshape(self._totals.shape).take(self._places, axis=-1)
 
     def least_eigenvalues(self, shift: Floats) -> Floats:
         """Return those of the matrices after the shift, shape (R, b)."""
@@ -93,25 +95,23 @@ class Designs:
         numbers = self._totals.transpose(2, 0, 1).copy()
         u = numbers[:2] if linear is None else linear.transpose(2, 0, 1).copy()
         entries = numbers[2:]  # a, b, c
-        entries[1] *= PAIR_SCALE
-        entries[::2] += shift
-        a, b, c = entries
+        diagonal, (a, b, c) = entries[::2], entries
+        diagonal += shift
+        b *= PAIR_SCALE
         trace, determinant = a + c, a * c - b * b
         # The least eigenvalue is at least determinant/trace, and at most twice that, where both are positive.
         least = np.minimum(determinant - SINGULAR * trace * trace, trace)
-        if np.minimum.reduce(least, axis=None) <= 0:
-            entries[::2] += self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
+        if least.item(least.argmin()) <= 0:
+            diagonal += self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
             determinant = a * c - b * b
         entries /= determinant
         theta = np.empty((*a.shape, 2))
-        np.subtract(entries[::-2] * u, b * u[::-1], out=theta.transpose(2, 0, 1))
+        np.subtract(diagonal[::-1] * u, b * u[::-1], out=theta.transpose(2, 0, 1))
         if not invert:
             return theta, np.empty(0)
-        inverse = np.empty((*a.shape, 2, 2))
-        places = inverse.reshape(*a.shape, 4).transpose(2, 0, 1)
-        places[::3] = entries[::-2]
-        places[1:3] = -b
-        return theta, inverse
+        np.negative(b, out=b)
+        inverse = entries.take(ADJUGATE, axis=0).transpose(1, 2, 0).copy()
+        return theta, inverse.reshape(*a.shape, 2, 2)
 
     def _lifted(self, matrices: Floats) -> Floats:
         """Return positive definite matrices."""
