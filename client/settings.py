@@ -21,6 +21,7 @@ from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
 
+
 def _address(text: str) -> str:
     try:
         return check_address("address", text)

@@ -193,9 +193,7 @@ def mslr(
     with writing(out_file, "out"):
         write_counts(table, out_file)
     rows = int(table.sum())
-    say(
-        {"file": str(out_file), "arms": len(table), "rows": rows}, f"{out_file}: {len(table)} arms, {rows} rows", json
-    )
+    say({"file": str(out_file), "arms": len(table), "rows": rows}, f"{out_file}: {len(table)} arms, {rows} rows", json)
 
 
 @tables.command(

@@ -153,9 +153,7 @@ def test_a_file_in_a_missing_folder_is_bad_input_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_token_init_and_health_print_their_facts_as_one_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_init_and_health_print_their_facts_as_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tokens = json.loads(printed("token", "--data", "secret", "--json", "-"))
     assert set(tokens) == {"operator_token_file", "inspector_token_file"}
