@@ -26,9 +26,10 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
-from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
+from distrust.lab.run.over_http import HttpRun, create
 from distrust.lab.run.parties import Wanted, wanted_of
 from distrust.lab.run.progress import Progress
+from distrust.lab.run.replay import all_rounds, finished, result_of
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.lab.run.transcripts import Inspection, gather

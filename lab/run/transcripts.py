@@ -80,7 +80,7 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
 
     Raises WrongCohort for an unknown cohort, and BadParameter as `held` does.
     """
-    from distrust.lab.run.over_http import held  # noqa: PLC0415 - transcripts are shown without the clients' code
+    from distrust.lab.run.in_process import held  # noqa: PLC0415 - transcripts are shown without the clients' code
 
     async with reached(where) as parties:
         outline = await parties.outline(wanted)

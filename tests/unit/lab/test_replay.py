@@ -8,7 +8,7 @@ import pytest
 from distrust.common.messages.status import CohortView
 from distrust.common.run.progress import RoundReport, Snapshot
 from distrust.lab.run import in_process
-from distrust.lab.run.over_http import ReplayDiffers, replay_failures
+from distrust.lab.run.replay import ReplayDiffers, replay_failures
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
