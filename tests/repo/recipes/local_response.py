@@ -21,7 +21,7 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
 from distrust.common.messages.cohort import Via
-from distrust.common.noise.binomial import worst_quantile
+from distrust.common.noise.coins import worst_quantile
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrust.client.environments import mslr
-from distrust.client.environments.mslr import FEATURES, build_counts, letor_blocks
+from distrust.client.environments.letor import FEATURES, build_counts, letor_blocks
 from distrust.common.errors import BadParameter
 from tests.support.letor import letor_rows
 

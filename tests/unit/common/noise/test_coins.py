@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.binomial import LIKELY, MOST, WorstTails, worst_quantile
+from distrust.common.noise.coins import LIKELY, MOST, WorstTails, worst_quantile
 
 
 def beyond(chances: np.ndarray, w: float) -> float:
