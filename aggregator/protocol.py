@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
 from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
 from distrust.common.crypto.keys import BOX, KEY, load_public
 from distrust.common.crypto.parameters import densest_loss
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
@@ -30,7 +30,7 @@ def least_clients(cohort: Cohort) -> int:
 
 def check_keys(body: bytes) -> None:
     """Check a body of stage `keys`: two X25519 public keys of large order. Raises BadMessage."""
-    _check_size("keys", body, KEYS)
+    _check_size("keys", body, KEYS_SIZE)
     load_public(body[:KEY])
     load_public(body[KEY:])
 

@@ -12,8 +12,7 @@ from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing, Verdict
 from distrust.aggregator.recovery import sum_masked, unmask_total
 from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
-from distrust.common.crypto.graph import KEYS as KEYS_SIZE
-from distrust.common.crypto.graph import Roster, bitmap_to_members, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.crypto.keys import BOX, key_hash
 from distrust.common.crypto.share import MISSING, SHARE
 from distrust.common.database import Database
@@ -25,14 +24,12 @@ from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry
+from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry, View
 from distrust.common.messages.upload import Item
 from distrust.common.modular import pack, unpack
 
 _HEX_BYTES = 64
 _MOST_VALUES = 16
-
-View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 V = TypeVar("V")
 KEYS: Final = "keys"

@@ -168,7 +168,7 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
 LARGEST = 1e100
 """Largest number of a decision. Products of larger ones overflow for some contexts, and which ones would show."""
 
-ROUNDED = 1 + 1e-9
+ROUNDED_UP = 1 + 1e-9
 """Factor on the largest length of the parameters that a residual is taken at, which every policy projects to a ball."""
 
 
@@ -201,7 +201,7 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
     _same("decision.theta: numbers a row", len(decision.theta[0]), policy.features)
     taken = decision.anchor or decision.theta
     most = policy.largest_theta
-    outside = policy.residual is not None and any(math.hypot(*one) > most * ROUNDED for one in taken)
+    outside = policy.residual is not None and any(math.hypot(*one) > most * ROUNDED_UP for one in taken)
     if decision.beta > LARGEST or outside:
         words = f"a residual's parameters lie in the ball of radius {most:g}"
         raise Refused(f"decision: β may not exceed {LARGEST:g}, and {words}")

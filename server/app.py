@@ -39,9 +39,9 @@ from distrust.common.run.progress import (
 from distrust.common.run.round import RoundView
 from distrust.common.web.app import OperatorOnly, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.problems import RETRY_AFTER_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
-from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
+from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import static_routes
 from distrust.server.dashboard.calculator import calculator_pages
@@ -119,8 +119,6 @@ async def _coordinator(request: Request) -> RunCoordinator:
 
 ServiceDep = Annotated[Service, Depends(_service)]
 CoordinatorDep = Annotated[RunCoordinator, Depends(_coordinator)]
-NotifierDep = Annotated[Waiting, Depends(waiting)]
-Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -196,7 +194,7 @@ async def request_tickets(
     """
     answer = await coordinator.tickets(run, body)
     if not answer.grants:
-        response.headers["Retry-After"] = str(RETRY_SECONDS)
+        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     return answer
 
 

@@ -19,8 +19,8 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
 from distrust.common.mechanisms import AnyMechanism, Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords, Via
-from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry
+from distrust.common.messages.cohort import SIGNATURE, AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords, Via
+from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry, View
 from distrust.common.modular import unpack
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
@@ -37,14 +37,11 @@ from distrust.server.learner.rounds import (
 from distrust.server.policies.base import Ask
 from distrust.server.store import CohortRow, GrantRow, RunRow, Store, UnreadRun
 
-View = dict[str, str | int | float | bool | list[int] | list[str]]
-
 SealKey = X25519PrivateKey | None
 """The server's key, which opens sealed records; None where its key file is not at hand."""
 
 MOST_VALUES = 1000  # decoded values in one view
 PREFIX = 64  # bytes shown in hex
-SIGNATURE = 64  # bytes
 
 
 _decisions: TypeAdapter[Decision] = TypeAdapter(Decision)

@@ -23,7 +23,7 @@ from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, SealedRecords
-from distrust.common.messages.status import StageView, TranscriptEntry
+from distrust.common.messages.status import StageView, TranscriptEntry, View
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
@@ -44,8 +44,6 @@ from distrust.shuffler.permutation import count_ones, random_order, scatter
 
 _HEX_BYTES = 64
 _MOST_LABELS = 64
-
-View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 REPORT: Final = "report"
 ORDER = "order"

@@ -35,7 +35,7 @@ from distrust.client.environments.contextual import (
     LongContexts,
     within_ball,
 )
-from distrust.common.bandit.contextual_choice import Floats
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator

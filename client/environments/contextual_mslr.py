@@ -20,17 +20,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.client.environments.base import Seed
-from distrust.client.environments.contextual import (
-    LARGEST_ENTRY,
-    Contexts,
-    ContextualSpec,
-    LongContexts,
-    Parameters,
-    within_ball,
-)
+from distrust.client.environments.contextual import LARGEST_ENTRY, Contexts, ContextualSpec, LongContexts, within_ball
 from distrust.client.environments.mslr import HIGHEST_LABEL
-from distrust.common.bandit.contextual_choice import Floats, Link
+from distrust.common.bandit.contextual_choice import Link
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.messages.contextual_policy import Parameters
 from distrust.common.randomness import Stream, generator
 
 SHIPPED_TABLE = "mslr-contexts.csv"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from distrust.client.environments.contextual import COVERED
 from distrust.client.environments.contextual_mslr import ContextTable
 from distrust.client.environments.mslr import HIGHEST_LABEL, LABELS
-from distrust.common.bandit.contextual_choice import Floats
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 
 FEATURES = 136

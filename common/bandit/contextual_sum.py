@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from distrust.common.bandit.contextual_choice import (
-    Floats,
     Integers,
     Link,
     Range,
@@ -20,6 +19,7 @@ from distrust.common.bandit.contextual_choice import (
     triangle,
     unpacked_triangle,
 )
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 

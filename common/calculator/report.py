@@ -13,7 +13,7 @@ from distrust.common.mechanisms import Calibration, Mechanism, check_returning, 
 from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
 from distrust.common.notebook import HtmlTable, card, data_frame
-from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
+from distrust.common.privacy.composition import LONGEST_SUPPORT, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import tightened_by
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
@@ -364,4 +364,4 @@ def released(mechanism: Mechanism, survivors: int | None, colluders: int = 0) ->
         pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored
         return None
-    return None if pmf is None or pmf.logs.size > LONGEST else pmf
+    return None if pmf is None or pmf.logs.size > LONGEST_SUPPORT else pmf

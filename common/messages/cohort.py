@@ -11,6 +11,9 @@ from pydantic import Field
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.wire import Blob, Identifier, Message, Version
 
+LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
+SIGNATURE = 64  # bytes of a ticket's signature, one a slot
+
 Via = Literal["aggregator", "shuffler"]
 
 
@@ -73,7 +76,7 @@ class Cohort(Message):
     run: Identifier
     round: Annotated[int, Field(ge=1, lt=2**63)]
     cohort: Identifier
-    clients: Annotated[int, Field(ge=1, le=1_000_000, description="n: slots, numbered from 0")]
+    clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
     stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
     config: Blob  # SHA-256 of the run's canonical configuration: bound into every seal and key derivation

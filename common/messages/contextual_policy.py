@@ -11,7 +11,8 @@ from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Wei
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, PolicySpec, RoundSize
+from distrust.common.messages.cohort import LARGEST_COHORT
+from distrust.common.messages.policy_spec import MOST_ROUNDS, PolicySpec, RoundSize
 
 WARM_UP_SHARE = 10
 """The warm-up takes rounds / WARM_UP_SHARE where a run file says nothing. The paper leaves a constant unnamed."""
@@ -21,6 +22,7 @@ EVENTS = 4
 
 Batch = Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="B: clients of a round")]
 Parameters = Literal["single", "multi"]
+"""single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
 
 
 def _word_for_infinity(margin: object) -> object:

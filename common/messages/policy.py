@@ -16,9 +16,9 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
+from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec, LinUcbSpec
 from distrust.common.messages.policy_spec import (
-    LARGEST_COHORT,
     LEAST_BETA,
     MOST_ROUNDS,
     NO_EVENT,
@@ -29,7 +29,7 @@ from distrust.common.messages.policy_spec import (
     event_share,
 )
 
-DEFAULT = "successive-elimination"
+DEFAULT_POLICY = "successive-elimination"
 
 
 class SuccessiveEliminationSpec(PolicySpec):
@@ -271,7 +271,7 @@ POLICIES.register({name: spec for spec in SPECS for name in typing.get_args(spec
 
 def _name(value: Any) -> str | None:
     """Return the name that picks the spec; a table without one is successive elimination."""
-    name = value.get("name", DEFAULT) if isinstance(value, dict) else getattr(value, "name", None)
+    name = value.get("name", DEFAULT_POLICY) if isinstance(value, dict) else getattr(value, "name", None)
     return None if name is None else str(name)
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.wire import Message
 
 EVENTS = 5
@@ -27,9 +28,6 @@ NO_EVENT = 1e-6
 Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
 FirstBatch = Annotated[int, Field(ge=1, le=30, description="number of the batch that a run begins with")]
 """The number of the batch that a run begins with."""
-
-LARGEST_COHORT = 1_000_000
-"""Slots, as in distrust.common.messages.cohort."""
 
 MOST_ROUNDS = 10_000
 """Most rounds of one client each over services: each of them takes a few requests to each intermediary."""

@@ -11,13 +11,11 @@ import scipy
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import LOST, Pmf, Table, check_length, check_probability, tabulate, tail_reach
+from distrust.common.noise.law import LOST, TIE, Pmf, Table, check_length, check_probability, tabulate, tail_reach
 from distrust.common.randomness import Stream
 
-Floats = NDArray[np.float64]
-
-CHUNK = 1 << 20  # words of coin tosses held at once
-TIE = 1e-9  # relative error of a tail of 10¹³ bits
+FAIR = 0.5  # chance of a fair coin
+WORDS_AT_ONCE = 1 << 20  # words of coin tosses held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Binomial:
     """Bin(trials, chance); its `pmf` is cut where Chernoff's bound leaves less than LOST, and refused above LIMIT."""
 
     trials: int
-    chance: float = 0.5
+    chance: float = FAIR
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -72,7 +70,7 @@ class Binomial:
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Return `count` exact draws: for a fair coin the ones among random bits, else from a table."""
-        if self.chance == 0.5:
+        if self.chance == FAIR:
             return self._tosses(stream, count)
         return binomial_table(self.trials, self.chance).draw(stream, count)
 
@@ -80,7 +78,7 @@ class Binomial:
         words = -(-self.trials // 64)
         masks = np.full(words, 2**64 - 1, dtype=np.uint64)
         masks[-1] >>= np.uint64(64 * words - self.trials)
-        rows = max(1, CHUNK // words)
+        rows = max(1, WORDS_AT_ONCE // words)
         sizes = [min(rows, count - start) for start in range(0, count, rows)]
         tosses = (stream.words(size * words).reshape(size, words) & masks for size in sizes)
         ones = [np.bitwise_count(rows).sum(axis=1, dtype=np.int64) for rows in tosses]

@@ -18,10 +18,10 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from distrust.common.noise.binomial import Floats
+from distrust.common.bandit.error_law import Floats
 from distrust.common.noise.law import check_probability
 
-MOST = 10**7
+MOST_EXACT = 10**7
 """Most coins for which the maximum is computed: it takes 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""
 
 LIKELY = 0.8

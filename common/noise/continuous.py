@@ -14,7 +14,7 @@ from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
 HARMONICS = 1000
-FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
+FARTHEST_RADIUS = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
 
 
@@ -134,8 +134,8 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
     size = math.sqrt(terms) / 2
 
     def excess(q: float) -> float:
-        kink = min(q / size, FARTHEST)  # where a Laplace variable's density has one
-        below, above = _with_rayleigh(law, q, size, 0.0, kink), _with_rayleigh(law, q, size, kink, FARTHEST)
+        kink = min(q / size, FARTHEST_RADIUS)  # where a Laplace variable's density has one
+        below, above = _with_rayleigh(law, q, size, 0.0, kink), _with_rayleigh(law, q, size, kink, FARTHEST_RADIUS)
         return math.log(2 * (below + above) / p)
 
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))

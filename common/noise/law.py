@@ -23,6 +23,8 @@ PRECISION = 256  # bits of a weight in fixed point
 CUT = 144  # bits below the mode's weight where the support is cut
 GUIDE = 12  # bits of the first word that look up most draws directly
 CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
+TIE = 1e-9  # relative error of a computed tail, also of 10¹³ bits
+UNIT = 2.0**-53  # relative rounding error of a double
 
 
 @dataclass(frozen=True, eq=False)

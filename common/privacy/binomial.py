@@ -11,14 +11,13 @@ from functools import cache
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-LARGEST_EPSILON = 1e4
-FARTHEST = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
+from distrust.common.bandit.error_law import Floats
+from distrust.common.noise.binomial import FAIR
+from distrust.common.privacy.gaussian import LARGEST_EPSILON
+
+FARTHEST_SHIFT = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
 SLACK = 1e-15  # relative error of a tail, and of δ, over √N
-FAIR = 0.5
-
-Floats = NDArray[np.float64]
 
 
 def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
@@ -26,7 +25,7 @@ def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
 
     Domain  a variance N p (1 - p) of 10⁷ at least, N up to 10¹⁴: to nine digits.
     """
-    if shift > FARTHEST * math.sqrt(trials * chance * (1 - chance)):
+    if shift > FARTHEST_SHIFT * math.sqrt(trials * chance * (1 - chance)):
         return math.inf
     ways = (False,) if chance == FAIR else (False, True)
     kept = delta * (1 - SLACK * math.sqrt(trials))

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import scipy
 
-LARGEST_EPSILON = 1e4
+LARGEST_EPSILON = 1e4  # nats, of any search for ε
 LOG_ROOT = math.log(2 * math.pi) / 2
 TINY = 1e-12  # relative accuracy of the searches, whose results are rounded towards more privacy
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf
+from distrust.common.privacy.gaussian import LARGEST_EPSILON
 
 FAINT = 1e-28
 """Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
 
-LARGEST_EPSILON = 1e4
 DIGITS = 1e-11  # relative accuracy of a search for ε
 NOT_ZERO = 1e-300  # of a δ whose logarithm is taken
 NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double

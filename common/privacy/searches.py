@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from distrust.common.errors import BadParameter
 
-SLACK = 1e-11
+ROOT_SLACK = 1e-11
 """Relative accuracy of a search for a calibrated number, far below SNAP_MARGIN."""
 
 SNAPPED_BITS = 22
@@ -136,7 +136,7 @@ def _snapped(value: float, margin: float, towards: Callable[[float], int]) -> fl
     return math.ldexp(towards(math.ldexp(mantissa, SNAPPED_BITS)), exponent - SNAPPED_BITS)
 
 
-def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:
+def least_root(excess: Callable[[float], float], guess: float, slack: float = ROOT_SLACK) -> float:
     """Return the least positive number with excess ≤ 0, to a relative accuracy and rounded up; excess falls."""
 
     def at(log_value: float) -> float:

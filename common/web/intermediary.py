@@ -33,9 +33,9 @@ from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
+from distrust.common.web.problems import NO_SNIFFING, RETRY_AFTER_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
+from distrust.common.web.waiting import NotifierDep, Wait
 
 
 class IntermediaryApi(Protocol):
@@ -59,8 +59,6 @@ async def _party(request: Request) -> Any:
 
 
 PartyDep = Annotated[IntermediaryApi, Depends(_party)]
-NotifierDep = Annotated[Waiting, Depends(waiting)]
-Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
 UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, WrongStage, Aborted, Unavailable)
@@ -119,7 +117,7 @@ async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait 
     answer = await notifier.until(cohort, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")
-    headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}
+    headers = None if _final(answer) else {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 

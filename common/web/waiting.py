@@ -1,22 +1,23 @@
 """Serves long polls: requests that wait for a change, their time limit, their caller's end or the service's.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
-the answer after every notification, and every `LOOK_SECONDS` in between, because a deadline passes without one.
+the answer after every notification, and every `NOTICE_SECONDS` in between, because a deadline passes without one.
 """
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
+from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
+NOTICE_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
 """Between two looks of a watch for requests that joined it: many requests cost 50 looks a second, not one each."""
@@ -199,7 +200,7 @@ class _Watch(Generic[T]):
                 for wait in waiting:
                     wait.offer(value)
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(NOTICE_SECONDS):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -243,3 +244,7 @@ async def waiting(request: Request) -> Waiting:
     """
     changes: ChangeNotifier = request.app.state.notifier
     return Waiting(changes, request.receive)
+
+
+NotifierDep = Annotated[Waiting, Depends(waiting)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]

@@ -29,7 +29,7 @@ from distrust.lab.stack.stack import BASE_PORT
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-DataOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
+StackOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
 State = Literal["ok", "warn", "broken"]
 
 
@@ -57,7 +57,7 @@ def list_command(
     kind: Annotated[Kind | None, typer.Argument(help="One kind; all but runs when not given")] = None,
     *,
     json: JsonOption = None,
-    data: DataOption = DEFAULT,
+    data: StackOption = DEFAULT,
 ) -> None:
     """List policies, mechanisms, environments, figures, or runs.
 
@@ -252,7 +252,7 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
     """
     from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
     from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
-    from distrust.common.messages.policy import DEFAULT as USUAL  # noqa: PLC0415
+    from distrust.common.messages.policy import DEFAULT_POLICY as USUAL  # noqa: PLC0415
     from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
 
     given = (
@@ -297,7 +297,7 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
 
 
 @app.command("doctor", epilog=examples("distrust doctor", "distrust doctor --data /srv/distrust --json -"))
-def doctor_command(*, data: DataOption = DEFAULT, json: JsonOption = None) -> None:
+def doctor_command(*, data: StackOption = DEFAULT, json: JsonOption = None) -> None:
     """Check this machine: Python, libraries, ports, disk, tokens. Exit 1 if something is broken."""
     checks = [check for look in CHECKS for check in look(DataDir(data))]
     if json != "-":

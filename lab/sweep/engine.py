@@ -38,7 +38,7 @@ from distrust.lab.sweep.cells import (
 from distrust.lab.sweep.display import (
     CONFIDENCE_HEAD,
     REGRET_HEAD,
-    SHARES,
+    SHARES_CAPTION,
     RegretSummary,
     confidence,
     regret_summaries,
@@ -55,7 +55,7 @@ Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
 
-SEEDED = "Noise of a sweep is drawn from seeds, for synthetic clients: these runs are repeatable, and not private."
+SEEDED_NOTE = "Noise of a sweep is drawn from seeds, for synthetic clients: these runs are repeatable, and not private."
 SHOWN_FAILURES = 8
 """Failed cells that a notebook names."""
 
@@ -132,8 +132,8 @@ class SweepOutcome:
             self.experiment.title,
             [("source", self.experiment.source), *([("note", self.experiment.note)] if self.experiment.note else [])],
             regret,
-            HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES),
-            notes=[SEEDED, *failed[:SHOWN_FAILURES]],
+            HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES_CAPTION),
+            notes=[SEEDED_NOTE, *failed[:SHOWN_FAILURES]],
         )
 
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.cohort import Via
-from distrust.common.messages.policy import DEFAULT, POLICIES
+from distrust.common.messages.policy import DEFAULT_POLICY, POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
 from distrust.server.dashboard import ReadersPageRoute, page
@@ -137,7 +137,7 @@ def start_context() -> dict[str, Any]:
             {"name": name, "about": _first_line(spec), "fields": fields("policy.", spec, prefix=f"{name}-")}
             for name, spec in POLICIES.items()
         ],
-        "policy": DEFAULT,
+        "policy": DEFAULT_POLICY,
         "mechanisms": [
             {"name": name, "about": _first_line(kind), "delta": kind.takes_delta or "no"}
             for name, kind in MECHANISMS.items()

@@ -19,6 +19,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
+    PAPER_SCALE,
     CohortParams,
     MechanismSpec,
     Need,
@@ -57,9 +58,6 @@ from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.wire import Norm
-
-PAPER_SCALE = 10.0
-"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 @dataclass(frozen=True, slots=True)

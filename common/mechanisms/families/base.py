@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Via
-from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Model, RenyiCurve, no_guarantee
+from distrust.common.privacy.guarantee import LEAST_DELTA, Guarantee, Kind, Model, RenyiCurve, no_guarantee
 from distrust.common.privacy.profile import Privacy
 from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.randomness import Stream
@@ -34,10 +34,10 @@ EPSILONS = (1e-4, 50.0)
 Below the smallest the noise would not fit its table; above the largest hardly any privacy is left.
 """
 
-LEAST_DELTA = 1e-18
-"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
-
 EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
+PAPER_SCALE = 10.0
+"""The scale s of MAB's experiments, taken when a run file states none."""
+
 DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
 
 

@@ -8,16 +8,14 @@ the best arm stays from h/2 = 2Le on. Lemma D.1 has h/2 = 4Le: arms that are wor
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import Screen, largest_slope, link_mean
 from distrust.common.bandit.contextual_sum import shortened
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import WARM_UP_SHARE, GreedySpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import rounds_of
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

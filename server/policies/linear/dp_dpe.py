@@ -5,19 +5,16 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import PlayDesign
+from distrust.common.bandit.error_law import Calibration, Floats
 from distrust.common.bandit.statistics import ActionMeans
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import DpDpeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
-from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.design import support_bound
 from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure, noise_tail
 from distrust.server.policies.noise_width import noise_width
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
