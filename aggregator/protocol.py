@@ -23,7 +23,7 @@ COMMITMENT = 32
 """Bytes of a commitment, at the start of a body of stage `shares`."""
 
 
-def least_clients(cohort: Cohort) -> int:
+def min_clients(cohort: Cohort) -> int:
     """Return the number of clients below which no stage goes on: the minimum, and t neighbours around one client."""
     return max(cohort.minimum, masking(cohort).threshold + 1)
 
@@ -163,5 +163,5 @@ def _check_size(stage: str, body: bytes, size: int) -> None:
 
 
 def _check_count(cohort: Cohort, got: int, what: str, liars: str = "") -> None:
-    if got < least_clients(cohort):
-        raise TooSmall(got, least_clients(cohort), what, liars)
+    if got < min_clients(cohort):
+        raise TooSmall(got, min_clients(cohort), what, liars)

@@ -132,7 +132,7 @@ class Aggregator(Intermediary):
             raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
     def _min_answers(self, state: State) -> int:
-        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least_clients(state.cohort)
+        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.min_clients(state.cohort)
 
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
         if state.stage == KEYS:

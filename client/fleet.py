@@ -117,7 +117,7 @@ class Fleet:
             if view.round is not None:
                 await self._configure(view)
                 after = view.round.number
-                if await self._play(view.round, group):
+                if await self._take_tickets(view.round, group):
                     pause = SHORTEST_PAUSE
                     continue  # the next call waits for another round, or for free slots
             await asyncio.sleep(pause)
@@ -131,7 +131,7 @@ class Fleet:
         check_config(self._config, view.run, view.config)
         check_own_world(self._config, self._world.environment)
 
-    async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:
+    async def _take_tickets(self, round_: Round, group: asyncio.TaskGroup) -> bool:
         """Take the round's tickets until no slot is free. Return whether there were any.
 
         The server grants whatever is free, so a grant of less than the block is the last one for now.

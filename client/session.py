@@ -90,9 +90,9 @@ class CohortSession:
     async def _assigned(self, users: Sequence[User]) -> Sequence[User]:
         """Return the users that know their action, and those that leave before they request one."""
         requesting = [user for user in users if user.answers("keys")]
-        plays = await self.uploader.request_actions(self.cohort, requesting)
-        self.protocol.assign(plays)
-        without = [user for user in requesting if user.slot not in plays]
+        positions = await self.uploader.request_actions(self.cohort, requesting)
+        self.protocol.assign(positions)
+        without = [user for user in requesting if user.slot not in positions]
         self._drop(user.slot for user in without)
         await self.uploader.announce(self.cohort, without)
         staying = [user for user in users if user.slot in self.users]

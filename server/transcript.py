@@ -52,13 +52,13 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
 class StoredRound:
     """A round of a run as the store has it.
 
-    via        the intermediary of its cohorts.
-    guarantee  the weakest of its cohorts', as in a `RoundReport`.
-    cohorts    those that were opened, attempt after attempt; a cohort that was only planned is not stored.
+    intermediary  of its cohorts.
+    guarantee     the weakest of its cohorts', as in a `RoundReport`.
+    cohorts       those that were opened, attempt after attempt; a cohort that was only planned is not stored.
     """
 
     number: int
-    via: Via
+    intermediary: Via
     guarantee: Guarantee
     cohorts: list[CohortView]
 

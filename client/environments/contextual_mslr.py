@@ -120,10 +120,10 @@ class ContextualMslr:
         """
         known, relevance = self._paid
         wanted = _whole(features)
-        found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        if (known[found] != wanted).any():
+        rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        if (known[rows] != wanted).any():
             raise BadParameter("context", "unknown", "rewards are known for the rows of the table only")
-        paid: Floats = relevance[found]
+        paid: Floats = relevance[rows]
         return paid
 
     def pay(self, means: Floats, luck: Floats) -> Floats:

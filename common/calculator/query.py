@@ -76,11 +76,11 @@ def checks_arguments(words: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for name, value in keywords.items():
                 if name not in known:
                     raise BadParameter(name, value, f"is no argument here; arguments are {', '.join(known)}")
-            given = {name: _number(name, value, hints[name]) for name, value in keywords.items()}
+            plain = {name: _number(name, value, hints[name]) for name, value in keywords.items()}
             for one in own:
-                if one.default is Parameter.empty and one.name not in {*given, *placed[: len(args)]}:
+                if one.default is Parameter.empty and one.name not in {*plain, *placed[: len(args)]}:
                     raise BadParameter(one.name, None, "must be given")
-            return function(*args, **given)  # the same keywords, as plain numbers
+            return function(*args, **plain)  # the same keywords, as plain numbers
 
         return checked
 
@@ -156,7 +156,7 @@ class PrivacyQuery:
         """Refuse more answers than clients, more colluders than answers, and too many contributions."""
         if self.survivors is not None and not 1 <= self.survivors <= self.clients:
             raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.clients}]")
-        field, most = ("least", self.min_survivors) if self.survivors is None else ("survivors", self.survivors)
+        field, most = ("min_survivors", self.min_survivors) if self.survivors is None else ("survivors", self.survivors)
         if not 0 <= self.colluders <= most:
             raise BadParameter("colluders", self.colluders, f"must lie in [0, {field} = {most}]")
         if not 1 <= self.contributions <= MOST_CONTRIBUTIONS:

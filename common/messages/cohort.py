@@ -42,7 +42,7 @@ class Sealed(SealedRecords):
 
 
 class AssignedRecords(SealedRecords):
-    """Sealed records of assigned actions. The shuffler tells each slot its play, and groups records by action.
+    """Sealed records of assigned actions. The shuffler tells each slot its position, and groups records by action.
 
     deal        the public list of actions; how many clients play each.
     noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.

@@ -193,9 +193,9 @@ class GreedySpec(ContextualPolicySpec):
 
     @model_validator(mode="after")
     def _only_many_parameters_warm_up(self) -> Self:
-        given = [field for field in ("warm_up", "margin") if getattr(self, field) is not None]
-        if given and self.parameters == "single":
-            raise ValueError(f'{given[0]} = {getattr(self, given[0])}: goes with parameters = "multi"; leave it out')
+        stated = [field for field in ("warm_up", "margin") if getattr(self, field) is not None]
+        if stated and self.parameters == "single":
+            raise ValueError(f'{stated[0]} = {getattr(self, stated[0])}: goes with parameters = "multi"; leave it out')
         return self
 
     @override

@@ -254,11 +254,11 @@ SPECS: tuple[type[PolicySpec], ...] = (
 """The list of policies. Names, the type on the wire and every check follow from it."""
 
 
-def _complaint(found: object) -> str | None:
-    missing = subclass_of(PolicySpec, found)
-    if missing is None and not REFERENCE.fullmatch(str(getattr(found, "POLICY", ""))):
+def _complaint(candidate: object) -> str | None:
+    missing = subclass_of(PolicySpec, candidate)
+    if missing is None and not REFERENCE.fullmatch(str(getattr(candidate, "POLICY", ""))):
         return "it needs POLICY, the class that plays it, as `module:Name`"
-    if missing is None and getattr(found, "__abstractmethods__", None):
+    if missing is None and getattr(candidate, "__abstractmethods__", None):
         return (
             "it needs event_probability(size), the probability that a round grants each event: clients check p' by it"
         )

@@ -38,7 +38,7 @@ class Gaussian:
         """Return P(X > x)."""
         return np.asarray(scipy.special.ndtr(-x / self.std), dtype=np.float64)
 
-    def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    def characteristic(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return E cos tX of one of `terms` equal shares."""
         return np.asarray(np.exp(-((t * self.std) ** 2) / (2 * terms)), dtype=np.float64)
 
@@ -64,15 +64,15 @@ class Laplace:
             return -self.scale * math.log(p)
         high = 2 * math.sqrt(self.terms * math.log(2 / p)) + 2 * math.log(2 / p)  # sub-gamma tail
         excess = lambda q: math.log(2 * self._tail(np.array([q]))[0] / p)  # noqa: E731
-        found = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
-        return self.scale * float(found)
+        result = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
+        return self.scale * float(result)
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return P(X > x)."""
         tails = self._tail(np.abs(x) / self.scale)
         return np.where(x < 0, 1 - tails, tails)
 
-    def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    def characteristic(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return E cos tX of one of `terms` equal shares, which are this law's."""
         assert terms == self.terms
         return np.asarray(1 / (1 + (t * self.scale) ** 2), dtype=np.float64)
@@ -112,7 +112,7 @@ class Rounded:
         # the value lies in the middle between two steps.
         k = np.arange(1, HARMONICS, dtype=np.float64)
         signs = np.where(k % 2 == 1, -1.0, 1.0)
-        most = 1 / 6 - float((signs * self.law.wave(self.terms, 2 * math.pi * k) / (math.pi * k) ** 2).sum())
+        most = 1 / 6 - float((signs * self.law.characteristic(self.terms, 2 * math.pi * k) / (math.pi * k) ** 2).sum())
         return math.sqrt(self.law.std**2 + self.terms * most)
 
     @property
@@ -141,10 +141,10 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)
     if excess(high) >= 0:
-        found = high
+        result = high
     else:
-        found = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
-    return min(found * (1 + 1e-10), drawn + terms)
+        result = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
+    return min(result * (1 + 1e-10), drawn + terms)
 
 
 def _with_rayleigh(law: Gaussian | Laplace, q: float, size: float, low: float, high: float) -> float:

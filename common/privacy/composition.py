@@ -139,8 +139,8 @@ class _Curve(NamedTuple):
         """Return Σ (p - e^ε q)₊ for ε that increase; log-concave laws have losses that fall from the first atom on."""
         above = np.searchsorted(-self.losses, -epsilons, side="left")
         ours, theirs = (np.concatenate(([0.0], np.cumsum(part))) for part in (self.masses, self.others))
-        found = self.infinite + ours[above] - np.exp(epsilons) * theirs[above]
-        return np.asarray(np.minimum.accumulate(np.maximum(found, self.infinite)), dtype=np.float64)
+        results = self.infinite + ours[above] - np.exp(epsilons) * theirs[above]
+        return np.asarray(np.minimum.accumulate(np.maximum(results, self.infinite)), dtype=np.float64)
 
 
 def _curve(logs: NDArray[np.float64], shift: int) -> _Curve:

@@ -120,8 +120,8 @@ def rounded_log_delta(move: Move, variance: float, epsilon: float) -> float:
         return log_gaussian_delta(ratio, epsilon) + move.log_moment(rate) - rate * square
 
     bounds = (math.log(move.unrounded), math.log(move.squared_l2))
-    found = scipy.optimize.minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR})
-    return min(most, float(found.fun))
+    best = scipy.optimize.minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR})
+    return min(most, float(best.fun))
 
 
 def rounded_epsilon(move: Move, variance: float, delta: float) -> float:
@@ -155,8 +155,8 @@ def lattice_epsilon(move: Move, variance: float, delta: float) -> float:
     The discrete law has ρ = S/(2 variance) too (Canonne, Kamath & Steinke 2020), which is all there is below ROUNDED.
     """
     known = zcdp_epsilon(move.squared_l2 / (2 * variance), delta)[0]
-    found = least_epsilon(lambda epsilon: lattice_log_delta(move, variance, epsilon) - math.log(delta))
-    return min(known, found)
+    result = least_epsilon(lambda epsilon: lattice_log_delta(move, variance, epsilon) - math.log(delta))
+    return min(known, result)
 
 
 def lattice_variance(move: Move, epsilon: float, delta: float) -> float:
@@ -248,12 +248,12 @@ def _largest_slope(starts: Floats, first: int, ends: Floats, guess: float) -> fl
 
 def _log_tails(logs: Floats) -> Floats:
     """Return ln Σ_(i ≥ k) e^(logs[i]) of falling logs, from the far end in pieces that doubles can add up."""
-    found = np.empty_like(logs)
+    tails = np.empty_like(logs)
     stop, beyond = logs.size, -math.inf
     while stop > 0:
         start = min(stop - 1, int(np.searchsorted(-logs[:stop], -(logs[stop - 1] + SPAN))))
         top = logs[start]
         sums = np.cumsum(np.exp(logs[start:stop] - top)[::-1])[::-1] + math.exp(beyond - top)
-        found[start:stop] = top + np.log(sums)
-        stop, beyond = start, float(found[start])
-    return found
+        tails[start:stop] = top + np.log(sums)
+        stop, beyond = start, float(tails[start])
+    return tails

@@ -171,8 +171,8 @@ class PageReaders:
                     answer["Access-Control-Allow-Origin"] = origin
             await send(message)
 
-        asked = headers.get("access-control-request-method")
-        if known and scope["method"] == "OPTIONS" and asked == "GET":
+        requested_method = headers.get("access-control-request-method")
+        if known and scope["method"] == "OPTIONS" and requested_method == "GET":
             allowed = {
                 **NO_SNIFFING,
                 "Access-Control-Allow-Methods": "GET",

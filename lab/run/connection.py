@@ -185,9 +185,9 @@ def connect(
     inspector  the inspector's token, for the intermediaries' transcripts.
     Raises     BadParameter for what is no address, Unavailable when no service answers there.
     """
-    given = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
+    stated = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
     if urlsplit(str(server)).scheme in {"http", "https"}:
-        for name, url in given.items():
+        for name, url in stated.items():
             if url:
                 check_address(name, url)
         urls = Urls(str(server), shuffler or "", aggregator or "", token, inspector)
@@ -200,8 +200,8 @@ def connect(
     return connection
 
 
-def _of_folder(given: str | Path) -> Urls:
-    folder, text = Path(given), str(given)  # a path of ftp://x would be shown as ftp:/x
+def _of_folder(stated: str | Path) -> Urls:
+    folder, text = Path(stated), str(stated)  # a path of ftp://x would be shown as ftp:/x
     if not folder.is_dir():
         raise BadParameter("server", without_passwords(text), "must be an address, or the data folder of `distrust up`")
     urls = running_stack(DataDir(folder))
@@ -277,9 +277,11 @@ def check_clients(file: RunFile) -> None:
     from distrust.client.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
 
     variables = fleet_environment(file, Urls("", "", ""))
-    given = {name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name}
+    settings = {
+        name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name
+    }
     try:
-        limits = FleetSettings.model_validate(given).requirements()
+        limits = FleetSettings.model_validate(settings).requirements()
     except ValidationError as error:
         line, field = first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])
         raise BadMessage(f"the fleets: {as_typed(line, field, (), variables)}") from error

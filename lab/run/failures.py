@@ -79,9 +79,9 @@ class FailureTracker:
             for record in learner.rounds
         )
         regret = regret_of_pulls(self._gaps, learner.pulls, rounds)
-        return Truth(self._first_best, regret, self.events(learner), formed=self._seen)
+        return Truth(self._first_best, regret, self.failures(learner), formed=self._seen)
 
-    def events(self, learner: Learner) -> PolicyFailures:
+    def failures(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far."""
         at = _dropped_at(learner, self._best)
         return PolicyFailures(

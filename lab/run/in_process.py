@@ -94,7 +94,7 @@ def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learn
     """Return the learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
     learner = (SequentialLearner if file.config.policy.sequential else Learner)(file.config)
-    learner.play(CohortsInProcess(file, world), watch)
+    learner.run_cohorts(CohortsInProcess(file, world), watch)
     return learner
 
 
@@ -138,7 +138,7 @@ class CohortsInProcess:
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
-    """Return each slot's play, as the shuffler draws it; None unless actions are assigned."""
+    """Return each slot's position in the assigned list, as the shuffler draws it; None unless actions are assigned."""
     if not isinstance(plan.decision, AssignedAction):
         return None
     return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
@@ -190,14 +190,14 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
 
 
 def estimates_by_action(
-    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
+    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], positions: NDArray[np.int64], stream: Stream
 ) -> ReleasedCohort:
     """Return the estimate of each action's group of reports, as a shuffler that assigns actions releases them.
 
     FREE Alg. 3. The slots in a group are not part of the result.
     """
     mechanism, actions = cohort.mechanism, len(assigned.actions)
-    places = assigned.places()[plays]
+    places = assigned.places()[positions]
     counts = np.bincount(places, minlength=actions)
     totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
     sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]

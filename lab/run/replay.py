@@ -102,7 +102,7 @@ def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Sna
     try:
         with one_thread():  # the first round is planned when a learner is made
             tracker, learner = tracker_of(file), Learner(file.config)
-            learner.play(partial(_published_outcome, file.config.run, ended), tracker)
+            learner.run_cohorts(partial(_published_outcome, file.config.run, ended), tracker)
     except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
         raise ReplayDiffers(file.config.run, error.detail) from error
     _require_same_snapshot(file.config.run, learner.snapshot(), snapshot)

@@ -108,13 +108,13 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 def _read_static() -> dict[str, tuple[bytes, str, str]]:
     """Return (body, type, ETag) of each static file by its name. They are read once, so that no path is followed."""
-    found = {}
+    files = {}
     for file in resources.files("distrust.server.dashboard").joinpath("static").iterdir():
         body = file.read_bytes()
         suffix = "." + file.name.rpartition(".")[2]
         kind = _TYPES.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        found[file.name] = (body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-    return found
+        files[file.name] = (body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return files
 
 
 _STATIC = _read_static()

@@ -59,11 +59,11 @@ def runs_page(
 def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None) -> Response:
     """Return a run's page. While it runs, its script may ask the cohorts' intermediary how they stand."""
     context = run_context(service, run)
-    asked = None
+    standing = None
     if context["view"].state == "running" and context["newest"] is not None:
-        asked = standing_at(request, context["newest"].mechanism.via)
-    connect = [] if asked is None else [asked["address"]]
-    own: dict[str, Any] = {"title": run, "origin": origin_of(request), "standing_at": asked}
+        standing = standing_at(request, context["newest"].mechanism.via)
+    connect = [] if standing is None else [standing["address"]]
+    own: dict[str, Any] = {"title": run, "origin": origin_of(request), "standing_at": standing}
     return page("run.html", part=part, connect=connect, **own, **context)
 
 

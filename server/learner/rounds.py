@@ -170,7 +170,7 @@ def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundR
     for old in before:
         if [*old.mechanisms] == sizes and (old.ask.share, old.ask.statistic) == (ask.share, ask.statistic):
             return RoundRecord(number, ask, old.mechanisms, old.minima)
-    minima = {size: config.intermediary.least_survivors(size) for size in sizes}
+    minima = {size: config.intermediary.min_survivors(size) for size in sizes}
     mechanisms = {size: _calibrated(config, ask, size) for size in sizes}
     return RoundRecord(number, ask, mechanisms, minima)
 
@@ -183,8 +183,8 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
     return plan(
         words,
         clients=clients,
-        min_survivors=config.intermediary.least_survivors(clients),
-        min_honest=config.intermediary.noise_floor(clients),
+        min_survivors=config.intermediary.min_survivors(clients),
+        min_honest=config.intermediary.min_honest(clients),
         overflow_probability=ask.share,
         statistic=ask.statistic,
         assigned=assigned,

@@ -149,7 +149,7 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
     view = recorded.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
     spec = config.intermediary
-    least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
+    least, floor = spec.min_survivors(clients), spec.min_honest(clients)
     mechanism = plan(
         config.mechanism,
         clients=clients,

@@ -140,8 +140,8 @@ def pair_delta(
         return min(1.0, added)
     law = _Sum(randomizer.blanket[kept] / grown, low[kept], np.clip(mean, low, high)[kept], high[kept], users)
     alone = float(law.weight @ np.where(law.low > 0, law.mean, np.maximum(law.high, 0)))  # what one message gives
-    found = alone if users == 1 else min(alone, _positive_part(law, fine))
-    return min(1.0, found * (1 + 2 * MASSES) + added)
+    delta = alone if users == 1 else min(alone, _positive_part(law, fine))
+    return min(1.0, delta * (1 + 2 * MASSES) + added)
 
 
 def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
@@ -277,12 +277,12 @@ def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: S
     # The search is first for the farthest pair. Where another pair is not hidden there, it goes on from there, away
     # from the guess, with the worst of them.
     pairs = kind(guess, precision).pairs()
-    found, pair = guess, pairs[0]
+    size, pair = guess, pairs[0]
     while True:
-        found = search(partial(_pair_excess, kind, precision, target, pair), found)
-        worst, pair = max((_pair_excess(kind, precision, target, other, found), other) for other in pairs)
+        size = search(partial(_pair_excess, kind, precision, target, pair), size)
+        worst, pair = max((_pair_excess(kind, precision, target, other, size), other) for other in pairs)
         if worst <= 0:
-            return found
+            return size
 
 
 def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
@@ -295,5 +295,5 @@ def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: fl
 def _pair_excess(kind: RandomizerOf, precision: int, target: PairTarget, pair: tuple[int, int], size: float) -> float:
     """Return the logarithm of a pair's δ(ε) over δ, for noise of that size."""
     epsilon, delta, honest = target
-    found = pair_delta(kind(size, precision), pair, epsilon, honest, LOST_SHARE * delta)
-    return math.log(max(found, NOT_ZERO_DELTA) / delta)
+    delta_of_pair = pair_delta(kind(size, precision), pair, epsilon, honest, LOST_SHARE * delta)
+    return math.log(max(delta_of_pair, NOT_ZERO_DELTA) / delta)

@@ -91,8 +91,8 @@ def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int
     far, below = _below(int(counts[0]), users, math.nextafter(chance, 0))
     least = np.concatenate((far, counts[starts], counts[-1:]))
     weights = np.concatenate((below, np.add.reduceat(masses, starts) * (1 + MASSES), [lost]))
-    found = [float(np.maximum(weights, LEAST_MASS) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
-    return np.minimum(found, 1.0)
+    deltas = [float(np.maximum(weights, LEAST_MASS) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
+    return np.minimum(deltas, 1.0)
 
 
 def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

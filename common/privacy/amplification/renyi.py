@@ -73,14 +73,14 @@ def concentrated_renyi(
     Source  Feldman, McMillan & Talwar 2021, Theorem 3.8.
     """
     shares = [(share / users, local_epsilon(share / users)) for share in LOST_DELTAS]
-    found = [(share, local) for share, local in shares if 0 < local <= LARGEST_LOCAL_EPSILON]
-    if not found:
+    usable = [(share, local) for share, local in shares if 0 < local <= LARGEST_LOCAL_EPSILON]
+    if not usable:
         return [math.inf] * len(orders)
-    epsilons = _cheap(max(local for _, local in found))
+    epsilons = _cheap(max(local for _, local in usable))
     deltas = np.ones(epsilons.size)
     # Each message is within δ₀ of an ε₀-private one. So δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀
     # more. The least over some δ₀ is taken.
-    for share, local in found:
+    for share, local in usable:
         under = epsilons < local
         pure = np.zeros(epsilons.size)
         pure[under] = clones_curve(epsilons[under], local, users)

@@ -35,8 +35,8 @@ class WarmUp:
         if length >= rounds:
             raise BadParameter("policy.warm_up", length, f"must be less than all {rounds} rounds of horizon / batch")
         if length < run.arms:
-            given = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
-            raise BadParameter("policy.warm_up", given, f"each of the {run.arms} arms needs a round")
+            shown_length = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
+            raise BadParameter("policy.warm_up", shown_length, f"each of the {run.arms} arms needs a round")
         return cls(run.arms, length // run.arms)
 
     @property

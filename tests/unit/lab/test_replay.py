@@ -93,7 +93,7 @@ def _cohorts(record: RoundRecord) -> list[CohortView]:
 def ordinary(file: RunFile) -> Learner:
     """A finished learner of the kind that servers have, with a record for every round."""
     learner = Learner(file.config)
-    learner.play(in_process.CohortsInProcess(file, file.world()))
+    learner.run_cohorts(in_process.CohortsInProcess(file, file.world()))
     return learner
 
 
