@@ -24,7 +24,8 @@ _allowed: set[str] = set()
 class Extension(Message):
     """Origin of a class of the user's own.
 
-    kind          "environment", "policy" or "mechanism". name: as the run file has it.
+    kind          "environment", "policy" or "mechanism".
+    name          as the run file has it.
     distribution  the installed package and its version; None for a module that belongs to none.
     source        of the module's file, the first 12 hex digits of SHA-256; None where it has no file.
     """

@@ -68,8 +68,10 @@ _OBTAINED = (
 class Customers(NamedTuple):
     """Rows of the data set.
 
-    numbers   of FEATURES, shape (n, 5). categories: index of the type of car, int64, shape (n,).
-    prices    imputed, in dollars, shape (n,); may lie outside [0, HIGHEST_PRICE]. applied: 0 or 1, shape (n,).
+    numbers     of FEATURES, shape (n, 5).
+    categories  index of the type of car, int64, shape (n,).
+    prices      imputed, in dollars, shape (n,); may lie outside [0, HIGHEST_PRICE].
+    applied     0 or 1, shape (n,).
     """
 
     numbers: Floats

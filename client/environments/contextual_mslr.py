@@ -42,7 +42,8 @@ _MADE_BY = "a table of contexts is made with `distrust data mslr-contexts --fit 
 class ContextTable(NamedTuple):
     """A table of contexts.
 
-    labels      relevance 0..4, int64, shape (n,). components: of each row, float64, shape (n, D), D ≥ 1.
+    labels      relevance 0..4, int64, shape (n,).
+    components  of each row, float64, shape (n, D), D ≥ 1.
     radii       entry j - 1 is the length that 95 % of the held-back rows have at most in their first j components.
     """
 
@@ -90,7 +91,9 @@ class ContextualMslrSpec(ContextualSpec):
 class ContextualMslr:
     """Contexts are the rows of a table, φ = (x, 1)/√2 with ‖x‖ ≤ 1, so ‖φ‖ ≤ 1.
 
-    rows       φ, shape (n, d). relevance: label/4 of each row, shape (n,). clipped: rows whose x was longer than 1.
+    rows       φ, shape (n, d).
+    relevance  label/4 of each row, shape (n,).
+    clipped    rows whose x was longer than 1.
     """
 
     arms: int

@@ -217,7 +217,8 @@ class ContextualChoice(Message):
 
     theta    θ̂: one row of d numbers that all arms share, or one an arm.
     inverse  upper triangle of V⁻¹ for each row of theta, row by row; absent without a bonus.
-    beta     weight of the bonus. screen: which arms are left out.
+    beta     weight of the bonus.
+    screen   which arms are left out.
     only     the arm that all clients of the cohort play; then it is public, as in a warm-up.
     weights  public value of a reward of 1 of each arm; then `link` is μ. Both are absent where all are worth the same.
     anchor   the parameters of the residual that clients report, as many rows as theta has; absent: theta itself.

@@ -106,15 +106,20 @@ def _number(name: str, value: Any, hint: object) -> Any:
 class PrivacyQuery:
     """One cohort, its statistic and its survivors. The mechanism's name is no part of it: `--compare` shows all.
 
-    clients    n. dropout, corrupt: shares of n that may vanish, or collude, each in [0, 1/2). They fix the floor t.
-    dimension  D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
-               Only high - low matters: moving the interval moves the sum and nothing else.
-    batches    length of the stream, for `tree`.
-    noise, scale, precision  as in a run file: "grid" or "continuous", s and g.
-    survivors  clients that answered. None: for the guarantee the floor t, for the error all n.
-    colluders  clients, of those that answered or of the fewest that may answer, that reveal their noise.
-    contributions  cohorts like this one that one client takes part in. target_delta: δ of all of them together.
-    Raises     BadParameter, naming the field.
+    clients        n.
+    dropout        share of n that may vanish, in [0, 1/2).
+    corrupt        share of n that may collude, in [0, 1/2). The two shares fix the floor t.
+    batches        length of the stream, for `tree`.
+    dimension      D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
+                   Only high - low matters: moving the interval moves the sum and nothing else.
+    noise          as in a run file: "grid" or "continuous".
+    scale          s, as in a run file.
+    precision      g, as in a run file.
+    survivors      clients that answered. None: for the guarantee the floor t, for the error all n.
+    colluders      clients, of those that answered or of the fewest that may answer, that reveal their noise.
+    contributions  cohorts like this one that one client takes part in.
+    target_delta   δ of all the contributions together.
+    Raises         BadParameter, naming the field.
     """
 
     clients: int

@@ -196,7 +196,8 @@ def _error_lines(errors: Sequence[SumError]) -> list[tuple[str, list[str]]]:
 def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Unpack[PrivacyWords]) -> Report:
     """Return what a mechanism promises to one of n clients, and its cost, as `distrust privacy` shows it.
 
-    mechanism  its name, as in a run file. epsilon: a client's budget, in nats.
+    mechanism  its name, as in a run file.
+    epsilon    a client's budget, in nats.
     words      other fields of `PrivacyQuery`: delta, dropout, corrupt, survivors, colluders, contributions, …
     Raises     BadParameter, naming the field, the value and what is allowed.
 

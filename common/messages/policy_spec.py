@@ -46,8 +46,10 @@ def event_share(arms: int, batch: int, failure: float) -> float:
 class RoundSize:
     """The facts on which the failure probability of a round's events may depend.
 
-    arms, horizon  K and T of the run. calibration: of its mechanism.
-    number         of the round, from 1. active: arms that are not dropped.
+    arms, horizon  K and T of the run.
+    calibration    of its mechanism.
+    number         of the round, from 1.
+    active         arms that are not dropped.
     """
 
     arms: int
@@ -65,7 +67,8 @@ class PolicySpec(Message):
                 means are linear in the actions, which only linear environments have. "contextual": clients choose by a
                 context of their own.
     EVERY_ARM   the horizon must serve each arm at least once.
-    STATISTIC   kind of the statistic that every round asks for; decisions: kinds of its decision.
+    STATISTIC   kind of the statistic that every round asks for.
+    decisions   kinds of its decision.
     SEQUENTIAL  every round is one cohort of one client, unless the table has a `batch` above 1.
     PRINTED     whose noise `paper` has for the policy's statistic; None: the mechanism's own constants.
     COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.

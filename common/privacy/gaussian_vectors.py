@@ -227,7 +227,8 @@ class Covering:
 def _largest_slope(starts: Floats, first: int, ends: Floats, guess: float) -> float:
     """Return the largest slope from a start at j to an end at k > j; rounded upwards.
 
-    starts  at first, first + 1, and so on; ends: at 1, 2, and so on, at least as far.
+    starts  at first, first + 1, and so on.
+    ends    at 1, 2, and so on, at least as far.
 
     Raises  ArithmeticError if PASSES are not enough.
     """

@@ -70,7 +70,8 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
 def renyi_divergence(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
     """Return the Rényi divergence ln(Σ q t^α)/(α - 1), t = e^loss, of P from Q.
 
-    others  ln q of atoms that hold nearly all of both laws. losses: ln p/q of them.
+    others  ln q of atoms that hold nearly all of both laws.
+    losses  ln p/q of them.
     """
     exponents = others + order * losses
     top = float(exponents.max(initial=-math.inf))

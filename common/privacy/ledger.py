@@ -140,7 +140,8 @@ def tightened_by(
 ) -> Guarantee:
     """Return what `times` releases cost together: `composed`, or what their law says where that is less.
 
-    once   the guarantee of one release. law: None where it is not known.
+    once   the guarantee of one release.
+    law    None where it is not known.
     delta  target; None: that of `composed`.
     """
     target = composed.delta if delta is None else delta

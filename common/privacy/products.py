@@ -51,7 +51,8 @@ def product_log_delta(pmf: Pmf, shift: int, count: int, epsilon: float) -> float
 class GridLosses:
     """A coordinate's losses on a grid, to be added up `count` times.
 
-    first     the least loss is first · cell. masses: of it and of the losses above it, one by one.
+    first     the least loss is first · cell.
+    masses    of it and of the losses above it, one by one.
     infinite  mass of the coordinate that counts as an infinite loss.
     """
 

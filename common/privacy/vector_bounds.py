@@ -58,7 +58,8 @@ LARGEST_RATIO = 1e30  # of a ratio that is searched through
 class Intervals:
     """Shifts, and ln M at them, as intervals [s, s + w].
 
-    left, width  s and w. low, high: ln M at both ends.
+    left, width  s and w.
+    low, high    ln M at both ends.
     slope, jump  κ, the rise of ln M in one step, and k = e^κ - 1.
     """
 

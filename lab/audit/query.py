@@ -27,18 +27,20 @@ LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
 class AuditQuery:
     """A mechanism as a run would calibrate it, or a counter-example by its name, and how to test it.
 
-    mechanism    its name, as in a run file. counter_example: one of `BROKEN` instead, for `cohort.clients` clients.
-    cohort       the question of `distrust privacy`, without survivors and colluders.
-    secret       "arm" or "context" of a contextual client, whose rewards lie in [cohort.low, cohort.high]; None for the
-                 worst pair of the cohort's ball. features, arms and residual: of its statistic, as `named_secret` takes
-                 them; None for the usual ones.
-    intermediary "shuffler" or "aggregator", where the mechanism leaves a choice; None for its own choice.
-    survivors    clients that answered; None for the fewest with which a cohort is opened.
-    colluders    of these the ones that reveal their noise.
-    trials       of each world; None for the transport's usual number.
-    confidence   probability that the bound holds, in [LEAST_CONFIDENCE, 1).
-    seed         of the noise, in process only; None for the operating system's.
-    http         over the real services.
+    mechanism        its name, as in a run file; None with a counter-example.
+    cohort           the question of `distrust privacy`, without survivors and colluders.
+    intermediary     "shuffler" or "aggregator", where the mechanism leaves a choice; None for its own choice.
+    secret           "arm" or "context" of a contextual client, whose rewards lie in [cohort.low, cohort.high]; None for
+                     the worst pair of the cohort's ball.
+    features         of the secret's statistic, as `named_secret` takes it, like `arms` and `residual`; None for the
+                     usual one.
+    survivors        clients that answered; None for the fewest with which a cohort is opened.
+    colluders        of these the ones that reveal their noise.
+    counter_example  one of `BROKEN` in place of a mechanism, for `cohort.clients` clients.
+    trials           of each world; None for the transport's usual number.
+    confidence       probability that the bound holds, in [LEAST_CONFIDENCE, 1).
+    seed             of the noise, in process only; None for the operating system's.
+    http             over the real services.
     """
 
     mechanism: str | None

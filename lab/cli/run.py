@@ -85,9 +85,10 @@ def here(file: RunFile) -> Result:
 def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, post_regret: bool = False) -> Result:
     """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
-    fleet   whether fleets of ours play; else fleets that are started elsewhere. post_regret: as in `HttpRun`.
-    Raises  BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot know,
-            because its seed was drawn here.
+    fleet        whether fleets of ours play; else fleets that are started elsewhere.
+    post_regret  as in `HttpRun`.
+    Raises       BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot
+                 know, because its seed was drawn here.
     """
     if fleet:
         check_clients(file)
@@ -105,7 +106,8 @@ def on_own_stack(
 
     It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
 
-    post_regret  as in `HttpRun`. link: whether to print the address of the run's page.
+    post_regret  as in `HttpRun`.
+    link         whether to print the address of the run's page.
     Raises       BadParameter, before any service starts, for a round that the clients would refuse.
     """
     urls = running_stack(data_dir)

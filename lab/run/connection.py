@@ -236,7 +236,8 @@ def inspect(
     """Return the messages of a round's cohorts side by side, as each party saw them, as `distrust inspect` does.
 
     subject       a run's name or its result, or one cohort of it.
-    round_number  which round; else the cohort's, or the first. cohort: only this one.
+    round_number  which round; else the cohort's, or the first.
+    cohort        only this one.
     limit         messages of each stage.
     data          the folder that the services of the run stored their data in. If they do not run, their databases
                   are read as they stand. `connect(…).inspect` asks services elsewhere.

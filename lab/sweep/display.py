@@ -109,11 +109,13 @@ def share(hits: int, runs: int) -> Share:
 class Confidence:
     """Failures of the policy of a series over all its panels, whose runs are independent given the worlds.
 
-    dropped    runs in which the best arm was dropped; None for contextual runs, whose clients have best arms of their
-               own. failed: runs in which any interval missed the true mean, or any decision's ellipsoid θ*.
-    widths     intervals or ellipsoids formed in all; missed: those that miss.
-    indefinite batches that left the matrix of a contextual policy indefinite.
-    stated     the largest probability of `failed` that the policy states for one of the runs; None: it states none.
+    dropped     runs in which the best arm was dropped; None for contextual runs, whose clients have best arms of their
+                own.
+    failed      runs in which any interval missed the true mean, or any decision's ellipsoid θ*.
+    widths      intervals or ellipsoids formed in all.
+    missed      those of them that miss.
+    indefinite  batches that left the matrix of a contextual policy indefinite.
+    stated      the largest probability of `failed` that the policy states for one of the runs; None: it states none.
     """
 
     series: str
@@ -165,7 +167,8 @@ def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
 class RegretSummary:
     """Final regret of one series in one panel: mean and standard deviation over so many runs.
 
-    deviation  None for a single run. bits: of one client's report, and seconds of a run: means over the runs.
+    deviation  None for a single run.
+    bits       of one client's report, and seconds of a run: means over the runs.
     """
 
     panel: str

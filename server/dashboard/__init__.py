@@ -66,7 +66,8 @@ def page(
 ) -> Response:
     """Return a template of `templates/` as a page. Every value in it is escaped.
 
-    connect  as in `security_headers`. part: not None asks for the block `fragment` alone, which a page fetches again.
+    connect  as in `security_headers`.
+    part     not None asks for the block `fragment` alone, which a page fetches again.
     """
     template = _templates.get_template(name)
     if part is None:

@@ -90,7 +90,8 @@ class OneAtATime(Generic[T]):
 class CpuAccount:
     """Counts CPU that is spent for readers. A question is computed while the account is not empty.
 
-    burst  seconds that it holds at most. share: seconds of CPU that come back in a second.
+    burst  seconds that it holds at most.
+    share  seconds of CPU that come back in a second.
     """
 
     def __init__(self, burst: float, share: float, clock: Callable[[], float] = time.monotonic) -> None:

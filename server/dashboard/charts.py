@@ -87,8 +87,9 @@ def tick_label(value: float) -> str:
 class Plot:
     """Axes with a grid, and shapes between them. `markup` is the SVG, with a title and a description for readers.
 
-    x, y        names of the axes. xs, ys: ticks; the first and the last of each are the axis' ends.
-    title       read out in place of the picture, with `description`.
+    x, y    names of the axes.
+    xs, ys  ticks; the first and the last of each are the axis' ends.
+    title   read out in place of the picture, with `description`.
     """
 
     title: str

@@ -87,7 +87,8 @@ def start_page(request: Request) -> Response:
 class FormField:
     """One input of the form.
 
-    name     its place in the configuration, with dots; errors of the API begin with it. id: unlike any other's.
+    name     its place in the configuration, with dots; errors of the API begin with it.
+    id       unlike any other's.
     kind     number, whole (a whole number), text, choice, check (yes or no) or json.
     default  shown and sent; empty for a field that is left out unless it is filled in.
     pattern  regular expression of an allowed text.

@@ -70,7 +70,8 @@ class CohortPlan:
     """`clients` fresh clients play `arm`, or what the round's decision says when it is None.
 
     attempt    from 1; each replacement of the cohort counts one more.
-    minimum    smallest number of survivors. mechanism: calibrated to it.
+    minimum    smallest number of survivors.
+    mechanism  calibrated to it.
     """
 
     cohort: str

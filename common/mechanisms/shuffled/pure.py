@@ -72,7 +72,9 @@ THEOREM = 0.5
 class _Try:
     """A design without its W.
 
-    precision  g. move: steps that ε̂ is of. share: t.
+    precision  g.
+    move       steps that ε̂ is of.
+    share      t.
     chance     the largest probability of a uniform answer.
     excess     about the noise's variance over that of a continuous Laplace variable with ε̂.
     """

@@ -21,7 +21,8 @@ from distrust.server.policies.noise_width import noise_width
 class ClientModel:
     """Numbers of clients a phase, and assumptions about them.
 
-    alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients. fixed: this number in every phase instead (DPE-FixedU).
+    alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients.
+    fixed      this number in every phase instead (DPE-FixedU).
     bound      B: a client's average is clamped to [-B, B].
     deviation  σ: ⟨θ_u - θ*, x⟩ is σ-sub-Gaussian for ‖x‖ ≤ 1.
     noise      R: a local reward is R-sub-Gaussian around ⟨θ_u, x⟩.

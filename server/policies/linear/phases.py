@@ -105,10 +105,13 @@ def noise_tail(law: ErrorLaw, log: float) -> float:
 class Phase:
     """One phase, before it is played.
 
-    number    from 1. length: h, the pulls that the design shares out.
-    support   the design's actions as arms of the run; vectors: theirs, shape (s, d).
-    plays     times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
-    active    arms not yet dropped; candidates: their vectors, shape (k, d).
+    number      from 1.
+    length      h, the pulls that the design shares out.
+    support     the design's actions as arms of the run.
+    vectors     theirs, shape (s, d).
+    plays       times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
+    active      arms not yet dropped.
+    candidates  their vectors, shape (k, d).
     """
 
     number: int
