@@ -17,7 +17,7 @@ from distrust.common.messages.policy_spec import MOST_ROUNDS, PolicySpec, RoundS
 WARM_UP_SHARE = 10
 """The warm-up takes rounds / WARM_UP_SHARE where a run file says nothing. The paper leaves a constant unnamed."""
 
-EVENTS = 4
+EVENTS_A_ROUND = 4
 """Failure events of a contextual run: the self-normalized bound, the noise of V, the noise of u, a wrapped sum."""
 
 Batch = Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="B: clients of a round")]
@@ -130,7 +130,7 @@ class ContextualPolicySpec(PolicySpec):
 
     def event_probability(self, size: RoundSize) -> float:
         """Return p' of one round's sum: a quarter of α over the rounds."""
-        return max(self.failure_of(size.horizon) / (EVENTS * math.ceil(size.horizon / self.batch)), 1e-12)
+        return max(self.failure_of(size.horizon) / (EVENTS_A_ROUND * math.ceil(size.horizon / self.batch)), 1e-12)
 
     @property
     def longest(self) -> int:

@@ -16,7 +16,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.wire import Message
 
-EVENTS = 5
+EVENTS_A_BATCH = 5
 """Failure events counted for one arm in one batch; see `event_share`."""
 
 LEAST_BETA = 1e-12
@@ -39,7 +39,7 @@ def event_share(arms: int, batch: int, failure: float) -> float:
     An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
     most 3p/5 · π²/6 < 0.99p, which is less than p.
     """
-    return failure / (EVENTS * arms * batch**2)
+    return failure / (EVENTS_A_BATCH * arms * batch**2)
 
 
 @dataclass(frozen=True, slots=True)
