@@ -14,7 +14,7 @@ from distrust.aggregator.recovery import sum_masked, unmask_total
 from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
 from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.crypto.keys import BOX, key_hash
-from distrust.common.crypto.share import MISSING, SHARE
+from distrust.common.crypto.share import MISSING, SHARE_SIZE
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
 from distrust.common.intermediary import store
@@ -295,11 +295,11 @@ def _message(channel: Masking, stage: str, body: bytes) -> View:
         case "shares":
             return {"commitment": body[:32].hex(), "boxes": (len(body) - 32) // BOX}
         case "confirm":
-            return {"coefficients": channel.threshold, "shares": len(body) // SHARE - channel.threshold}
+            return {"coefficients": channel.threshold, "shares": len(body) // SHARE_SIZE - channel.threshold}
         case "masked":
             return {"modulus": channel.modulus, "masked": _values(channel, body)}
         case "unmask":
-            shares = [body[i : i + SHARE] for i in range(0, len(body), SHARE)]
+            shares = [body[i : i + SHARE_SIZE] for i in range(0, len(body), SHARE_SIZE)]
             return {"shares": len(shares), "missing": shares.count(MISSING)}
         case _:
             return {}  # a departure holds nothing else

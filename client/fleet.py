@@ -22,7 +22,7 @@ from distrust.client.secagg import Secrets
 from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
-from distrust.client.uploader import LONG_POLL, Limits, Uploader
+from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import User, granted
 from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
@@ -113,7 +113,7 @@ class Fleet:
 
     async def _rounds(self, group: asyncio.TaskGroup) -> str:
         pause, after = SHORTEST_PAUSE, 0
-        while (view := await self._transport.round(after, LONG_POLL)).state in {"open", "between"}:
+        while (view := await self._transport.round(after, LONGEST_POLL)).state in {"open", "between"}:
             if view.round is not None:
                 await self._configure(view)
                 after = view.round.number

@@ -17,7 +17,7 @@ from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departu
 
 log = structlog.get_logger("distrust.fleet")
 
-LONG_POLL = 25.0  # seconds that one request waits for news
+LONGEST_POLL = 25.0  # seconds that one request waits for news
 _OVERHEAD = 128  # bytes of ticket and slot beside each body
 
 
@@ -118,7 +118,7 @@ class Uploader:
         """
         after = 0
         while True:
-            published = await self.transport.statements(cohort, after, LONG_POLL)
+            published = await self.transport.statements(cohort, after, LONGEST_POLL)
             for statement in published.statements:
                 if statement.stage == stage:
                     return statement.digest

@@ -21,7 +21,7 @@ A service's logic raises them; `common.web` renders them as problem+json; the co
 
 from typing import ClassVar
 
-LONGEST_LINE = 300  # characters of `describe_error`; a validation error may quote its whole input
+LONGEST = 300  # characters of `describe_error`; a validation error may quote its whole input
 
 
 class ProtocolError(Exception):
@@ -50,8 +50,8 @@ class ProtocolError(Exception):
 
 
 def describe_error(error: Exception) -> str:
-    """Return an unexpected exception as one line of at most `LONGEST_LINE` characters, with its type."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_LINE]
+    """Return an unexpected exception as one line of at most `LONGEST` characters, with its type."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
 
 
 class BadParameter(ProtocolError):

@@ -39,7 +39,7 @@ from distrust.common.run.progress import (
 from distrust.common.run.round import RoundView
 from distrust.common.web.app import OperatorOnly, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.problems import RETRY_AFTER_SECONDS, problems
+from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.server.coordinator import Intermediaries, RunCoordinator
@@ -194,7 +194,7 @@ async def request_tickets(
     """
     answer = await coordinator.tickets(run, body)
     if not answer.grants:
-        response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer
 
 

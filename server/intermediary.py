@@ -12,7 +12,7 @@ from distrust.server.coordinator import Intermediaries
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
 
-LONGEST_POLL = 25.0
+LONG_POLL = 25.0
 CONNECTIONS = 256
 """At most; each open cohort holds one for its long poll while they suffice."""
 
@@ -23,7 +23,7 @@ TURN = 4.0
 def long_poll(polls: int) -> float:
     """Return the seconds that each of `polls` simultaneous long polls may take."""
     most = CONNECTIONS * 3 // 4
-    return LONGEST_POLL if polls <= most else TURN * most / polls
+    return LONG_POLL if polls <= most else TURN * most / polls
 
 
 class HttpIntermediaries(Intermediaries):

@@ -15,7 +15,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream, generator
 from distrust.common.wire import Message
 
-MOST_ACTIONS = 100_000
+MOST = 100_000
 ROOM = 2_000_000  # points to choose a net from
 BALL = 1 + 1e-9  # unit vectors that were rounded still count
 RANK = 1e-10  # singular values below this share of the largest are none
@@ -34,7 +34,7 @@ class SphereActions(Message):
     """`count` vectors, uniform on the unit sphere of R^dimension. The seed is public."""
 
     kind: Literal["sphere"] = "sphere"
-    count: Annotated[int, Field(ge=2, le=MOST_ACTIONS, description="k")]
+    count: Annotated[int, Field(ge=2, le=MOST, description="k")]
     dimension: FeatureCount
     seed: Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -44,8 +44,8 @@ class BallActions(Message):
 
     Actions are public and numbered: rounds, pulls and intervals name them, and every elimination is of a finite list.
     So a linear oracle (argmax over the ball is θ/‖θ‖) would have no use, and a ball is as fine as its net:
-    `MOST_ACTIONS` actions reach ζ = 0.004 in the plane, 0.035 in space and 0.7 in eight dimensions. Regret is counted
-    against the best action of the net; against the best point of the ball it is at most ζ‖θ*‖ a pull more.
+    `MOST` actions reach ζ = 0.004 in the plane, 0.035 in space and 0.7 in eight dimensions. Regret is counted against
+    the best action of the net; against the best point of the ball it is at most ζ‖θ*‖ a pull more.
     """
 
     kind: Literal["ball"] = "ball"
@@ -91,8 +91,8 @@ def check_actions(vectors: NDArray[np.float64], field: str = "policy.actions") -
 
 
 def _given(spec: GivenActions, field: str) -> NDArray[np.float64]:
-    if not spec.vectors or len(spec.vectors) > MOST_ACTIONS:
-        raise BadParameter(field, f"{len(spec.vectors)} vectors", f"must be 1 to {MOST_ACTIONS} vectors")
+    if not spec.vectors or len(spec.vectors) > MOST:
+        raise BadParameter(field, f"{len(spec.vectors)} vectors", f"must be 1 to {MOST} vectors")
     for place, row in enumerate(spec.vectors):
         if len(row) != len(spec.vectors[0]):
             allowed = f"must have {len(spec.vectors[0])} numbers, like the first one"
@@ -137,10 +137,10 @@ def _net(dimension: int, spacing: float, field: str) -> NDArray[np.float64]:
         grid = wider[np.linalg.norm(wider, axis=1) <= 1 + spacing]
     near = grid / np.maximum(np.linalg.norm(grid, axis=1, keepdims=True), 1)
     net: NDArray[np.float64] = np.unique(near.round(12), axis=0)
-    _check_size(len(net), MOST_ACTIONS, field, spacing)
+    _check_size(len(net), MOST, field, spacing)
     return net
 
 
 def _check_size(points: int, most: int, field: str, spacing: float) -> None:
     if points > most:
-        raise BadParameter(f"{field}.spacing", spacing, f"the net would have more than {MOST_ACTIONS} points")
+        raise BadParameter(f"{field}.spacing", spacing, f"the net would have more than {MOST} points")

@@ -14,7 +14,7 @@ from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
 HARMONICS = 1000
-FARTHEST_RADIUS = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
+FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
 
 
@@ -64,8 +64,8 @@ class Laplace:
             return -self.scale * math.log(p)
         high = 2 * math.sqrt(self.terms * math.log(2 / p)) + 2 * math.log(2 / p)  # sub-gamma tail
         excess = lambda q: math.log(2 * self._tail(np.array([q]))[0] / p)  # noqa: E731
-        result = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
-        return self.scale * float(result)
+        found = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
+        return self.scale * float(found)
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return P(X > x)."""
@@ -134,17 +134,17 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
     size = math.sqrt(terms) / 2
 
     def excess(q: float) -> float:
-        kink = min(q / size, FARTHEST_RADIUS)  # where a Laplace variable's density has one
-        below, above = _with_rayleigh(law, q, size, 0.0, kink), _with_rayleigh(law, q, size, kink, FARTHEST_RADIUS)
+        kink = min(q / size, FARTHEST)  # where a Laplace variable's density has one
+        below, above = _with_rayleigh(law, q, size, 0.0, kink), _with_rayleigh(law, q, size, kink, FARTHEST)
         return math.log(2 * (below + above) / p)
 
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)
     if excess(high) >= 0:
-        result = high
+        found = high
     else:
-        result = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
-    return min(result * (1 + 1e-10), drawn + terms)
+        found = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
+    return min(found * (1 + 1e-10), drawn + terms)
 
 
 def _with_rayleigh(law: Gaussian | Laplace, q: float, size: float, low: float, high: float) -> float:

@@ -17,7 +17,7 @@ from distrust.common.noise.binomial import FAIR
 from distrust.common.privacy.gaussian import LARGEST_EPSILON
 
 FARTHEST_SHIFT = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
-SLACK = 1e-15  # relative error of a tail, and of δ, over √N
+TAIL_SLACK = 1e-15  # relative error of a tail, and of δ, over √N
 
 
 def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
@@ -28,7 +28,7 @@ def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
     if shift > FARTHEST_SHIFT * math.sqrt(trials * chance * (1 - chance)):
         return math.inf
     ways = (False,) if chance == FAIR else (False, True)
-    kept = delta * (1 - SLACK * math.sqrt(trials))
+    kept = delta * (1 - TAIL_SLACK * math.sqrt(trials))
     worst = max(_Side(trials, chance, shift, up).epsilon(kept) for up in ways)
     return worst * (1 + 1e-10) if worst <= LARGEST_EPSILON else math.inf
 

@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from distrust.common.errors import BadParameter
 
-ROOT_SLACK = 1e-11
+SLACK = 1e-11
 """Relative accuracy of a search for a calibrated number, far below SNAP_MARGIN."""
 
 SNAPPED_BITS = 22
@@ -136,7 +136,7 @@ def _snapped(value: float, margin: float, towards: Callable[[float], int]) -> fl
     return math.ldexp(towards(math.ldexp(mantissa, SNAPPED_BITS)), exponent - SNAPPED_BITS)
 
 
-def least_root(excess: Callable[[float], float], guess: float, slack: float = ROOT_SLACK) -> float:
+def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:
     """Return the least positive number with excess ≤ 0, to a relative accuracy and rounded up; excess falls."""
 
     def at(log_value: float) -> float:
@@ -147,10 +147,10 @@ def least_root(excess: Callable[[float], float], guess: float, slack: float = RO
         low -= 0.2
     while at(high) > 0:
         high += 0.2
-    root = float(scipy.optimize.brentq(at, low, high, xtol=slack / 4))
-    while at(root) > 0:
-        root += slack / 4
-    return math.exp(root)
+    found = float(scipy.optimize.brentq(at, low, high, xtol=slack / 4))
+    while at(found) > 0:
+        found += slack / 4
+    return math.exp(found)
 
 
 def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:

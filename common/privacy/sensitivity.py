@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import scipy
 
-from distrust.common.privacy.searches import ROOT_SLACK, least_satisfying, snap_up
+from distrust.common.privacy.searches import SLACK, least_satisfying, snap_up
 from distrust.common.wire import Norm
 
 INFLATION = 0.01
@@ -223,8 +223,8 @@ def laplace_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "
 
     if high <= low or excess(high) > 0:
         return _quotient(precision * dimension, epsilon)
-    root = low if excess(low) <= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=ROOT_SLACK * low))
-    return min(snap_up(root * (1 + ROOT_SLACK)), _quotient(precision * dimension, epsilon))
+    found = low if excess(low) <= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=SLACK * low))
+    return min(snap_up(found * (1 + SLACK)), _quotient(precision * dimension, epsilon))
 
 
 def drawn_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "linf") -> float:

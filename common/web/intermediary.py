@@ -33,7 +33,7 @@ from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.problems import NO_SNIFFING, RETRY_AFTER_SECONDS, problems
+from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import NotifierDep, Wait
 
@@ -117,7 +117,7 @@ async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait 
     answer = await notifier.until(cohort, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")
-    headers = None if _final(answer) else {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}
     return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 

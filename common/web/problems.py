@@ -15,7 +15,7 @@ from distrust.common.errors import BadMessage, ProtocolError
 from distrust.common.messages.explain import explain_all
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER_SECONDS = 1
+RETRY_SECONDS = 1
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 """Header of every answer: a browser takes it for what its content type says, not for a script or a page."""
 
@@ -48,7 +48,7 @@ def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Res
     An unexpected error's answer passes no other place that could set headers.
     """
     members = {**extra, "type": urn, "title": code.replace("-", " "), "status": status, "detail": detail}
-    retry = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in (429, 503) else {}
+    retry = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
     return Response(json.dumps(members), status, {**NO_SNIFFING, **retry}, MEDIA_TYPE)
 
 

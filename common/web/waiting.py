@@ -1,7 +1,7 @@
 """Serves long polls: requests that wait for a change, their time limit, their caller's end or the service's.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
-the answer after every notification, and every `NOTICE_SECONDS` in between, because a deadline passes without one.
+the answer after every notification, and every `LOOK_SECONDS` in between, because a deadline passes without one.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 T = TypeVar("T")
 
-NOTICE_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
+LOOK_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
 """Between two looks of a watch for requests that joined it: many requests cost 50 looks a second, not one each."""
@@ -200,7 +200,7 @@ class _Watch(Generic[T]):
                 for wait in waiting:
                     wait.offer(value)
             try:
-                async with asyncio.timeout(NOTICE_SECONDS):
+                async with asyncio.timeout(LOOK_SECONDS):
                     await self._changed.wait()
             except TimeoutError:
                 continue

@@ -42,7 +42,7 @@ InspectorFile = Annotated[
     ),
 ]
 
-CHECK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
 CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
 HeldOption = Annotated[
@@ -73,7 +73,7 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, js
         sys.stdout.flush()
         while True:
             stack.check()
-            time.sleep(CHECK_SECONDS)
+            time.sleep(LOOK_SECONDS)
 
 
 @app.command("token", epilog=examples("distrust token --data secret"))

@@ -26,7 +26,7 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
-from distrust.lab.run.over_http import LOOK_SECONDS, HttpRun, create
+from distrust.lab.run.over_http import HttpRun, create
 from distrust.lab.run.parties import Wanted, wanted_of
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.replay import all_rounds, finished, result_of
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
+LOOK_SECONDS = 0.5
 SILENT = Console(quiet=True)
 
 

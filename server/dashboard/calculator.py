@@ -33,9 +33,9 @@ MOST_CLIENTS = 20_000
 ANSWERS = 128  # kept in memory
 WAITING = 4  # questions that may wait or be computed; each takes a thread of the server
 
-BURST, CPU_SHARE = 30.0, 0.1
+BURST, SHARE = 30.0, 0.1
 """Seconds of CPU that readers without the operator's token may have computed at once, and the share of one core that
-comes back. In t seconds they get at most BURST + CPU_SHARE · t, and what the last question overdraws."""
+comes back. In t seconds they get at most BURST + SHARE · t, and what the last question overdraws."""
 
 FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
 """The mechanism that the page begins with: the first one that trusts no single party."""
@@ -90,8 +90,7 @@ class OneAtATime(Generic[T]):
 class CpuAccount:
     """Counts CPU that is spent for readers. A question is computed while the account is not empty.
 
-    burst  seconds that it holds at most.
-    share  seconds of CPU that come back in a second.
+    burst  seconds that it holds at most. share: seconds of CPU that come back in a second.
     """
 
     def __init__(self, burst: float, share: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,7 +114,7 @@ class CpuAccount:
 
 
 _answers: OneAtATime[dict[str, Any]] = OneAtATime(ANSWERS)
-_readers = CpuAccount(BURST, CPU_SHARE)
+_readers = CpuAccount(BURST, SHARE)
 
 
 def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:

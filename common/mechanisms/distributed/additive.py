@@ -40,7 +40,7 @@ class DistributedPolya(LaplaceLike):
         scale = laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
         total = PolyaDifference(Fraction(cohort.clients, cohort.min_honest), scale)
         tau = scale * cohort.log_overflow if spec.calibration == "paper" else 0.0
-        return cls(**cohort.shared(precision, cohort.room(precision, total, min_tail=tau)), epsilon=epsilon)
+        return cls(**cohort.shared(precision, cohort.room(precision, total, least=tau)), epsilon=epsilon)
 
     def client_law(self) -> PolyaDifference:
         return PolyaDifference(Fraction(1, self.floor), self.scale)
@@ -87,7 +87,7 @@ class DistributedDiscreteGaussian(GaussianLike):
         total = DiscreteGaussianSum(variance / cohort.min_honest, cohort.clients)
         tau = math.sqrt(2 * variance * cohort.log_overflow) if paper else 0.0
         return cls(
-            **cohort.shared(precision, cohort.room(precision, total, min_tail=tau)),
+            **cohort.shared(precision, cohort.room(precision, total, least=tau)),
             epsilon=target.epsilon,
             delta=target.delta,
             variance=variance,

@@ -269,7 +269,7 @@ class DistributedSkellam(GridMechanism):
         log = cohort.log_overflow
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
         return cls(
-            **cohort.shared(precision, cohort.room(precision, total, min_tail=tau)),
+            **cohort.shared(precision, cohort.room(precision, total, least=tau)),
             epsilon=target.epsilon,
             delta=target.delta,
             variance=variance,

@@ -188,15 +188,15 @@ class CohortParams:
         """Return ln(2/p') for one coordinate, by the union bound."""
         return math.log(2 * self.dimension / self.overflow_probability)
 
-    def room(self, precision: int, law: Quantiles | None, noise: Noise = "grid", min_tail: float = 0.0) -> int:
+    def room(self, precision: int, law: Quantiles | None, noise: Noise = "grid", least: float = 0.0) -> int:
         """Return the modulus m = ng + 2τ + 1.
 
-        law       of the total noise in one coordinate, in grid steps; τ is its quantile at p'/D. None: no noise.
-        min_tail  smallest τ.
+        law    of the total noise in one coordinate, in grid steps; τ is its quantile at p'/D. None: no noise.
+        least  smallest τ.
         """
         tail = 0.0 if law is None else law.quantile(max(self.overflow_probability / self.dimension, 1e-18))
         apart = self.clients if noise == "continuous" else 0  # it is rounded afterwards, by less than a step a client
-        return self.clients * precision + 2 * (math.ceil(max(tail, min_tail)) + apart) + 1
+        return self.clients * precision + 2 * (math.ceil(max(tail, least)) + apart) + 1
 
 
 class Mechanism(Message):

@@ -16,7 +16,7 @@ from distrust.common.web.waiting import ChangeNotifier, Waiting
 @pytest.fixture
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that only a notification can be what wakes."""
-    monkeypatch.setattr(waiting, "NOTICE_SECONDS", 60.0)
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
 
 
 def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 20.0) -> tuple[bool, float]:
