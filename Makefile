@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
-	@echo "make check   ruff, mypy, import contracts"
+	@echo "make check   ruff, its format, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four and a half hours of a core)"
 	@echo "make notebooks  the notebooks of examples/ again, with their outputs"
 	@echo "make docs    the documentation as a site, in site/"
@@ -60,6 +60,7 @@ check: lint types contracts
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -14,9 +14,10 @@ from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.web.app import OperatorOnly
 from distrust.common.web.bodies import MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait, wire
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, UploadBody, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
+from distrust.common.web.waiting import NotifierDep, Wait
 
 _MOST = 100_000  # slots that one request may ask for
 

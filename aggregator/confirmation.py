@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.parameters import holders_needed, liars_near
-from distrust.common.crypto.share import PRIME, SHARE, Polynomial, read_elements
+from distrust.common.crypto.share import PRIME, SHARE_SIZE, Polynomial, read_elements
 from distrust.common.errors import BadMessage
 
 Flags = NDArray[np.bool_]
@@ -57,7 +57,7 @@ class Sharing:
         if not set(slots) <= set(self.members):
             raise BadMessage("an answer comes from a client that does not take part in the stage")
         for slot in slots:
-            if len(bodies[slot]) != SHARE * self.shares_of(slot):
+            if len(bodies[slot]) != SHARE_SIZE * self.shares_of(slot):
                 raise BadMessage(f"slot {slot} answered {len(bodies[slot])} bytes for {self.shares_of(slot)} shares")
         shape, reverse = self.near.shape, self.roster.reverse
         sent = (self.roster.flags(slots)[:, np.newaxis] & self.near).ravel()  # edges, seen from the holder
@@ -78,8 +78,8 @@ class Entries:
     def of(self, row: int) -> tuple[list[int], list[int]]:
         """Return the columns of a row that have an entry, ascending, and the entries as integers."""
         columns = np.flatnonzero(self.present[row])
-        starts = (SHARE * self._place[row, columns]).tolist()
-        return columns.tolist(), [int.from_bytes(self._joined[i : i + SHARE], "big") for i in starts]
+        starts = (SHARE_SIZE * self._place[row, columns]).tolist()
+        return columns.tolist(), [int.from_bytes(self._joined[i : i + SHARE_SIZE], "big") for i in starts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
     """
     roster = sharing.roster
-    size = SHARE * masking(roster.cohort).threshold
+    size = SHARE_SIZE * masking(roster.cohort).threshold
     entries = sharing.entries({slot: body[size:] for slot, body in bodies.items()})
     agrees, opened = (np.zeros(entries.present.shape, dtype=np.bool_) for _ in range(2))
     comparison = _Comparison(masking(roster.cohort).threshold, roster.degree)

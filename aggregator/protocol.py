@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
 from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
 from distrust.common.crypto.keys import BOX, KEY, load_public
 from distrust.common.crypto.parameters import densest_loss
-from distrust.common.crypto.share import MISSING, PRIME, SHARE
+from distrust.common.crypto.share import MISSING, PRIME, SHARE_SIZE
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import unpack
@@ -23,14 +23,14 @@ COMMITMENT = 32
 """Bytes of a commitment, at the start of a body of stage `shares`."""
 
 
-def least_clients(cohort: Cohort) -> int:
+def min_clients(cohort: Cohort) -> int:
     """Return the number of clients below which no stage goes on: the minimum, and t neighbours around one client."""
     return max(cohort.minimum, masking(cohort).threshold + 1)
 
 
 def check_keys(body: bytes) -> None:
     """Check a body of stage `keys`: two X25519 public keys of large order. Raises BadMessage."""
-    _check_size("keys", body, KEYS)
+    _check_size("keys", body, KEYS_SIZE)
     load_public(body[:KEY])
     load_public(body[KEY:])
 
@@ -53,8 +53,8 @@ def check_confirm(sharing: Sharing, slot: int, body: bytes) -> None:
     Raises BadMessage.
     """
     _check_member(sharing.roster, slot)
-    own = SHARE * masking(sharing.roster.cohort).threshold
-    _check_size("confirm", body, own + SHARE * sharing.shares_of(slot))
+    own = SHARE_SIZE * masking(sharing.roster.cohort).threshold
+    _check_size("confirm", body, own + SHARE_SIZE * sharing.shares_of(slot))
     _check_elements(body[:own], "a coefficient")
     _check_elements(body[own:], "a share", or_missing=True)
 
@@ -62,7 +62,7 @@ def check_confirm(sharing: Sharing, slot: int, body: bytes) -> None:
 def check_unmask(sharing: Sharing, slot: int, body: bytes) -> None:
     """Check a body of stage `unmask`: an element or 0xff for each neighbour among the members. Raises BadMessage."""
     _check_member(sharing.roster, slot)
-    _check_size("unmask", body, SHARE * sharing.shares_of(slot))
+    _check_size("unmask", body, SHARE_SIZE * sharing.shares_of(slot))
     _check_elements(body, "a share", or_missing=True)
 
 
@@ -151,9 +151,9 @@ def _check_member(roster: Roster, slot: int) -> None:
 
 
 def _check_elements(body: bytes, what: str, *, or_missing: bool = False) -> None:
-    top = PRIME >> 8 * (SHARE - 1)
-    for start in [SHARE * i for i, first in enumerate(body[::SHARE]) if first > top]:
-        if not or_missing or body[start : start + SHARE] != MISSING:
+    top = PRIME >> 8 * (SHARE_SIZE - 1)
+    for start in [SHARE_SIZE * i for i, first in enumerate(body[::SHARE_SIZE]) if first > top]:
+        if not or_missing or body[start : start + SHARE_SIZE] != MISSING:
             raise BadMessage(f"{what} must be below 2¹³⁰ - 5")
 
 
@@ -163,5 +163,5 @@ def _check_size(stage: str, body: bytes, size: int) -> None:
 
 
 def _check_count(cohort: Cohort, got: int, what: str, liars: str = "") -> None:
-    if got < least_clients(cohort):
-        raise TooSmall(got, least_clients(cohort), what, liars)
+    if got < min_clients(cohort):
+        raise TooSmall(got, min_clients(cohort), what, liars)

@@ -40,7 +40,8 @@ _CHUNK = 1 << 19  # coordinates added at once: 4 MiB
 class Rebuilt:
     """Self seeds of survivors and mask key pairs of lost clients, by slot.
 
-    liars  slots that provably lied. disputes: pairs of which one lied, not explained by those.
+    liars     slots that provably lied.
+    disputes  pairs of which one lied, not explained by those.
     """
 
     seeds: dict[int, bytes]

@@ -12,10 +12,9 @@ from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing, Verdict
 from distrust.aggregator.recovery import sum_masked, unmask_total
 from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
-from distrust.common.crypto.graph import KEYS as KEYS_SIZE
-from distrust.common.crypto.graph import Roster, bitmap_to_members, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.crypto.keys import BOX, key_hash
-from distrust.common.crypto.share import MISSING, SHARE
+from distrust.common.crypto.share import MISSING, SHARE_SIZE
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
 from distrust.common.intermediary import store
@@ -25,14 +24,12 @@ from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry
+from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry, View
 from distrust.common.messages.upload import Item
 from distrust.common.modular import pack, unpack
 
 _HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
 _MOST_VALUES = 16  # coordinates of a sum that a transcript prints
-
-View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 V = TypeVar("V")
 KEYS: Final = "keys"
@@ -135,7 +132,7 @@ class Aggregator(Intermediary):
             raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
     def _min_answers(self, state: State) -> int:
-        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least_clients(state.cohort)
+        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.min_clients(state.cohort)
 
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
         if state.stage == KEYS:
@@ -298,11 +295,11 @@ def _message(channel: Masking, stage: str, body: bytes) -> View:
         case "shares":
             return {"commitment": body[:32].hex(), "boxes": (len(body) - 32) // BOX}
         case "confirm":
-            return {"coefficients": channel.threshold, "shares": len(body) // SHARE - channel.threshold}
+            return {"coefficients": channel.threshold, "shares": len(body) // SHARE_SIZE - channel.threshold}
         case "masked":
             return {"modulus": channel.modulus, "masked": _values(channel, body)}
         case "unmask":
-            shares = [body[i : i + SHARE] for i in range(0, len(body), SHARE)]
+            shares = [body[i : i + SHARE_SIZE] for i in range(0, len(body), SHARE_SIZE)]
             return {"shares": len(shares), "missing": shares.count(MISSING)}
         case _:
             return {}  # a departure holds nothing else

@@ -93,8 +93,8 @@ def _named(line: str, field: str) -> str:
     """Return an error's line that names a setting as it was given: by its option, or by its variable."""
     if field not in FleetSettings.model_fields:  # a key of the environment's table, which no option names
         return line
-    told = as_typed(line, field, sys.argv[1:], os.environ)
-    return option(field) + line.removeprefix(field) if told == line else told
+    line_as_typed = as_typed(line, field, sys.argv[1:], os.environ)
+    return option(field) + line.removeprefix(field) if line_as_typed == line else line_as_typed
 
 
 def _fail(line: str, status: int = BAD_INPUT) -> int:

@@ -78,7 +78,7 @@ def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> Non
     _same("dropout", round_.dropout, spec.dropout)
     _same("corrupt", round_.corrupt, spec.corrupt)
     _same("cohort.stage_seconds", cohort.stage_seconds, spec.stage_seconds)
-    _same("cohort.minimum", cohort.minimum, spec.least_survivors(cohort.clients))
+    _same("cohort.minimum", cohort.minimum, spec.min_survivors(cohort.clients))
     _check_policy(config, round_, assignment)
     if cohort.channel.kind == "dealt":
         seed = None if config.unsafe is None else config.unsafe.noise_seed
@@ -148,8 +148,12 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
     expected = policy.statistic(config.arms, decision)
     if expected is not None and round_.statistic != expected:
         own, received = expected.model_dump(mode="json"), round_.statistic.model_dump(mode="json")
-        field, asked, value = first_difference(own, received, "statistic") or ("statistic", expected, round_.statistic)
-        raise Refused(f"{field} = {value!r}: {policy.name} asks for {asked!r}")
+        field, expected_value, value = first_difference(own, received, "statistic") or (
+            "statistic",
+            expected,
+            round_.statistic,
+        )
+        raise Refused(f"{field} = {value!r}: {policy.name} asks for {expected_value!r}")
     if decision.kind == "assigned-arm":
         field, actions = "arm", [-1 if assignment.arm is None else assignment.arm]
     else:
@@ -166,7 +170,7 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
 LARGEST = 1e100
 """Largest number of a decision. Products of larger ones overflow for some contexts, and which ones would show."""
 
-ROUNDED = 1 + 1e-9
+ROUNDED_UP = 1 + 1e-9
 """Factor on the largest length of the parameters that a residual is taken at, which every policy projects to a ball."""
 
 
@@ -199,7 +203,7 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
     _same("decision.theta: numbers a row", len(decision.theta[0]), policy.features)
     taken = decision.anchor or decision.theta
     most = policy.largest_theta
-    outside = policy.residual is not None and any(math.hypot(*one) > most * ROUNDED for one in taken)
+    outside = policy.residual is not None and any(math.hypot(*one) > most * ROUNDED_UP for one in taken)
     if decision.beta > LARGEST or outside:
         words = f"a residual's parameters lie in the ball of radius {most:g}"
         raise Refused(f"decision: β may not exceed {LARGEST:g}, and {words}")
@@ -237,7 +241,7 @@ def _played(decision: Decision) -> tuple[str, list[int]]:
 
 def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: AnyMechanism) -> None:
     spec = config.intermediary
-    _same("mechanism.floor", received.floor, spec.noise_floor(clients))
+    _same("mechanism.floor", received.floor, spec.min_honest(clients))
     overflow_probability = _overflow_probability(config, round_.number, received.wrap)
     _same("mechanism.wrap", received.wrap, overflow_probability)
     assigned = round_.decision.kind == "assigned-action"
@@ -246,7 +250,7 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
         own = _planned(
             table.model_dump_json(),
             clients,
-            spec.least_survivors(clients),
+            spec.min_survivors(clients),
             overflow_probability,
             round_.statistic.model_dump_json(),
             min_honest=received.floor,

@@ -22,7 +22,7 @@ from distrust.client.secagg import Secrets
 from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
-from distrust.client.uploader import LONG_POLL, Limits, Uploader
+from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import User, granted
 from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
@@ -113,11 +113,11 @@ class Fleet:
 
     async def _rounds(self, group: asyncio.TaskGroup) -> str:
         pause, after = SHORTEST_PAUSE, 0
-        while (view := await self._transport.round(after, LONG_POLL)).state in {"open", "between"}:
+        while (view := await self._transport.round(after, LONGEST_POLL)).state in {"open", "between"}:
             if view.round is not None:
                 await self._configure(view)
                 after = view.round.number
-                if await self._play(view.round, group):
+                if await self._take_tickets(view.round, group):
                     pause = SHORTEST_PAUSE
                     continue  # the next call waits for another round, or for free slots
             await asyncio.sleep(pause)
@@ -131,7 +131,7 @@ class Fleet:
         check_config(self._config, view.run, view.config)
         check_own_world(self._config, self._world.environment)
 
-    async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:
+    async def _take_tickets(self, round_: Round, group: asyncio.TaskGroup) -> bool:
         """Take the round's tickets until no slot is free. Return whether there were any.
 
         The server grants whatever is free, so a grant of less than the block is the last one for now.

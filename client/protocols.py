@@ -46,8 +46,8 @@ class ClientProtocol(Protocol):
         """Return the last stage that users answer."""
         ...
 
-    def assign(self, plays: Mapping[int, int]) -> None:
-        """Note the play of each slot, in a cohort whose actions the shuffler assigns."""
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """Note the position of each slot, in a cohort whose actions the shuffler assigns."""
         ...
 
     def begin(self, users: Sequence[User]) -> list[Item]:
@@ -77,9 +77,9 @@ class ShuffleProtocol:
         self._randomizer = randomizer
         self.refusals: dict[int, str] = {}  # always empty: a report is sent, or its cohort was refused
 
-    def assign(self, plays: Mapping[int, int]) -> None:
-        """Note the play of each slot."""
-        self._randomizer.assign(plays)
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """Note the position of each slot."""
+        self._randomizer.assign(positions)
 
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Return the reports. Each is made once; a retry sends the same bytes."""
@@ -127,9 +127,9 @@ class SecAggProtocol:
         self._roster: Roster | None = None
         self.refusals: dict[int, str] = {}
 
-    def assign(self, plays: Mapping[int, int]) -> None:
+    def assign(self, positions: Mapping[int, int]) -> None:
         """Raise BadMessage: the aggregator assigns no actions."""
-        self._randomizer.assign(plays)
+        self._randomizer.assign(positions)
 
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Return every user's keys: those whose hash went to the server with its ticket request."""

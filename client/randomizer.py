@@ -22,7 +22,7 @@ from distrust.common.modular import pack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Assignment, Round
 
-_UNASSIGNED = -1  # the play of a slot whose assignment is not known
+_UNASSIGNED = -1  # the position of a slot whose assignment is not known
 
 
 def true_vectors(
@@ -30,8 +30,8 @@ def true_vectors(
 ) -> NDArray[np.float64]:
     """Return the true vectors of a whole cohort, shape (clients, D): what its clients report, before any noise.
 
-    A row is a client's, in slot order. For assigned actions the rows are by play: only the shuffler knows which client
-    has which play. Raises BadParameter for a decision that this world cannot play.
+    A row is a client's, in slot order. For assigned actions the rows are by position: only the shuffler knows which
+    client has which position. Raises BadParameter for a decision that this world cannot play.
     """
     if isinstance(world, ContextualWorld):
         if isinstance(decision, ContextualChoice) and isinstance(statistic, ContextualSum):
@@ -90,7 +90,7 @@ class World:
 class CohortRandomizer:
     """R for the clients of one cohort: slot i plays the cohort's arm, gets reward i, and only its message leaves.
 
-    Where the shuffler assigns actions, a slot plays what `assign` noted for it, and gets that play's reward.
+    Where the shuffler assigns actions, a slot plays what `assign` noted for it, and gets that position's reward.
     """
 
     round: Round
@@ -101,7 +101,7 @@ class CohortRandomizer:
         """Return the messages of `slots`, shape (len(slots), dimension), each below the mechanism's modulus.
 
         Every client draws its noise from a stream of its own; with a noise seed, slot i takes row i of the cohort's.
-        Raises BadMessage for a slot whose play is not known.
+        Raises BadMessage for a slot whose position is not known.
         """
         if self._order is not None and (self._order[list(slots)] == _UNASSIGNED).any():
             raise BadMessage(f"cohort {self.assignment.cohort.cohort}: a client does not know what to play")
@@ -111,11 +111,11 @@ class CohortRandomizer:
         own = [self.mechanism.randomize(vectors[[slot]], self.world.fresh()) for slot in slots]
         return np.concatenate(own) if own else np.empty((0, vectors.shape[1]), dtype=np.uint64)
 
-    def assign(self, plays: Mapping[int, int]) -> None:
-        """Note the play of each slot. Raises BadMessage where no actions are assigned."""
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """Note the position of each slot. Raises BadMessage where no actions are assigned."""
         if self._order is None:
             raise BadMessage(f"cohort {self.assignment.cohort.cohort}: its clients know what to play")
-        self._order[list(plays)] = list(plays.values())
+        self._order[list(positions)] = list(positions.values())
 
     def place(self, slot: int) -> int | None:
         """Return the place of a slot's action in the cohort's list; None where no actions are assigned."""
@@ -131,13 +131,13 @@ class CohortRandomizer:
 
     @cached_property
     def _order(self) -> NDArray[np.int64] | None:
-        """Return the play of each slot that this process knows of: it may hold the tickets of a part of the cohort."""
+        """Return the position of each slot that this process knows of. It may hold the tickets of some clients only."""
         assigned = isinstance(self.round.decision, AssignedAction)
         return np.full(self.assignment.cohort.clients, _UNASSIGNED, dtype=np.int64) if assigned else None
 
     @cached_property
     def _vectors(self) -> NDArray[np.float64]:
-        """Return the true vectors of the whole cohort, by slot or by play, shape (n, dimension).
+        """Return the true vectors of the whole cohort, by slot or by position, shape (n, dimension).
 
         They never leave this class.
         """

@@ -47,9 +47,7 @@ class PrivacyRequirements:
     contributions: int = 1
     config_digest: bytes | None = None
 
-    def check(
-        self, config: RunConfig, round_: Round, assignment: Assignment, agreed: Sequence[Entry] = ()
-    ) -> Entry:
+    def check(self, config: RunConfig, round_: Round, assignment: Assignment, agreed: Sequence[Entry] = ()) -> Entry:
         """Return a cohort's cost. Raises Refused unless it meets these requirements and fits the configuration.
 
         config  the run's, whose digest the round names; what follows from it is computed again.

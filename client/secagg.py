@@ -17,7 +17,7 @@ from distrust.common.crypto.graph import Roster, bitmap_integer
 from distrust.common.crypto.keys import BOX, binding, close_box, key_hash, new_pair, new_seed, open_box, pair_from_seed
 from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.parameters import neighbourhood, window
-from distrust.common.crypto.share import MISSING, SHARE, Polynomial, blend, evaluate, polynomials, read_triple
+from distrust.common.crypto.share import MISSING, SHARE_SIZE, Polynomial, blend, evaluate, polynomials, read_triple
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, add, pack, subtract
@@ -236,7 +236,7 @@ class MaskingClient:
         own = blend(factors, zip(*secrets.polynomials, strict=True))
         triples = [None if raw is None else read_triple(raw) for raw in opened]
         theirs = [MISSING if triple is None else blend(factors, (triple,)) for triple in triples]
-        pairs = [raw[: 2 * SHARE] if raw and triple else None for raw, triple in zip(opened, triples, strict=True)]
+        pairs = [raw[: 2 * SHARE_SIZE] if raw and triple else None for raw, triple in zip(opened, triples, strict=True)]
         secrets.held = dict(zip(near, pairs, strict=True))
         secrets.members, secrets.statement = members, statement
         secrets.channel_keys, secrets.polynomials = {}, None
@@ -283,8 +283,8 @@ class MaskingClient:
         fault = secrets.agreed.fault(secrets.members, alive, self._window)
         if fault is not None:
             raise Refused(fault)
-        kinds = [(pair, 0 if alive >> v & 1 else SHARE) for v, pair in secrets.held.items()]
-        return b"".join([MISSING if pair is None else pair[start : start + SHARE] for pair, start in kinds])
+        kinds = [(pair, 0 if alive >> v & 1 else SHARE_SIZE) for v, pair in secrets.held.items()]
+        return b"".join([MISSING if pair is None else pair[start : start + SHARE_SIZE] for pair, start in kinds])
 
     def _check_statement(self, stage: _Stage, published: bytes, own: bytes) -> None:
         if published != own:

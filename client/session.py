@@ -9,7 +9,7 @@ import structlog
 
 from distrust.client.protocols import Check, ClientProtocol
 from distrust.client.stats import FleetStats
-from distrust.client.uploader import LONG_POLL, Uploader, cut
+from distrust.client.uploader import LONGEST_POLL, Uploader, cut
 from distrust.client.user import AnyStage, User
 from distrust.common.crypto.graph import bitmap_flags
 from distrust.common.errors import Aborted, ProtocolError, Refused, Unavailable
@@ -90,9 +90,9 @@ class CohortSession:
     async def _assigned(self, users: Sequence[User]) -> Sequence[User]:
         """Return the users that know their action, and those that leave before they request one."""
         requesting = [user for user in users if user.answers("keys")]
-        plays = await self.uploader.request_actions(self.cohort, requesting)
-        self.protocol.assign(plays)
-        without = [user for user in requesting if user.slot not in plays]
+        positions = await self.uploader.request_actions(self.cohort, requesting)
+        self.protocol.assign(positions)
+        without = [user for user in requesting if user.slot not in positions]
         self._drop(user.slot for user in without)
         await self.uploader.announce(self.cohort, without)
         staying = [user for user in users if user.slot in self.users]
@@ -111,7 +111,7 @@ class CohortSession:
         """Answer stage after stage until no user is left. When the cohort aborts, count it and return."""
         try:
             while self.users:
-                view = await self.uploader.transport.stage(self.cohort, self.stage, self._wanting(), LONG_POLL)
+                view = await self.uploader.transport.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
                 if view.stage != self.stage:
                     await self._answer(view)
         except Unavailable:

@@ -44,7 +44,7 @@ class Transport(Protocol):
         ...
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        """Return the plays of clients, in a cohort whose actions the shuffler assigns."""
+        """Return the positions of clients, in a cohort whose actions the shuffler assigns."""
         ...
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:

@@ -17,7 +17,7 @@ from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departu
 
 log = structlog.get_logger("distrust.fleet")
 
-LONG_POLL = 25.0  # seconds that one request waits for news
+LONGEST_POLL = 25.0  # seconds that one request waits for news
 _OVERHEAD = 128  # bytes of ticket and slot beside each body
 
 
@@ -118,7 +118,7 @@ class Uploader:
         """
         after = 0
         while True:
-            published = await self.transport.statements(cohort, after, LONG_POLL)
+            published = await self.transport.statements(cohort, after, LONGEST_POLL)
             for statement in published.statements:
                 if statement.stage == stage:
                     return statement.digest
@@ -127,12 +127,12 @@ class Uploader:
             after += len(published.statements)
 
     async def request_actions(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
-        """Request the users' plays from the shuffler. Return the play of each slot that was not refused.
+        """Request the users' positions from the shuffler. Return the position of each slot that was not refused.
 
         Stop after too many ticket conflicts. Raises Refused when the shuffler serves another cohort than the users
         agreed to.
         """
-        plays: dict[int, int] = {}
+        positions: dict[int, int] = {}
         for start in range(0, len(users), self.limits.items):
             if self.conflicts_exceeded:
                 self.stats.clients["refused"] += len(users) - start
@@ -145,9 +145,9 @@ class Uploader:
             if answer.digest != cohort_digest(cohort):
                 await self.agree(cohort)  # names the field
                 raise Refused(f"the {cohort.via} assigns the actions of another cohort {cohort.cohort}")
-            plays |= _plays_by_slot(cohort, slots, answer)
+            positions |= _positions_by_slot(cohort, slots, answer)
             self._count_refused(cohort, "actions", answer.refused)
-        return plays
+        return positions
 
     async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
         """Announce that these users leave, unless departures are silent. It does not matter whether it is accepted."""
@@ -187,10 +187,10 @@ class Uploader:
         return {one.slot for one in refused}
 
 
-def _plays_by_slot(cohort: Cohort, requested: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
+def _positions_by_slot(cohort: Cohort, requested: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
     answered = [*answer.slots, *(refused.slot for refused in answer.refused)]
     if len(answer.plays) != len(answer.slots) or sorted(answered) != sorted(requested):
         raise BadMessage(f"cohort {cohort.cohort}: the plays do not belong to the slots that asked")
-    if any(play >= cohort.clients for play in answer.plays):
+    if any(position >= cohort.clients for position in answer.plays):
         raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")
     return dict(zip(answer.slots, answer.plays, strict=True))

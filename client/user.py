@@ -14,11 +14,10 @@ from distrust.client.secagg import Secrets
 from distrust.common.crypto.context import SECRET, claim
 from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage
-from distrust.common.messages.cohort import Cohort, Grant
+from distrust.common.messages.cohort import SIGNATURE, Cohort, Grant
 from distrust.common.messages.upload import Item, Stage
 
 AnyStage = Stage | Literal["report"]
-SIGNATURE = 64
 _LIKE: dict[AnyStage, Stage] = {"report": "masked", "confirm": "shares"}
 
 

@@ -43,7 +43,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
     ) -> None:
         self.kind, self.group, self._complaint, self._printed = kind, f"distrust.{plural}", complaint, printed
         self._named: dict[str, T] = {}
-        self._found: dict[str, tuple[T, Extension]] = {}
+        self._imported: dict[str, tuple[T, Extension]] = {}
 
     def register(self, named: Mapping[str, T]) -> None:
         """Add classes of the project. Raises ValueError for a name that is taken."""
@@ -54,7 +54,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):
             return False
-        return name in self._named or name in self._found or extensions.offered(self.group, name)
+        return name in self._named or name in self._imported or extensions.offered(self.group, name)
 
     def __getitem__(self, name: str) -> T:
         """Return the class. Raises KeyError for an unknown name, BadParameter for a class that cannot be used."""
@@ -82,13 +82,13 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return None if name in self._named else self._own(name)[1]
 
     def _own(self, name: str) -> tuple[T, Extension]:
-        if name not in self._found:
-            found, origin = extensions.find_class(self.kind, self.group, name)
-            lacking = self._complaint(found) or _misnamed(found, name)
+        if name not in self._imported:
+            spec, origin = extensions.find_class(self.kind, self.group, name)
+            lacking = self._complaint(spec) or _misnamed(spec, name)
             if lacking is not None:
                 raise BadParameter(f"{self.kind}.name", name, f"is no {self.kind}: {lacking}")
-            self._found[name] = (found, origin)
-        return self._found[name]
+            self._imported[name] = (spec, origin)
+        return self._imported[name]
 
     @property
     def _elsewhere(self) -> str:
@@ -150,17 +150,17 @@ class OnTheWire(Generic[T]):
         return value.model_dump(mode=info.mode)
 
 
-def _misnamed(found: type[BaseModel], name: str) -> str | None:
-    field = found.model_fields.get("name")
+def _misnamed(spec: type[BaseModel], name: str) -> str | None:
+    field = spec.model_fields.get("name")
     if field is not None and (field.annotation is str or name in typing.get_args(field.annotation)):
         return None
-    return f"{found.__name__} needs a field `name: str`, which holds {name!r}"
+    return f"{spec.__name__} needs a field `name: str`, which holds {name!r}"
 
 
-def subclass_of(base: type[Any], found: Any) -> str | None:
+def subclass_of(base: type[Any], candidate: Any) -> str | None:
     """Return the reason why a class cannot be used as a `base`; None if it can."""
-    if not (isinstance(found, type) and issubclass(found, base)):
+    if not (isinstance(candidate, type) and issubclass(candidate, base)):
         return f"it must be a subclass of {base.__module__}.{base.__name__}"
-    if inspect.isabstract(found):
-        return f"{found.__name__} lacks {', '.join(sorted(getattr(found, '__abstractmethods__', ())))}"
+    if inspect.isabstract(candidate):
+        return f"{candidate.__name__} lacks {', '.join(sorted(getattr(candidate, '__abstractmethods__', ())))}"
     return None

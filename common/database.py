@@ -293,10 +293,10 @@ class StoredDatabase(Database):
     def _state(self) -> tuple[int, int, int] | None:
         """Return what changes when a service writes to the file: its number, size and time; None without a file."""
         try:
-            found = self._file.stat()
+            status = self._file.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _check(self, version: int) -> None:
         with self.reading() as connection:

@@ -24,7 +24,8 @@ _allowed: set[str] = set()
 class Extension(Message):
     """Origin of a class of the user's own.
 
-    kind          "environment", "policy" or "mechanism". name: as the run file has it.
+    kind          "environment", "policy" or "mechanism".
+    name          as the run file has it.
     distribution  the installed package and its version; None for a module that belongs to none.
     source        of the module's file, the first 12 hex digits of SHA-256; None where it has no file.
     """
@@ -78,15 +79,15 @@ def find_class(kind: str, group: str, name: str) -> tuple[Any, Extension]:
 
 
 def _entry(field: str, group: str, name: str) -> EntryPoint:
-    found = {
+    entries = {
         (entry.dist.name if entry.dist else "", entry.value): entry for entry in entry_points(group=group, name=name)
     }
-    if not found:
+    if not entries:
         raise BadParameter(field, name, f"no package that is installed here offers it (entry points {group})")
-    if len(found) > 1:
-        offers = " and ".join(sorted(distribution for distribution, _ in found))
+    if len(entries) > 1:
+        offers = " and ".join(sorted(distribution for distribution, _ in entries))
         raise BadParameter(field, name, f"is offered by {offers}: one of them must go")
-    return next(iter(found.values()))
+    return next(iter(entries.values()))
 
 
 def _loaded(field: str, name: str, reference: str) -> Any:

@@ -61,10 +61,10 @@ def without_passwords(text: str) -> str:
     return _BEFORE_HOST.sub(_without_user, _IN_QUERY.sub(r"\1***", text))
 
 
-def _without_user(found: re.Match[str]) -> str:
-    scheme, user, rest = found.groups("")
+def _without_user(match: re.Match[str]) -> str:
+    scheme, user, rest = match.groups("")
     if scheme and _PORT.match(rest):  # an @ in the path of http://host:port/path
-        return found[0]
+        return match[0]
     return f"{scheme}{user}:***@"
 
 

@@ -23,7 +23,8 @@ QUIET = ' style="opacity:.75;max-width:60em"'
 class HtmlTable:
     """A table of text. Columns named in `words` are aligned to the left, others are numbers and aligned to the right.
 
-    caption  stands above it; empty for none. most: rows that are shown.
+    caption  stands above it; empty for none.
+    most     rows that are shown.
     """
 
     head: Sequence[str]

@@ -28,7 +28,7 @@ COMMANDS = {
     "errata": ("privacy", "Show the papers' errors, each with a counter-example."),
     "sweep": ("sweep", "Play an experiment on all cores."),
     "figure": ("sweep", "Draw a figure of the papers."),
-    "data": ("run", "Make the tables that environments draw from."),
+    "data": ("data", "Make the tables that environments draw from."),
     "demo": ("run", "Find the best of ten arms of real ratings that no party sees."),
     "health": ("party", "Ask a service whether it is ready."),
     "token": ("stack", "Make the operator's and the inspector's token, once."),

@@ -41,7 +41,7 @@ from distrust.common.web.app import OperatorOnly, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
-from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
+from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import static_routes
@@ -120,8 +120,6 @@ async def _coordinator(request: Request) -> RunCoordinator:
 
 ServiceDep = Annotated[Service, Depends(_service)]
 CoordinatorDep = Annotated[RunCoordinator, Depends(_coordinator)]
-NotifierDep = Annotated[Waiting, Depends(waiting)]
-Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 

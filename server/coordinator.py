@@ -16,7 +16,7 @@ from distrust.server.service import Service
 
 _log = structlog.get_logger("distrust.server")
 
-RETRY_SECONDS = 2.0
+PAUSE_SECONDS = 2.0
 """Pause after an intermediary was unreachable, or refused for a reason that an operator can mend."""
 
 PAUSE_SECONDS = 0.1
@@ -78,7 +78,7 @@ class RunCoordinator:
         self,
         service: Service,
         intermediaries: Intermediaries,
-        retry: float = RETRY_SECONDS,
+        retry: float = PAUSE_SECONDS,
         awaited: Callable[[str], bool] = lambda _run: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:

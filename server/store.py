@@ -230,7 +230,6 @@ class Writing:
         body = RunEvent(number=1, run=run, kind=kind, **details).model_dump_json(exclude_none=True)
         self._do(_ADD_EVENT, {"run": run, "body": body})
 
-
     def regret(self, run: str, regret: RegretCurve) -> None:
         """Put a driver's curve in place of the one before."""
         self._do(delete(REGRETS).where(REGRETS.c.run == run))

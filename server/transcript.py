@@ -19,8 +19,8 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
 from distrust.common.mechanisms import AnyMechanism, Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
-from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry
+from distrust.common.messages.cohort import SIGNATURE, AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
+from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry, View
 from distrust.common.modular import unpack
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
@@ -38,14 +38,11 @@ from distrust.server.learner.rounds import (
 from distrust.server.policies.base import Ask
 from distrust.server.store import CohortRow, GrantRow, RunRow, Store, UnreadRun
 
-View = dict[str, str | int | float | bool | list[int] | list[str]]
-
 SealKey = X25519PrivateKey | None
 """The server's key, which opens sealed records; None where its key file is not at hand."""
 
 MOST_VALUES = 1000  # decoded values in one view
 PREFIX = 64  # bytes shown in hex
-SIGNATURE = 64  # bytes
 
 
 _decisions: TypeAdapter[Decision] = TypeAdapter(Decision)
@@ -56,13 +53,13 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
 class StoredRound:
     """A round of a run as the store has it.
 
-    via        the intermediary of its cohorts.
-    guarantee  the weakest of its cohorts', as in a `RoundReport`.
-    cohorts    those that were opened, attempt after attempt; a cohort that was only planned is not stored.
+    intermediary  of its cohorts.
+    guarantee     the weakest of its cohorts', as in a `RoundReport`.
+    cohorts       those that were opened, attempt after attempt; a cohort that was only planned is not stored.
     """
 
     number: int
-    via: Via
+    intermediary: Via
     guarantee: Guarantee
     cohorts: list[CohortView]
 

@@ -10,9 +10,10 @@ from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.bodies import JsonBody, MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait, wire
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, UploadBody, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
+from distrust.common.web.waiting import NotifierDep, Wait
 from distrust.shuffler.service import REPORT, Shuffler
 
 

@@ -1,6 +1,6 @@
-"""Assigns actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
+"""Assigns actions (FREE Algorithm 3): a uniform order of positions, the first claim of each slot, records by action.
 
-A client claims its slot's play with a commitment to a secret. Only a report that ends in this secret is taken. No
+A client claims its slot's position with a commitment to a secret. Only a report that ends in this secret is taken. No
 database and no HTTP here.
 """
 
@@ -22,12 +22,12 @@ from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.shuffler.permutation import random_order
 
 CLAIMED = "asked"
-"""The stage in which commitments are stored that came with the first request for a slot's play."""
+"""The stage in which commitments are stored that came with the first request for a slot's position."""
 
 _STORED = np.dtype("<u4")
 
 Order = NDArray[np.int64]
-"""Entry i is the play of slot i, shape (n,)."""
+"""Entry i is the position of slot i in the assigned list, shape (n,)."""
 
 
 def claimants(request: ActionRequest) -> Iterator[Item]:
@@ -70,7 +70,7 @@ def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
 
 
 def draw_order(assigned: AssignedAction, stream: Stream) -> Order:
-    """Return a uniform order of all the plays."""
+    """Return a uniform order of all positions."""
     return random_order(assigned.plays, stream)
 
 
@@ -85,7 +85,7 @@ def unpack_order(raw: bytes) -> Order:
 
 
 def check_assignment(cohort: Cohort, channel: AssignedRecords) -> None:
-    """Raise BadParameter unless there is one play for each slot."""
+    """Raise BadParameter unless there is one position for each slot."""
     if channel.deal.plays != cohort.clients:
         raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")
 

@@ -23,7 +23,7 @@ from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, SealedRecords
-from distrust.common.messages.status import StageView, TranscriptEntry
+from distrust.common.messages.status import StageView, TranscriptEntry, View
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
@@ -44,8 +44,6 @@ from distrust.shuffler.permutation import count_ones, random_order, scatter
 
 _HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
 _MOST_LABELS = 64  # labels or actions whose numbers a transcript prints
-
-View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 REPORT: Final = "report"
 ORDER = "order"
@@ -83,7 +81,7 @@ class Shuffler(Intermediary):
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
-        """Return the plays of slots, for their tickets. Idempotent; only a slot's first claimant receives its play.
+        """Return the positions of slots, for their tickets. Idempotent; only a slot's first claimant receives one.
 
         Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
         cohort, or a cohort whose clients all know what to play.
@@ -98,11 +96,13 @@ class Shuffler(Intermediary):
         with self._database.transaction() as tx:
             self._bind(tx, store.need(tx, name, lock=True), intake)
         slots = [item.slot for item in intake.items]
-        plays = self._order(name)[slots].tolist()
-        return ActionAnswer(cohort=name, digest=state.cohort.digest(), slots=slots, plays=plays, refused=intake.refused)
+        positions = self._order(name)[slots].tolist()
+        return ActionAnswer(
+            cohort=name, digest=state.cohort.digest(), slots=slots, plays=positions, refused=intake.refused
+        )
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
-        """Commit new claims before any play is sent; refuse clients that left, and second claims of a slot."""
+        """Commit new claims before any position is sent; refuse clients that left, and second claims of a slot."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
         intake.require_members(store.departed(tx, state.name), None)
@@ -130,7 +130,7 @@ class Shuffler(Intermediary):
             check_assignment(cohort, cohort.channel)
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
-        """Commit the order with the cohort, before a client can claim a play."""
+        """Commit the order with the cohort, before a client can claim a position."""
         if isinstance(cohort.channel, AssignedRecords):
             order = draw_order(cohort.channel.deal, order_stream(cohort, self._stream))
             store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
@@ -186,8 +186,8 @@ class Shuffler(Intermediary):
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
-        play = int(self._order(state.name)[slot]) if assigned else None
-        return shuffler_entry(state.cohort, stage, slot, body, play)
+        position = int(self._order(state.name)[slot]) if assigned else None
+        return shuffler_entry(state.cohort, stage, slot, body, position)
 
 
 def report_size(cohort: Cohort) -> int:
@@ -215,10 +215,10 @@ def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
     return PermutedBits(body=b"".join(scatter(count, size, stream) for count in ones))
 
 
-def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
+def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, position: int | None = None) -> TranscriptEntry:
     """Return a stored message as the shuffler can read it. The caller fills in `number`, its position.
 
-    play  the position in the assigned order that the shuffler sent to this slot.
+    position  the position in the assigned order that the shuffler sent to this slot.
     """
     if slot == SELF:
         return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)
@@ -228,7 +228,7 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int
         peer=f"client {slot}",
         stage=stage,
         bytes=len(body),
-        view=_action(cohort, play) | ({} if stage in {CLAIMED, DEPARTED} else _report(cohort, body)),
+        view=_action(cohort, position) | ({} if stage in {CLAIMED, DEPARTED} else _report(cohort, body)),
         hex=body[:_HEX_BYTES].hex(),
     )
 
@@ -243,10 +243,10 @@ def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
     )
 
 
-def _action(cohort: Cohort, play: int | None) -> View:
-    if play is None or not isinstance(cohort.channel, AssignedRecords):
+def _action(cohort: Cohort, position: int | None) -> View:
+    if position is None or not isinstance(cohort.channel, AssignedRecords):
         return {}
-    return {"action": cohort.channel.deal.actions[cohort.channel.deal.place(play)]}
+    return {"action": cohort.channel.deal.actions[cohort.channel.deal.place(position)]}
 
 
 def _report(cohort: Cohort, body: bytes) -> View:

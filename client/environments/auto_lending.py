@@ -35,7 +35,7 @@ from distrust.client.environments.contextual import (
     LongContexts,
     within_ball,
 )
-from distrust.common.bandit.contextual_choice import Floats
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
@@ -68,8 +68,10 @@ _OBTAINED = (
 class Customers(NamedTuple):
     """Rows of the data set.
 
-    numbers   of FEATURES, shape (n, 5). categories: index of the type of car, int64, shape (n,).
-    prices    imputed, in dollars, shape (n,); may lie outside [0, HIGHEST_PRICE]. applied: 0 or 1, shape (n,).
+    numbers     of FEATURES, shape (n, 5).
+    categories  index of the type of car, int64, shape (n,).
+    prices      imputed, in dollars, shape (n,); may lie outside [0, HIGHEST_PRICE].
+    applied     0 or 1, shape (n,).
     """
 
     numbers: Floats

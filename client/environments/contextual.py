@@ -16,14 +16,11 @@ from pydantic import Field
 from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.bandit.contextual_choice import ChoiceRule, Link, link_mean
 from distrust.common.bandit.contextual_sum import Observation, shortened
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.messages.contextual_policy import Parameters
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
-
-Floats = NDArray[np.float64]
-
-Parameters = Literal["single", "multi"]
-"""single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
 
 LongContexts = Literal["clip", "refuse"]
 """Treatment of contexts of real data that are longer than 1: `clip` shortens and counts them, `refuse` raises."""

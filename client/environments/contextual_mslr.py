@@ -6,10 +6,9 @@ function: with 10 arms and 9 components the best of 10 rows pays 0.52 on average
 prediction 0.26, and a row at random 0.15. Regret is against the best row, so it grows linearly for every policy here,
 and only differences between policies mean something.
 
-The second half makes such a table from LETOR files, by `distrust data mslr-contexts`.
+`letor` makes such a table from LETOR files, for `distrust data mslr-contexts`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -21,18 +20,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.client.environments.base import Seed
-from distrust.client.environments.contextual import (
-    COVERED,
-    LARGEST_ENTRY,
-    Contexts,
-    ContextualSpec,
-    LongContexts,
-    Parameters,
-    within_ball,
-)
-from distrust.client.environments.mslr import HIGHEST_LABEL, Points, load_compressed
-from distrust.common.bandit.contextual_choice import Floats, Link
+from distrust.client.environments.contextual import LARGEST_ENTRY, Contexts, ContextualSpec, LongContexts, within_ball
+from distrust.client.environments.mslr import HIGHEST_LABEL
+from distrust.common.bandit.contextual_choice import Link
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.messages.contextual_policy import Parameters
 from distrust.common.randomness import Stream, generator
 
 SHIPPED_TABLE = "mslr-contexts.csv"
@@ -49,7 +42,8 @@ _MADE_BY = "a table of contexts is made with `distrust data mslr-contexts --fit 
 class ContextTable(NamedTuple):
     """A table of contexts.
 
-    labels      relevance 0..4, int64, shape (n,). components: of each row, float64, shape (n, D), D ≥ 1.
+    labels      relevance 0..4, int64, shape (n,).
+    components  of each row, float64, shape (n, D), D ≥ 1.
     radii       entry j - 1 is the length that 95 % of the held-back rows have at most in their first j components.
     """
 
@@ -97,7 +91,9 @@ class ContextualMslrSpec(ContextualSpec):
 class ContextualMslr:
     """Contexts are the rows of a table, φ = (x, 1)/√2 with ‖x‖ ≤ 1, so ‖φ‖ ≤ 1.
 
-    rows       φ, shape (n, d). relevance: label/4 of each row, shape (n,). clipped: rows whose x was longer than 1.
+    rows       φ, shape (n, d).
+    relevance  label/4 of each row, shape (n,).
+    clipped    rows whose x was longer than 1.
     """
 
     arms: int
@@ -127,10 +123,10 @@ class ContextualMslr:
         """
         known, relevance = self._paid
         wanted = _whole(features)
-        found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        if (known[found] != wanted).any():
+        rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        if (known[rows] != wanted).any():
             raise BadParameter("context", "unknown", "rewards are known for the rows of the table only")
-        paid: Floats = relevance[found]
+        paid: Floats = relevance[rows]
         return paid
 
     def pay(self, means: Floats, luck: Floats) -> Floats:
@@ -203,36 +199,6 @@ def _numbers(line: str, count: int) -> Floats | None:
     except ValueError:
         return None
     return numbers if len(numbers) == count and (np.abs(numbers) <= LARGEST_ENTRY).all() else None
-
-
-def build_contexts(paths: Sequence[Path], fit: Sequence[Path], components: int) -> ContextTable:
-    """Return a table of the rows of `paths`, reduced by a principal component analysis of the rows of `fit`.
-
-    Features are compressed by sign(x)·ln(1 + |x|), standardized, and projected. Mean, deviation, components and radii
-    are those of `fit`, which should hold other rows. Each component is divided by its deviation, so that all count
-    alike. The largest weight of a component is positive. Raises BadParameter on a bad line, and for more components
-    than independent features.
-    """
-    _, held = load_compressed(fit)
-    centre = held.mean(axis=0, dtype=np.float64)
-    spread = held.std(axis=0, dtype=np.float64)
-    spread = np.where(spread > 0, spread, np.inf)  # a feature that never varies says nothing
-    values, vectors = np.linalg.eigh(np.cov((held - centre) / spread, rowvar=False, ddof=0))
-    independent = int((values > 1e-9 * values[-1]).sum()) if values[-1] > 0 else 0
-    if not 1 <= components <= independent:
-        allowed = f"must be from 1 to {independent}, the independent features of the held-back rows"
-        raise BadParameter("components", components, allowed)
-    chosen = vectors[:, ::-1][:, :components]
-    chosen = chosen * np.sign(np.take_along_axis(chosen, np.abs(chosen).argmax(axis=0)[np.newaxis], axis=0))
-    projection = chosen / np.sqrt(values[::-1][:components]) / spread[:, np.newaxis]
-    radii = np.quantile(np.sqrt(np.cumsum(_projected(held, centre, projection) ** 2, axis=1)), COVERED, axis=0)
-    labels, features = load_compressed(paths)
-    return ContextTable(labels, _projected(features, centre, projection), radii)
-
-
-def _projected(features: Points, centre: Floats, projection: Floats) -> Floats:
-    projected: Floats = (features - centre) @ projection
-    return projected
 
 
 def write_contexts(table: ContextTable, path: Path) -> None:

@@ -11,16 +11,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.bandit.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
-
-Floats = NDArray[np.float64]
 
 SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""

@@ -20,7 +20,7 @@ ROOM = 2_000_000  # points to choose a net from
 BALL = 1 + 1e-9  # unit vectors that were rounded still count
 RANK = 1e-10  # singular values below this share of the largest are none
 
-Dimension = Annotated[int, Field(ge=1, le=1000, description="d")]
+FeatureCount = Annotated[int, Field(ge=1, le=1000, description="d")]
 
 
 class GivenActions(Message):
@@ -35,7 +35,7 @@ class SphereActions(Message):
 
     kind: Literal["sphere"] = "sphere"
     count: Annotated[int, Field(ge=2, le=MOST, description="k")]
-    dimension: Dimension
+    dimension: FeatureCount
     seed: Annotated[int, Field(ge=0, lt=2**63)]
 
 

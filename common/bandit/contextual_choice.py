@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.wire import Message
 
-Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
 Link = Literal["identity", "logistic", "poisson"]
@@ -33,7 +33,7 @@ ThetaNorm = Annotated[
     float, Field(ge=1, le=100, allow_inf_nan=False, description="S: a bound on ‖θ*‖, kept by ‖θ̂‖ as well")
 ]
 
-Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
+FiniteVector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
 
 Weights = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=10_000)]
 """Values of a reward of 1, one an arm, as parts of the largest."""
@@ -207,7 +207,7 @@ def _predictors(theta: Floats, features: Floats) -> Floats:
 class ScreenTerms(Message):
     """`Screen` on the wire."""
 
-    theta: Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
+    theta: Annotated[list[FiniteVector], Field(min_length=1, max_length=10_000)]
     link: Link
     margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -217,21 +217,22 @@ class ContextualChoice(Message):
 
     theta    θ̂: one row of d numbers that all arms share, or one an arm.
     inverse  upper triangle of V⁻¹ for each row of theta, row by row; absent without a bonus.
-    beta     weight of the bonus. screen: which arms are left out.
+    beta     weight of the bonus.
+    screen   which arms are left out.
     only     the arm that all clients of the cohort play; then it is public, as in a warm-up.
     weights  public value of a reward of 1 of each arm; then `link` is μ. Both are absent where all are worth the same.
     anchor   the parameters of the residual that clients report, as many rows as theta has; absent: theta itself.
     """
 
     kind: Literal["contextual-choice"] = "contextual-choice"
-    theta: Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
-    inverse: list[Vector] | None = None
+    theta: Annotated[list[FiniteVector], Field(min_length=1, max_length=10_000)]
+    inverse: list[FiniteVector] | None = None
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     screen: ScreenTerms | None = None
     only: Annotated[int, Field(ge=0)] | None = None
     weights: Weights | None = Field(default=None, exclude_if=lambda weights: weights is None)
     link: Link = Field(default="identity", exclude_if=lambda link: link == "identity")
-    anchor: list[Vector] | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
+    anchor: list[FiniteVector] | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
 
     @model_validator(mode="after")
     def _sizes_match(self) -> Self:

@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from distrust.common.bandit.contextual_choice import (
-    Floats,
     Integers,
     Link,
     Range,
@@ -20,6 +19,7 @@ from distrust.common.bandit.contextual_choice import (
     triangle,
     unpacked_triangle,
 )
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 
@@ -50,7 +50,8 @@ class PrintedNoise:
     """Facts on which the printed noise of a contextual vector depends.
 
     source       whose constants `paper` has.
-    features     d. factor: c, the largest |s|, in units of the reward; contexts have length 1 at most.
+    features     d.
+    factor       c, the largest |s|, in units of the reward; contexts have length 1 at most.
     sensitivity  Δ₂ of the whole vector.
     """
 
@@ -68,8 +69,10 @@ class PrintedNoise:
 class Observation:
     """Contexts, arms and rewards of clients, one row a client. They never leave the device.
 
-    arms        chosen, shape (…, n). features: the contexts φ of the chosen arms, shape (…, n, d).
-    rewards     shape (…, n). predictors: ⟨φ, θ̂⟩ by the parameters that the client was given, shape (…, n).
+    arms        chosen, shape (…, n).
+    features    the contexts φ of the chosen arms, shape (…, n, d).
+    rewards     shape (…, n).
+    predictors  ⟨φ, θ̂⟩ by the parameters that the client was given, shape (…, n).
     """
 
     arms: Integers
@@ -84,10 +87,11 @@ class ContextualSum(Message):
     Contexts are shortened to ‖φ‖ ≤ 1, rewards are clamped to [low, high]. s is the reward r, or, with `residual`,
     μ(⟨φ, θ̂⟩) - r, the factor of the gradient; |s| ≤ c.
 
-    features   d. blocks: K where every arm has parameters of its own; the block of the chosen arm is filled, the others
-               are zero, so that after noise all look alike (the synthetic updates of GLB, Algorithm 2).
-    theta_norm S, a bound on ‖θ̂‖: predictors of residuals are clamped to [-S, S].
-    radius     the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
+    features    d.
+    blocks      K where every arm has parameters of its own; the block of the chosen arm is filled, the others are zero,
+                so that after noise all look alike (the synthetic updates of GLB, Algorithm 2).
+    theta_norm  S, a bound on ‖θ̂‖: predictors of residuals are clamped to [-S, S].
+    radius      the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
     """
 
     kind: Literal["contextual-sum"] = "contextual-sum"

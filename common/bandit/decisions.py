@@ -54,24 +54,24 @@ class AssignedAction(_Listed):
     """One action a client: `times[j]` clients play `actions[j]`, in an order that only the shuffler knows.
 
     The shuffler returns the reports by action: the server learns an action's rewards, and not which clients played it
-    (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
-    actions in their order here.
+    (FREE Algorithm 3). The cohort has Σ times clients. Its list has a position for
+    each client, numbered from 0: all of an action's in a row, the actions in their order here.
     """
 
     kind: Literal["assigned-action"] = "assigned-action"
 
     @property
     def plays(self) -> int:
-        """Return Σ times."""
+        """Return Σ times, the positions of the list."""
         return sum(self.times)
 
     def places(self) -> NDArray[np.int64]:
-        """Return the place in the list of the action of each play, shape (plays,)."""
+        """Return the index of each position's action, shape (Σ times,)."""
         return np.repeat(np.arange(len(self.times)), self.times)
 
-    def place(self, play: int) -> int:
-        """Return the place in the list of the action of one play."""
-        return int(np.searchsorted(np.cumsum(self.times), play, side="right"))
+    def place(self, position: int) -> int:
+        """Return the index of one position's action."""
+        return int(np.searchsorted(np.cumsum(self.times), position, side="right"))
 
 
 Decision = Annotated[AssignedArm | PlayDesign | AssignedAction | ContextualChoice, Field(discriminator="kind")]

@@ -4,7 +4,16 @@ Policies form their widths from an `ErrorLaw`, and know no mechanism and no nois
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+"""Real numbers. The function that takes or returns them gives their shape."""
+
+Calibration = Literal["exact", "paper"]
+"""Noise and widths are as small as the theorems allow (exact), or have the paper's constants (paper)."""
 
 How = Literal["exact", "bound"]
 """A figure is the law's own (exact), or no smaller than that (bound)."""

@@ -149,9 +149,9 @@ class Comparison:
         if all(one.same_promise for _, _, one in self.rows if isinstance(one, Offer)):
             return []
         at = f" at δ = {self.shared_delta:g} or less" if self.shared_delta else ""
-        asked = f"promise: as asked is ε = {asked_epsilon(self.query):g}{at}, or up to {SHORT:.0%} less"
+        promise = f"promise: as asked is ε = {requested_epsilon(self.query):g}{at}, or up to {SHORT:.0%} less"
         kinds = "a weaker one has a larger ε, a stronger one a smaller"
-        return [f"{asked}; {kinds}; std, p and bits compare only between rows of equal promise"]
+        return [f"{promise}; {kinds}; std, p and bits compare only between rows of equal promise"]
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return a line of text under `HEAD` for each mechanism and calibration that is not refused."""
@@ -252,23 +252,23 @@ def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
         return str(refused)
     how = law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound"
     error = TailError(std=law.std, quantile=law.quantile(TAIL), quantile_how=how)
-    standing = _standing(promise.guarantee.epsilon, asked_epsilon(query))
+    standing = _standing(promise.guarantee.epsilon, requested_epsilon(query))
     return Offer(promise, standing, error, mechanism.bits, mechanism.via, trusted(mechanism))
 
 
-def asked_epsilon(query: PrivacyQuery) -> float:
+def requested_epsilon(query: PrivacyQuery) -> float:
     """Return the ε of all the contributions that was asked for: the budget of each, added up (basic composition)."""
     assert query.epsilon is not None
     return query.contributions * query.epsilon
 
 
-def _standing(epsilon: float | None, asked: float) -> Standing:
+def _standing(epsilon: float | None, requested: float) -> Standing:
     """Return how a guarantee's ε at the shared δ stands to the one asked for."""
     if epsilon is None:
         return "none"
-    if epsilon > asked * (1 + NINE_DIGITS):
+    if epsilon > requested * (1 + NINE_DIGITS):
         return "weaker"
-    return "stronger" if epsilon < asked * (1 - SHORT) else "as asked"
+    return "stronger" if epsilon < requested * (1 - SHORT) else "as asked"
 
 
 def trusted(mechanism: Mechanism) -> str:

@@ -15,12 +15,12 @@ from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, promise_of
 from distrust.common.noise.law import Pmf
-from distrust.common.privacy.composition import LONGEST
+from distrust.common.privacy.composition import LONGEST_SUPPORT
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.hockey_stick import NOT_ZERO, least_epsilon
 from distrust.common.privacy.profile import SHOWN_DELTA
 
-Party = Literal["client", "shuffler", "aggregator", "server", "everyone"]
+Viewer = Literal["client", "shuffler", "aggregator", "server", "everyone"]
 Change = Literal["nothing", "law", "everything", "unknown"]
 
 MOST_BINS = 240
@@ -91,7 +91,7 @@ class FlipView:
                 `how` is exact, or none is known, where it is a bound.
     """
 
-    party: Party
+    party: Viewer
     sees: str
     stays: str
     why: str
@@ -121,7 +121,7 @@ def flip_views(mechanism: Mechanism, *, assigned: bool = False) -> list[FlipView
 def _message(mechanism: Mechanism, delta: float) -> FlipView:
     """Return the client's own view: the number that it sends, before it is masked or sealed."""
     low, high = mechanism.message_law(high=False), mechanism.message_law(high=True)
-    laws = None if low is None or high is None or max(low.logs.size, high.logs.size) > LONGEST else (low, high)
+    laws = None if low is None or high is None or max(low.logs.size, high.logs.size) > LONGEST_SUPPORT else (low, high)
     sees = "Its reward, and the number that it makes of it."
     own = "It has no noise yet" if mechanism.model in {"central", "none"} else "It has this client's own noise only"
     why = f"{own}. No other party gets the number bare, unless its column says so."
@@ -225,7 +225,7 @@ class _BySum:
     noise: Pmf | None
     promise: Guarantee
 
-    def view(self, party: Party, sees: str, stays: str, why: str) -> FlipView:
+    def view(self, party: Viewer, sees: str, stays: str, why: str) -> FlipView:
         """Return the view of a party that reads the noisy sum, or what follows from it."""
         if self.mechanism.model == "none":
             return FlipView(party=party, sees=sees, stays=stays, why=why, change="everything", how="exact")
@@ -258,7 +258,7 @@ def noise_law(mechanism: Mechanism) -> Pmf | None:
         pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored
         return None
-    return None if pmf is None or pmf.logs.size > LONGEST else pmf
+    return None if pmf is None or pmf.logs.size > LONGEST_SUPPORT else pmf
 
 
 def moved(law: Pmf, steps: int) -> Pmf:

@@ -77,11 +77,11 @@ def checks_arguments(words: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for name, value in keywords.items():
                 if name not in known:
                     raise BadParameter(name, value, f"is no argument here; arguments are {', '.join(known)}")
-            given = {name: _number(name, value, hints[name]) for name, value in keywords.items()}
+            plain = {name: _number(name, value, hints[name]) for name, value in keywords.items()}
             for one in own:
-                if one.default is Parameter.empty and one.name not in {*given, *placed[: len(args)]}:
+                if one.default is Parameter.empty and one.name not in {*plain, *placed[: len(args)]}:
                     raise BadParameter(one.name, None, "must be given")
-            return function(*args, **given)  # the same keywords, as plain numbers
+            return function(*args, **plain)  # the same keywords, as plain numbers
 
         return checked
 
@@ -107,15 +107,20 @@ def _number(name: str, value: Any, hint: object) -> Any:
 class PrivacyQuery:
     """One cohort, its statistic and its survivors. The mechanism's name is no part of it: `--compare` shows all.
 
-    clients    n. dropout, corrupt: shares of n that may vanish, or collude, each in [0, 1/2). They fix the floor t.
-    dimension  D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
-               Only high - low matters: moving the interval moves the sum and nothing else.
-    batches    length of the stream, for `tree`.
-    noise, scale, precision  as in a run file: "grid" or "continuous", s and g.
-    survivors  clients that answered. None: for the guarantee the floor t, for the error all n.
-    colluders  clients, of those that answered or of the fewest that may answer, that reveal their noise.
-    contributions  cohorts like this one that one client takes part in. target_delta: δ of all of them together.
-    Raises     BadParameter, naming the field.
+    clients        n.
+    dropout        share of n that may vanish, in [0, 1/2).
+    corrupt        share of n that may collude, in [0, 1/2). The two shares fix the floor t.
+    batches        length of the stream, for `tree`.
+    dimension      D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
+                   Only high - low matters: moving the interval moves the sum and nothing else.
+    noise          as in a run file: "grid" or "continuous".
+    scale          s, as in a run file.
+    precision      g, as in a run file.
+    survivors      clients that answered. None: for the guarantee the floor t, for the error all n.
+    colluders      clients, of those that answered or of the fewest that may answer, that reveal their noise.
+    contributions  cohorts like this one that one client takes part in.
+    target_delta   δ of all the contributions together.
+    Raises         BadParameter, naming the field.
     """
 
     clients: int
@@ -157,7 +162,7 @@ class PrivacyQuery:
         """Refuse more answers than clients, more colluders than answers, and too many contributions."""
         if self.survivors is not None and not 1 <= self.survivors <= self.clients:
             raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.clients}]")
-        field, most = ("least", self.min_survivors) if self.survivors is None else ("survivors", self.survivors)
+        field, most = ("min_survivors", self.min_survivors) if self.survivors is None else ("survivors", self.survivors)
         if not 0 <= self.colluders <= most:
             raise BadParameter("colluders", self.colluders, f"must lie in [0, {field} = {most}]")
         if not 1 <= self.contributions <= MOST_CONTRIBUTIONS:

@@ -14,7 +14,7 @@ from distrust.common.mechanisms import Calibration, Mechanism, check_returning, 
 from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
 from distrust.common.notebook import HtmlTable, card, data_frame
-from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
+from distrust.common.privacy.composition import LONGEST_SUPPORT, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import tightened_by
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
@@ -197,7 +197,8 @@ def _error_lines(errors: Sequence[SumError]) -> list[tuple[str, list[str]]]:
 def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Unpack[PrivacyWords]) -> Report:
     """Return what a mechanism promises to one of n clients, and its cost, as `distrust privacy` shows it.
 
-    mechanism  its name, as in a run file. epsilon: a client's budget, in nats.
+    mechanism  its name, as in a run file.
+    epsilon    a client's budget, in nats.
     words      other fields of `PrivacyQuery`: delta, dropout, corrupt, survivors, colluders, contributions, …
     Raises     BadParameter, naming the field, the value and what is allowed.
 
@@ -366,4 +367,4 @@ def released(mechanism: Mechanism, survivors: int | None, colluders: int = 0) ->
         pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored
         return None
-    return None if pmf is None or pmf.logs.size > LONGEST else pmf
+    return None if pmf is None or pmf.logs.size > LONGEST_SUPPORT else pmf

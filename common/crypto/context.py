@@ -11,9 +11,6 @@ SECRET = 32
 CLAIM = 32
 """Bytes of the commitment to it."""
 
-STATEMENT = 32
-"""Bytes of a statement."""
-
 _KEPT = 256  # digests of cohorts in memory
 _digests: dict[int, tuple[Cohort, bytes]] = {}
 

@@ -21,7 +21,7 @@ from distrust.common.crypto.keys import KEY
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort
 
-KEYS = 2 * KEY
+KEYS_SIZE = 2 * KEY
 """Bytes of one client's keys: mask key, channel key."""
 
 
@@ -76,9 +76,9 @@ class Roster:
         self.bitmap, self.keys = bitmap, keys
         self.members = bitmap_to_members(bitmap, cohort.clients)
         self.bits = bitmap_integer(bitmap, cohort.clients)
-        if len(keys) != KEYS * len(self.members):
+        if len(keys) != KEYS_SIZE * len(self.members):
             raise BadMessage(
-                f"a roster of {len(self.members)} members has {KEYS * len(self.members)} bytes, not {len(keys)}"
+                f"a roster of {len(self.members)} members has {KEYS_SIZE * len(self.members)} bytes, not {len(keys)}"
             )
         self.digest = hashlib.sha256(context("distrust graph v1", cohort) + bitmap + keys).digest()
         self.cohort = cohort
@@ -93,8 +93,8 @@ class Roster:
 
     def keys_of(self, slot: int) -> bytes:
         """Return the mask key and channel key of a member, 64 bytes."""
-        start = KEYS * self._index[slot]
-        return self.keys[start : start + KEYS]
+        start = KEYS_SIZE * self._index[slot]
+        return self.keys[start : start + KEYS_SIZE]
 
     def mask_key(self, slot: int) -> bytes:
         return self.keys_of(slot)[:KEY]

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from distrust.common.crypto.context import context, encode, masking
-from distrust.common.crypto.share import PRIME, SEED, SHARE
+from distrust.common.crypto.share import PRIME, SEED, SHARE_SIZE
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort
 
@@ -27,7 +27,7 @@ KEY = 32
 KEY_HASH = 32
 """Bytes of the hash of a client's public keys."""
 
-PAYLOAD = 3 * SHARE
+PAYLOAD = 3 * SHARE_SIZE
 BOX = PAYLOAD + 16
 """Bytes of one box: shares of the self seed, of the mask key seed and of the blinding polynomial, the tag."""
 

@@ -21,9 +21,9 @@ SEED = 16
 """Bytes of a seed: a secret that is shared. Of the mask key pair, or of the self mask."""
 
 PRIME = 2**130 - 5
-SHARE = 17
+SHARE_SIZE = 17
 """Bytes of a share, big endian."""
-MISSING = b"\xff" * SHARE
+MISSING = b"\xff" * SHARE_SIZE
 """Sent in place of a share that a client does not hold. It is no field element."""
 
 Polynomial = list[int]
@@ -57,7 +57,7 @@ def evaluate(polynomials_: Sequence[Polynomial], count: int) -> list[bytes]:
 def blend(factors: tuple[int, int], rows: Iterable[tuple[int, int, int]]) -> bytes:
     """Return γ₁·a + γ₂·b + r for each row (a, b, r) of field elements: 17 bytes each."""
     first, second = factors
-    return b"".join([((first * a + second * b + r) % PRIME).to_bytes(SHARE, "big") for a, b, r in rows])
+    return b"".join([((first * a + second * b + r) % PRIME).to_bytes(SHARE_SIZE, "big") for a, b, r in rows])
 
 
 def read_triple(triple: bytes) -> tuple[int, int, int] | None:
@@ -69,7 +69,7 @@ def read_triple(triple: bytes) -> tuple[int, int, int] | None:
 
 def read_elements(body: bytes) -> list[int]:
     """Return the integers that 17-byte groups hold; PRIME or more where there is no field element."""
-    return [int.from_bytes(body[i : i + SHARE], "big") for i in range(0, len(body), SHARE)]
+    return [int.from_bytes(body[i : i + SHARE_SIZE], "big") for i in range(0, len(body), SHARE_SIZE)]
 
 
 def combine(points: tuple[int, ...], shares: Sequence[bytes]) -> bytes:
@@ -114,7 +114,7 @@ def _horner(polynomials_: Sequence[Polynomial], count: int) -> list[bytes]:
         value = 0
         for coefficient in joined:
             value = value * x + coefficient
-        values.append(b"".join([((value >> shift & low) % PRIME).to_bytes(SHARE, "big") for shift in shifts]))
+        values.append(b"".join([((value >> shift & low) % PRIME).to_bytes(SHARE_SIZE, "big") for shift in shifts]))
     return values
 
 
@@ -132,7 +132,7 @@ def _values(polynomial: Polynomial, count: int) -> list[bytes]:
         # 2¹³² is 20 modulo the prime. Each sum is below 6·2⁵³, so this stays below 2⁶¹.
         limbs = _carry(limbs + sums[:, :_LIMBS] + 20 * sums[:, _LIMBS:])
     words = limbs[:, 0::2] + (limbs[:, 1::2] << _BITS)
-    return [((a + (b << 44) + (c << 88)) % PRIME).to_bytes(SHARE, "big") for a, b, c in words.tolist()]
+    return [((a + (b << 44) + (c << 88)) % PRIME).to_bytes(SHARE_SIZE, "big") for a, b, c in words.tolist()]
 
 
 @lru_cache(maxsize=64)
@@ -176,7 +176,7 @@ def _uniform(count: int) -> list[int]:
     """Return uniform field elements: 130 random bits, drawn again in the 2⁻¹²⁷ cases that lie above the prime."""
     values: list[int] = []
     while len(values) < count:
-        drawn = os.urandom(SHARE * (count - len(values)))
-        words = [int.from_bytes(drawn[i : i + SHARE], "big") & _MASK for i in range(0, len(drawn), SHARE)]
+        drawn = os.urandom(SHARE_SIZE * (count - len(values)))
+        words = [int.from_bytes(drawn[i : i + SHARE_SIZE], "big") & _MASK for i in range(0, len(drawn), SHARE_SIZE)]
         values += [word for word in words if word < PRIME]
     return values

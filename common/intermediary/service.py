@@ -104,7 +104,10 @@ class Intermediary(StageMachine):
     ) -> CohortList:
         """Return cohorts and where each stands, oldest first.
 
-        only_open  leave out what is over. run: of this run alone. cohort: this one alone. limit: the oldest ones only.
+        only_open  leave out what is over.
+        run        of this run alone.
+        cohort     this one alone.
+        limit      the oldest ones only.
         """
         over = ("done", "aborted") if only_open else ()
         with self._database.reading() as tx:

@@ -159,7 +159,8 @@ def every(
 ) -> list[State]:
     """Return cohorts, oldest first, without those in the stages `without`.
 
-    run, cohort  None: of every run, every cohort. limit: the oldest ones only.
+    run, cohort  None: of every run, every cohort.
+    limit        the oldest ones only.
     """
     query = select(COHORTS).where(COHORTS.c.stage.not_in(without)).order_by(COHORTS.c.number)
     if cohort is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Union
 from pydantic import Field, ValidationError
 
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
+from distrust.common.bandit.error_law import Calibration
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import OnTheWire
 from distrust.common.errors import BadParameter
@@ -40,7 +41,7 @@ from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
-from distrust.common.privacy.guarantee import Calibration, Guarantee, no_guarantee
+from distrust.common.privacy.guarantee import Guarantee, no_guarantee
 from distrust.common.privacy.profile import SEVERAL_BATCHES, Privacy
 from distrust.common.privacy.sensitivity import WHOLE
 

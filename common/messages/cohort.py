@@ -11,6 +11,9 @@ from pydantic import Field
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.wire import Blob, Identifier, Message, Version, Via
 
+LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
+SIGNATURE = 64  # bytes of a ticket's signature, one a slot
+
 
 class Masking(Message):
     """Parameters of secure aggregation: vectors of `dimension` coordinates in Z_modulus, k neighbours, threshold t."""
@@ -37,7 +40,7 @@ class Sealed(SealedRecords):
 
 
 class AssignedRecords(SealedRecords):
-    """Sealed records of assigned actions. The shuffler tells each slot its play, and groups records by action.
+    """Sealed records of assigned actions. The shuffler tells each slot its position, and groups records by action.
 
     deal        the public list of actions; how many clients play each.
     noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.
@@ -71,7 +74,7 @@ class Cohort(Message):
     run: Identifier
     round: Annotated[int, Field(ge=1, lt=2**63)]
     cohort: Identifier
-    clients: Annotated[int, Field(ge=1, le=1_000_000, description="n: slots, numbered from 0")]
+    clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
     stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
     config: Blob  # SHA-256 of the run's canonical configuration: bound into every seal and key derivation

@@ -11,16 +11,18 @@ from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Wei
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, PolicySpec, RoundSize
+from distrust.common.messages.cohort import LARGEST_COHORT
+from distrust.common.messages.policy_spec import MOST_ROUNDS, PolicySpec, RoundSize
 
 WARM_UP_SHARE = 10
 """The warm-up takes rounds / WARM_UP_SHARE where a run file says nothing. The paper leaves a constant unnamed."""
 
-EVENTS = 4
+EVENTS_A_ROUND = 4
 """Failure events of a contextual run: the self-normalized bound, the noise of V, the noise of u, a wrapped sum."""
 
 Batch = Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="B: clients of a round")]
 Parameters = Literal["single", "multi"]
+"""single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
 
 
 def _word_for_infinity(margin: object) -> object:
@@ -128,7 +130,7 @@ class ContextualPolicySpec(PolicySpec):
 
     def event_probability(self, size: RoundSize) -> float:
         """Return p' of one round's sum: a quarter of α over the rounds."""
-        return max(self.failure_of(size.horizon) / (EVENTS * math.ceil(size.horizon / self.batch)), 1e-12)
+        return max(self.failure_of(size.horizon) / (EVENTS_A_ROUND * math.ceil(size.horizon / self.batch)), 1e-12)
 
     @property
     def longest(self) -> int:
@@ -191,9 +193,9 @@ class GreedySpec(ContextualPolicySpec):
 
     @model_validator(mode="after")
     def _only_many_parameters_warm_up(self) -> Self:
-        given = [field for field in ("warm_up", "margin") if getattr(self, field) is not None]
-        if given and self.parameters == "single":
-            raise ValueError(f'{given[0]} = {getattr(self, given[0])}: goes with parameters = "multi"; leave it out')
+        stated = [field for field in ("warm_up", "margin") if getattr(self, field) is not None]
+        if stated and self.parameters == "single":
+            raise ValueError(f'{stated[0]} = {getattr(self, stated[0])}: goes with parameters = "multi"; leave it out')
         return self
 
     @override

@@ -185,4 +185,4 @@ def _tables(annotation: object) -> list[type[BaseModel]]:
     """Return the models inside an annotation such as `Spec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for argument in typing.get_args(annotation) for found in _tables(argument)]
+    return [table for argument in typing.get_args(annotation) for table in _tables(argument)]

@@ -18,9 +18,9 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
+from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec, LinUcbSpec
 from distrust.common.messages.policy_spec import (
-    LARGEST_COHORT,
     LEAST_BETA,
     MOST_ROUNDS,
     NO_EVENT,
@@ -31,7 +31,7 @@ from distrust.common.messages.policy_spec import (
     event_share,
 )
 
-DEFAULT = "successive-elimination"
+DEFAULT_POLICY = "successive-elimination"
 
 
 class SuccessiveEliminationSpec(PolicySpec):
@@ -256,11 +256,11 @@ SPECS: tuple[type[PolicySpec], ...] = (
 """The list of policies. Names, the type on the wire and every check follow from it."""
 
 
-def _complaint(found: object) -> str | None:
-    missing = subclass_of(PolicySpec, found)
-    if missing is None and not REFERENCE.fullmatch(str(getattr(found, "POLICY", ""))):
+def _complaint(candidate: object) -> str | None:
+    missing = subclass_of(PolicySpec, candidate)
+    if missing is None and not REFERENCE.fullmatch(str(getattr(candidate, "POLICY", ""))):
         return "it needs POLICY, the class that plays it, as `module:Name`"
-    if missing is None and getattr(found, "__abstractmethods__", None):
+    if missing is None and getattr(candidate, "__abstractmethods__", None):
         return (
             "it needs event_probability(size), the probability that a round grants each event: clients check p' by it"
         )
@@ -273,7 +273,7 @@ POLICIES.register({name: spec for spec in SPECS for name in typing.get_args(spec
 
 def _name(value: Any) -> str | None:
     """Return the name that picks the spec; a table without one is successive elimination."""
-    name = value.get("name", DEFAULT) if isinstance(value, dict) else getattr(value, "name", None)
+    name = value.get("name", DEFAULT_POLICY) if isinstance(value, dict) else getattr(value, "name", None)
     return None if name is None else str(name)
 
 

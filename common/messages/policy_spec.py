@@ -13,9 +13,10 @@ from pydantic import Field
 from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.wire import Message
 
-EVENTS = 5
+EVENTS_A_BATCH = 5
 """Failure events counted for one arm in one batch; see `event_share`."""
 
 LEAST_BETA = 1e-12
@@ -28,9 +29,6 @@ Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a 
 FirstBatch = Annotated[int, Field(ge=1, le=30, description="number of the batch that a run begins with")]
 """The number of the batch that a run begins with."""
 
-LARGEST_COHORT = 1_000_000
-"""Slots, as in distrust.common.messages.cohort."""
-
 MOST_ROUNDS = 10_000
 """Most rounds of one client each over services: each of them takes a few requests to each intermediary."""
 
@@ -41,15 +39,17 @@ def event_share(arms: int, batch: int, failure: float) -> float:
     An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
     most 3p/5 · π²/6 < 0.99p, which is less than p.
     """
-    return failure / (EVENTS * arms * batch**2)
+    return failure / (EVENTS_A_BATCH * arms * batch**2)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSize:
     """The facts on which the failure probability of a round's events may depend.
 
-    arms, horizon  K and T of the run. calibration: of its mechanism.
-    number         of the round, from 1. active: arms that are not dropped.
+    arms, horizon  K and T of the run.
+    calibration    of its mechanism.
+    number         of the round, from 1.
+    active         arms that are not dropped.
     """
 
     arms: int
@@ -68,6 +68,7 @@ class PolicySpec(Message):
                 context of their own.
     EVERY_ARM   the horizon must serve each arm at least once.
     STATISTIC   kind of the statistic that every round asks for.
+    decisions   kinds of its decision.
     SEQUENTIAL  every round is one cohort of one client, unless the table has a `batch` above 1.
     PRINTED     whose noise `paper` has for the policy's statistic; None: the mechanism's own constants.
     COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.

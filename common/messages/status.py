@@ -12,6 +12,9 @@ STATED: Final[tuple[Stated, ...]] = get_args(Stated)
 
 STATEMENT = 32  # bytes of a digest
 
+View = dict[str, str | int | float | bool | list[int] | list[str]]
+"""Facts that one entry of a transcript shows, by name."""
+
 CohortStage = Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
 """A cohort's stage as clients and the operator read it: an open stage of either intermediary, or an end."""
 

@@ -63,7 +63,7 @@ ABORTED = Step(
     "The reason. It gets no batch of this cohort, and publishes no estimate of it.",
 )
 
-MASKED = (
+MASKED_STEPS = (
     OPENED,
     TICKETS,
     Step(
@@ -125,8 +125,8 @@ UNLINKED = Step(
     "Which record is whose, as before. It never saw what is in one.",
     "Each noisy number, in random order. Which client sent which is known to the shuffler only.",
 )
-SEALED = (OPENED, TICKETS, SEALED_REPORT, LEFT, UNLINKED, ESTIMATE)
-DEALT = (
+SEALED_STEPS = (OPENED, TICKETS, SEALED_REPORT, LEFT, UNLINKED, ESTIMATE)
+DEALT_STEPS = (
     OPENED,
     Step(
         "order",
@@ -154,7 +154,7 @@ DEALT = (
     ),
     ESTIMATE,
 )
-BITS = (
+BITS_STEPS = (
     OPENED,
     TICKETS,
     Step(
@@ -174,7 +174,12 @@ BITS = (
     ),
     ESTIMATE,
 )
-STEPS: dict[str, tuple[Step, ...]] = {"masked": MASKED, "sealed": SEALED, "dealt": DEALT, "bits": BITS}
+STEPS: dict[str, tuple[Step, ...]] = {
+    "masked": MASKED_STEPS,
+    "sealed": SEALED_STEPS,
+    "dealt": DEALT_STEPS,
+    "bits": BITS_STEPS,
+}
 """The stages of a cohort by the kind of its channel, in the order of its life."""
 
 

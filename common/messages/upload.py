@@ -1,6 +1,6 @@
 """Defines clients' uploads to an intermediary, many clients in one body, and its answers.
 
-An upload has the messages of one stage. At a shuffler that assigns actions, clients request their plays before.
+An upload has the messages of one stage. At a shuffler that assigns actions, clients request their positions before.
 """
 
 from typing import Annotated, Literal
@@ -69,10 +69,11 @@ Slots = list[Annotated[int, Field(ge=0)]]
 
 
 class ActionRequest(Message):
-    """Many clients ask for their plays. A ticket is not used up by it: a repeat gets the same answer.
+    """Many clients ask for their positions. A ticket is not used up by it: a repeat gets the same answer.
 
     claims  commitments to the clients' secrets (`common.crypto.context`). A slot's first one is the only one that is
-            ever told its play, and only its opener reports: a ticket alone, which the server can sign, is not enough.
+            ever told its position, and only its opener reports: a ticket alone, which the server can sign, is not
+            enough.
     """
 
     version: Version = 1
@@ -83,9 +84,9 @@ class ActionRequest(Message):
 
 
 class ActionAnswer(Message):
-    """The plays of those `slots` that were not refused, in the order of the request.
+    """The positions of those `slots` that were not refused, in the order of the request.
 
-    plays   a play's number in the cohort's list (see `AssignedAction`): its action is public, whose it is is not.
+    plays   positions in the cohort's list (see `AssignedAction`): its action is public, whose it is is not.
     digest  of the cohort as the shuffler knows it: a client that agreed to another one plays nothing.
     """
 

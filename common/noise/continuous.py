@@ -38,7 +38,7 @@ class Gaussian:
         """Return P(X > x)."""
         return np.asarray(scipy.special.ndtr(-x / self.std), dtype=np.float64)
 
-    def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    def characteristic(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return E cos tX of one of `terms` equal shares."""
         return np.asarray(np.exp(-((t * self.std) ** 2) / (2 * terms)), dtype=np.float64)
 
@@ -72,7 +72,7 @@ class Laplace:
         tails = self._tail(np.abs(x) / self.scale)
         return np.where(x < 0, 1 - tails, tails)
 
-    def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    def characteristic(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return E cos tX of one of `terms` equal shares, which are this law's."""
         assert terms == self.terms
         return np.asarray(1 / (1 + (t * self.scale) ** 2), dtype=np.float64)
@@ -112,7 +112,7 @@ class Rounded:
         # the value lies in the middle between two steps.
         k = np.arange(1, HARMONICS, dtype=np.float64)
         signs = np.where(k % 2 == 1, -1.0, 1.0)
-        most = 1 / 6 - float((signs * self.law.wave(self.terms, 2 * math.pi * k) / (math.pi * k) ** 2).sum())
+        most = 1 / 6 - float((signs * self.law.characteristic(self.terms, 2 * math.pi * k) / (math.pi * k) ** 2).sum())
         return math.sqrt(self.law.std**2 + self.terms * most)
 
     @property

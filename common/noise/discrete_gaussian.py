@@ -31,7 +31,7 @@ from distrust.common.randomness import Stream
 LARGEST_VARIANCE = (LIMIT / 2 - 2) ** 2 / (2 * CUT * math.log(2))
 """Variance above which the sampling table would pass LIMIT entries: a deviation of about 37,000 steps."""
 
-CHUNK = 1 << 20  # draws held at once
+DRAWS_AT_ONCE = 1 << 20  # draws held at once
 TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for
 SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
 POISSON = 0.5  # variance from which the theta series is added up on the dual side
@@ -185,7 +185,7 @@ class DiscreteGaussianSum:
         """Return `count` draws, added up term by term: time grows with the number of clients."""
         one = DiscreteGaussian(self.variance)
         draws = np.zeros(count, dtype=np.int64)
-        for start in range(0, count, rows := max(1, CHUNK // self.terms)):
+        for start in range(0, count, rows := max(1, DRAWS_AT_ONCE // self.terms)):
             part = draws[start : start + rows]
             part[:] = one.sample(stream, part.size * self.terms).reshape(part.size, -1).sum(axis=1)
         return draws

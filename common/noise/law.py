@@ -23,6 +23,8 @@ PRECISION = 256  # bits of a weight in fixed point
 CUT = 144  # bits below the mode's weight where the support is cut
 GUIDE = 14  # bits of the first word that look up most draws directly
 CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
+TIE = 1e-9  # relative error of a computed tail, also of 10¹³ bits
+UNIT = 2.0**-53  # relative rounding error of a double
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,18 +163,18 @@ class Table:
         words = stream.words(draws.size)
         cells = (words >> np.uint64(64 - GUIDE)).view(np.int64)
         np.take(self.guide, cells, out=draws)
-        asked = np.flatnonzero(self.doubtful[cells])
-        draws[asked] = self._search(words[asked], stream)
+        doubtful_rows = np.flatnonzero(self.doubtful[cells])
+        draws[doubtful_rows] = self._search(words[doubtful_rows], stream)
         draws += self.first
 
     def _search(self, words: NDArray[np.uint64], stream: Stream) -> NDArray[np.int64]:
         """Return how many thresholds are at or below each 128-bit number whose first word is given."""
-        found = np.searchsorted(self.high, words, side="right").astype(np.int64)
-        ties = np.flatnonzero((found > 0) & (self.high[found - 1] == words))
+        places = np.searchsorted(self.high, words, side="right").astype(np.int64)
+        ties = np.flatnonzero((places > 0) & (self.high[places - 1] == words))
         for i, second in zip(ties, stream.words(ties.size), strict=True):
             start = int(np.searchsorted(self.high, words[i], side="left"))
-            found[i] = start + int(np.searchsorted(self.low[start : found[i]], second, side="right"))
-        return found
+            places[i] = start + int(np.searchsorted(self.low[start : places[i]], second, side="right"))
+        return places
 
 
 def tabulate(mode: int, ratio: Ratio, least: int | None = 0, greatest: int | None = None) -> Table:

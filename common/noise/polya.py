@@ -13,12 +13,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import How
+from distrust.common.bandit.error_law import Floats, How
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import (
     LIMIT,
     LOST,
     PRECISION,
+    TIE,
     Pmf,
     Table,
     check_length,
@@ -34,10 +35,9 @@ LONGEST_SCALE = 10_000.0
 
 NODES = 400  # of Gauss and Legendre, for `PolyaTails`
 WIDTH, FAR = 14.0, 60.0  # deviations on either side of the mean; scales more above, where the law falls more slowly
-TIE = 1e-9  # relative error of a tail
 LITTLE = 1e-300  # a tail that may be 0: below every p
 
-LEAST = 4.0
+LEAST_SHAPE = 4.0
 """Least shape for `PolyaTails`: below it there is mass next to 0, where the terms are not smooth."""
 
 
@@ -117,14 +117,11 @@ def _polya_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
     return np.concatenate(([0.0], np.cumsum(np.log((x + r) / (x + 1)) - 1 / scale)))
 
 
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True)
 class PolyaTails:
     """Computes tails of A - B, both Pólya(shape, e^(-1/scale)), as an integral instead of a sum of a million terms.
 
-    Domain  shape ≥ LEAST and a deviation of many thousands: tails to nine digits.
+    Domain  shape ≥ LEAST_SHAPE and a deviation of many thousands: tails to nine digits.
     """
 
     shape: float
@@ -211,13 +208,13 @@ class PolyaDifference:
         check_probability(p)
         if self._is_long:
             most, r = self._reach(p), float(self.shape)
-            return float(most - 1 if r < LEAST else PolyaTails(r, self.scale).quantile(p, most))
+            return float(most - 1 if r < LEAST_SHAPE else PolyaTails(r, self.scale).quantile(p, most))
         return float(symmetric_quantile(polya_difference_logs(self.shape, self.scale), LOST, p))
 
     @property
     def quantile_how(self) -> How:
         """Return "exact", or "bound" for scales that could not be drawn: then the quantile is Chernoff's bound."""
-        return "bound" if self._is_long and self.shape < LEAST else "exact"
+        return "bound" if self._is_long and self.shape < LEAST_SHAPE else "exact"
 
     @property
     def _is_long(self) -> bool:

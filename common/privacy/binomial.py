@@ -11,14 +11,13 @@ from functools import cache
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-LARGEST_EPSILON = 1e4
-FARTHEST = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
-SLACK = 1e-15  # relative error of a tail, and of δ, over √N
-FAIR = 0.5
+from distrust.common.bandit.error_law import Floats
+from distrust.common.noise.binomial import FAIR
+from distrust.common.privacy.gaussian import LARGEST_EPSILON
 
-Floats = NDArray[np.float64]
+FARTHEST_SHIFT = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
+TAIL_SLACK = 1e-15  # relative error of a tail, and of δ, over √N
 
 
 def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
@@ -26,10 +25,10 @@ def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
 
     Domain  a variance N p (1 - p) of 10⁷ at least, N up to 10¹⁴: to nine digits.
     """
-    if shift > FARTHEST * math.sqrt(trials * chance * (1 - chance)):
+    if shift > FARTHEST_SHIFT * math.sqrt(trials * chance * (1 - chance)):
         return math.inf
     ways = (False,) if chance == FAIR else (False, True)
-    kept = delta * (1 - SLACK * math.sqrt(trials))
+    kept = delta * (1 - TAIL_SLACK * math.sqrt(trials))
     worst = max(_Side(trials, chance, shift, up).epsilon(kept) for up in ways)
     return worst * (1 + 1e-10) if worst <= LARGEST_EPSILON else math.inf
 

@@ -29,7 +29,7 @@ CELLS = 1000
 
 MOST_CELLS = 1 << 20  # of one distribution, and of the composed one about
 DEVIATIONS = 16  # of a sum of losses, which hold nearly all of it
-LONGEST = 1 << 17  # entries that are worth their dictionary
+LONGEST_SUPPORT = 1 << 17  # entries that are worth their dictionary
 ALIKE = 1e-9  # log-probabilities of mirror images, of a symmetric law
 CHORDS = 200  # of the δ(ε) of a law that is not symmetric, in one standard deviation of the loss
 MOST_CHORDS = 1 << 16  # of a whole curve; a longer curve has a larger step
@@ -76,8 +76,8 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     # is not symmetric the shift may go up in one release and down in the next: see `_either_way`.
     from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415 - dp-accounting takes most of a second to import, in every command
 
-    if pmf.logs.size > LONGEST:
-        raise BadParameter("support of the noise", pmf.logs.size, f"at most {LONGEST} entries")
+    if pmf.logs.size > LONGEST_SUPPORT:
+        raise BadParameter("support of the noise", pmf.logs.size, f"at most {LONGEST_SUPPORT} entries")
     left = delta - count * pmf.lost
     if left <= 0:
         return math.inf
@@ -139,8 +139,8 @@ class _Curve(NamedTuple):
         """Return Σ (p - e^ε q)₊ for ε that increase; log-concave laws have losses that fall from the first atom on."""
         above = np.searchsorted(-self.losses, -epsilons, side="left")
         ours, theirs = (np.concatenate(([0.0], np.cumsum(part))) for part in (self.masses, self.others))
-        found = self.infinite + ours[above] - np.exp(epsilons) * theirs[above]
-        return np.asarray(np.minimum.accumulate(np.maximum(found, self.infinite)), dtype=np.float64)
+        results = self.infinite + ours[above] - np.exp(epsilons) * theirs[above]
+        return np.asarray(np.minimum.accumulate(np.maximum(results, self.infinite)), dtype=np.float64)
 
 
 def _curve(logs: NDArray[np.float64], shift: int) -> _Curve:

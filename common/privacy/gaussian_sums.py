@@ -79,10 +79,10 @@ def sum_variance(target: GaussianTarget, grid: Grid) -> float:
     def law(variance: float) -> DiscreteGaussianSum:
         return DiscreteGaussianSum(variance / target.terms, target.terms)
 
-    found = snap_up(vector_variance(law, grid, target.epsilon, target.delta))
-    while sum_epsilon(found / target.terms, target.terms, grid, target.delta) > target.epsilon:  # rough digits
-        found = snap_up(found)
-    return found
+    least_variance = snap_up(vector_variance(law, grid, target.epsilon, target.delta))
+    while sum_epsilon(least_variance / target.terms, target.terms, grid, target.delta) > target.epsilon:  # rough digits
+        least_variance = snap_up(least_variance)
+    return least_variance
 
 
 @lru_cache(maxsize=256)

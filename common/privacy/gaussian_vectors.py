@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, gaussian_reach
 from distrust.common.noise.law import LIMIT, Pmf
 from distrust.common.privacy.gaussian import (
@@ -23,13 +23,10 @@ from distrust.common.privacy.gaussian import (
     zcdp_epsilon,
     zcdp_rho,
 )
-from distrust.common.privacy.hockey_stick import FAINT, least_epsilon
+from distrust.common.privacy.hockey_stick import FAINT, NOT_ZERO, least_epsilon
 from distrust.common.privacy.searches import least_root, snap_up
 from distrust.common.privacy.sensitivity import Grid
 
-Numbers = NDArray[np.float64]
-
-NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
 ROUNDED = 1.5  # v₂ of `lattice_log_delta`
 BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
 NEAR = 1e-6  # of ln S*, where the bound is flat
@@ -158,8 +155,8 @@ def lattice_epsilon(move: Move, variance: float, delta: float) -> float:
     The discrete law has ρ = S/(2 variance) too (Canonne, Kamath & Steinke 2020), which is all there is below ROUNDED.
     """
     known = zcdp_epsilon(move.squared_l2 / (2 * variance), delta)[0]
-    found = least_epsilon(lambda epsilon: lattice_log_delta(move, variance, epsilon) - math.log(delta))
-    return min(known, found)
+    result = least_epsilon(lambda epsilon: lattice_log_delta(move, variance, epsilon) - math.log(delta))
+    return min(known, result)
 
 
 def lattice_variance(move: Move, epsilon: float, delta: float) -> float:
@@ -196,7 +193,7 @@ class Covering:
     eta: float
 
     @cached_property
-    def _half(self) -> Numbers:
+    def _half(self) -> Floats:
         """Return ln p(0), ln p(1), and so on, as far as there is mass."""
         half = self.pmf.logs[self.pmf.logs.size // 2 :]
         return half[np.isfinite(half)]
@@ -227,10 +224,11 @@ class Covering:
         return 1 / _largest_slope(starts, -(most // 2), ends, 1 / math.sqrt(own)) ** 2
 
 
-def _largest_slope(starts: Numbers, first: int, ends: Numbers, guess: float) -> float:
+def _largest_slope(starts: Floats, first: int, ends: Floats, guess: float) -> float:
     """Return the largest slope from a start at j to an end at k > j; rounded upwards.
 
-    starts  at first, first + 1, and so on; ends: at 1, 2, and so on, at least as far.
+    starts  at first, first + 1, and so on.
+    ends    at 1, 2, and so on, at least as far.
 
     Raises  ArithmeticError if PASSES are not enough.
     """
@@ -249,14 +247,14 @@ def _largest_slope(starts: Numbers, first: int, ends: Numbers, guess: float) -> 
     raise ArithmeticError(f"no largest slope after {PASSES} passes")
 
 
-def _log_tails(logs: Numbers) -> Numbers:
+def _log_tails(logs: Floats) -> Floats:
     """Return ln Σ_(i ≥ k) e^(logs[i]) of falling logs, from the far end in pieces that doubles can add up."""
-    found = np.empty_like(logs)
+    tails = np.empty_like(logs)
     stop, beyond = logs.size, -math.inf
     while stop > 0:
         start = min(stop - 1, int(np.searchsorted(-logs[:stop], -(logs[stop - 1] + SPAN))))
         top = logs[start]
         sums = np.cumsum(np.exp(logs[start:stop] - top)[::-1])[::-1] + math.exp(beyond - top)
-        found[start:stop] = top + np.log(sums)
-        stop, beyond = start, float(found[start])
-    return found
+        tails[start:stop] = top + np.log(sums)
+        stop, beyond = start, float(tails[start])
+    return tails

@@ -4,14 +4,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from distrust.common.bandit.error_law import Calibration
 from distrust.common.wire import Message
 
 Kind = Literal["none", "pure", "approximate", "renyi"]
-Calibration = Literal["exact", "paper"]
 Model = Literal["none", "central", "local", "shuffle", "distributed"]
 
 GUARANTEE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 """Rényi orders of a guarantee. Orders whose law would be too long to store are left out."""
+
+LEAST_DELTA = 1e-18
+"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
 
 RenyiCurve = tuple[tuple[float, float], ...]
 """Pairs of an order α and the ε at α."""

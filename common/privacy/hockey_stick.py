@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf
+from distrust.common.privacy.gaussian import LARGEST_EPSILON
 
 FAINT = 1e-28
 """Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
 
-LARGEST_EPSILON = 1e4
 DIGITS = 1e-11  # relative accuracy of a search for ε
 NOT_ZERO = 1e-300  # of a δ whose logarithm is taken
 NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double
@@ -70,7 +70,8 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
 def renyi_divergence(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
     """Return the Rényi divergence ln(Σ q t^α)/(α - 1), t = e^loss, of P from Q.
 
-    others  ln q of atoms that hold nearly all of both laws. losses: ln p/q of them.
+    others  ln q of atoms that hold nearly all of both laws.
+    losses  ln p/q of them.
     """
     exponents = others + order * losses
     top = float(exponents.max(initial=-math.inf))

@@ -36,9 +36,9 @@ LONGEST = 1 << 13
 """Largest Dg of a box that is convolved, which takes a few hundredths of a second."""
 
 DIGITS = 1e-10  # relative, of ε, upwards
-ROUNDING = 1e-12  # relative, of δ
+DELTA_ROUNDING = 1e-12  # relative, of δ
 SERIES = 0.1  # αε below which the continuous law's divergence is a series
-LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
+LONGEST_MOMENTS = 1000.0  # of noise whose law's moments are looked at, in grid steps
 UNFELT = 1e-11  # share of a sum that the law's truncation may add while the sum still counts as exact
 
 # Proof of the second and third statement above. Let β = e^(-1/scale), and u_t(ε) = e^(-ε/2) Σ min(p, e^ε q) for the law
@@ -66,7 +66,7 @@ def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) 
 
     def met(epsilon: float) -> bool:
         above = losses > epsilon
-        return float(masses[above] @ -np.expm1(epsilon - losses[above])) <= delta * (1 - ROUNDING)
+        return float(masses[above] @ -np.expm1(epsilon - losses[above])) <= delta * (1 - DELTA_ROUNDING)
 
     return least_met(met, 0.0, float(losses[0]), DIGITS)
 
@@ -208,7 +208,7 @@ def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bo
 
     pairs = tuple((order, divergence(order)) for order in PROFILE_ORDERS)
     ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
-    if whole and grid.rounded and scale <= LONGEST_SCALE:
+    if whole and grid.rounded and scale <= LONGEST_MOMENTS:
         ways.append(vector_epsilon(DiscreteLaplace(scale).pmf(), grid, delta))
     return Profile(
         delta=delta,

@@ -18,7 +18,7 @@ UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
 RETURNING = "every client takes part in at most {} cohorts of the run"
 
-ROUNDING = 1e-9
+BUDGET_ROUNDING = 1e-9
 """Relative difference up to which a computed ε is within a budget."""
 
 
@@ -70,7 +70,7 @@ class PrivacyLedger:
         """Raise BudgetExceeded unless R contributions, at the weakest guarantee so far, stay within a budget."""
         weakest = parallel([entry.guarantee for entry in self.entries])
         spent = self._several(weakest, self.contributions, budget.delta)
-        if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + ROUNDING):
+        if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + BUDGET_ROUNDING):
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
@@ -140,7 +140,8 @@ def tightened_by(
 ) -> Guarantee:
     """Return what `times` releases cost together: `composed`, or what their law says where that is less.
 
-    once   the guarantee of one release. law: None where it is not known.
+    once   the guarantee of one release.
+    law    None where it is not known.
     delta  target; None: that of `composed`.
     """
     target = composed.delta if delta is None else delta

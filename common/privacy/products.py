@@ -23,7 +23,7 @@ The split adds a cell² / 6 on average to the variance of a loss, 2.5e-6 of it, 
 
 MOST = 1 << 22  # cells of one coordinate
 SHORT = 1 << 15  # cells of the sum whose whole law is composed
-WINDOW = 16.0  # deviations of the tilted sum on either side that are composed of longer ones
+KEPT_DEVIATIONS = 16.0  # deviations of the tilted sum on either side that are composed of longer ones
 NOISE = 1e-14  # of a Fourier transform and its power, relative to the largest value
 STEEPEST = 1e6  # of a tilt, in 1/ε: beyond it ε is the largest loss
 
@@ -51,7 +51,8 @@ def product_log_delta(pmf: Pmf, shift: int, count: int, epsilon: float) -> float
 class GridLosses:
     """A coordinate's losses on a grid, to be added up `count` times.
 
-    first     the least loss is first · cell. masses: of it and of the losses above it, one by one.
+    first     the least loss is first · cell.
+    masses    of it and of the losses above it, one by one.
     infinite  mass of the coordinate that counts as an infinite loss.
     """
 
@@ -116,13 +117,13 @@ class GridLosses:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Return sums, their masses under the tilted law, and ln of the untilted mass above the last of them.
 
-        Where the whole law would be longer than SHORT, WINDOW deviations on either side of its mean are kept. Mass
-        below them comes in again above, where it adds to δ. Mass above them is bounded by Chernoff.
+        Where the whole law would be longer than SHORT, KEPT_DEVIATIONS deviations on either side of its mean are kept.
+        Mass below them comes in again above, where it adds to δ. Mass above them is bounded by Chernoff.
         """
         size = self.count * (self.masses.size - 1) + 1
         mean = float(tilted @ self.losses)
         spread = math.sqrt(self.count * float(tilted @ (self.losses - mean) ** 2))
-        length = scipy.fft.next_fast_len(math.ceil(2 * WINDOW * spread / self.cell) + 1, real=True)
+        length = scipy.fft.next_fast_len(math.ceil(2 * KEPT_DEVIATIONS * spread / self.cell) + 1, real=True)
         if size <= max(SHORT, length):
             length = scipy.fft.next_fast_len(size, real=True)
             masses = scipy.fft.irfft(scipy.fft.rfft(tilted, length) ** self.count, length)[:size]
@@ -132,7 +133,7 @@ class GridLosses:
         masses = scipy.fft.irfft(scipy.fft.rfft(folded) ** self.count, length)
         start = round(self.count * mean / self.cell) - length // 2  # the loss of the window's beginning, in cells
         sums = self.cell * np.arange(start, start + length, dtype=np.float64)
-        steeper = tilt + WINDOW / spread
+        steeper = tilt + KEPT_DEVIATIONS / spread
         beyond = self.count * self._tilted(steeper)[0] - steeper * float(sums[-1])
         return sums, np.maximum(np.roll(masses, -((start - self.count * self.first) % length)), 0.0), beyond
 

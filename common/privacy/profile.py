@@ -13,9 +13,9 @@ from typing import Annotated, Protocol, Self
 import numpy as np
 from pydantic import Field
 
-from distrust.common.bandit.error_law import How
+from distrust.common.bandit.error_law import Calibration, How
 from distrust.common.noise.law import LIMIT, Law
-from distrust.common.privacy.guarantee import Calibration, Guarantee, no_guarantee
+from distrust.common.privacy.guarantee import Guarantee, no_guarantee
 from distrust.common.privacy.hockey_stick import Extensible, from_rdp, rdp, renyi_divergence
 from distrust.common.wire import Message
 

@@ -16,26 +16,23 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
 from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
-from distrust.common.privacy.hockey_stick import NEGLIGIBLE, Extensible, least_epsilon, stretched
+from distrust.common.privacy.hockey_stick import NEGLIGIBLE, NOT_ZERO, Extensible, least_epsilon, stretched
 from distrust.common.privacy.products import product_epsilon, product_log_delta
 from distrust.common.privacy.searches import least_root, least_satisfying
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.wire import Norm
 
-Numbers = NDArray[np.float64]
-
 STEEP = 200.0
 """Rise of ln M in one step from which every move counts as rounded up."""
-
-NOT_ZERO = 1e-300
 
 ERROR = 1e-11
 """Relative error of a stored probability."""
 
-INFLATION = 0.1
+MOST_INFLATION = 0.1
 """Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
 
 SINGLE = 16
@@ -47,36 +44,37 @@ LEAST_VARIANCE = 1e-9
 SPARED = 0.01
 """Share of δ for what lies beside the middle of the law."""
 
-COVERED = 1e-3
+COVERED_SHARE = 1e-3
 """Share of δ for what continuous noise need not cover."""
 
 FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
 """Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
 
 FEW_GRID = 2  # steps
-LARGEST = 1e30  # of a ratio that is searched through
+LARGEST_RATIO = 1e30  # of a ratio that is searched through
 
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
     """Shifts, and ln M at them, as intervals [s, s + w].
 
-    left, width  s and w. low, high: ln M at both ends.
+    left, width  s and w.
+    low, high    ln M at both ends.
     slope, jump  κ, the rise of ln M in one step, and k = e^κ - 1.
     """
 
     # φ(s + f) = ln((1 - f) M(s) + f M(s + 1)), 0 ≤ f ≤ 1. Where w > 1, ln M is below its chord, and φ is below the
     # chord and what rounding adds to it. Where κ is huge, φ is below ln M at the right end.
 
-    left: Numbers
-    width: Numbers
-    low: Numbers
-    high: Numbers
-    slope: Numbers
-    jump: Numbers
+    left: Floats
+    width: Floats
+    low: Floats
+    high: Floats
+    slope: Floats
+    jump: Floats
 
     @classmethod
-    def of(cls, shifts: NDArray[np.int64], logs: Numbers) -> "Intervals":
+    def of(cls, shifts: NDArray[np.int64], logs: Floats) -> "Intervals":
         """Return the intervals between neighbouring shifts, which increase."""
         width = np.diff(shifts).astype(np.float64)
         slope = np.diff(logs) / width
@@ -88,7 +86,7 @@ class Intervals:
         top = np.where(self.width == 1, self._of_logarithms(price, power), self._of_chords(price, power))
         return float(np.where(self.slope > STEEP, self.high - price * self.left**power, top).max())
 
-    def _of_logarithms(self, price: float, power: int) -> Numbers:
+    def _of_logarithms(self, price: float, power: int) -> Floats:
         """Return the largest A + ln(1 + kt) - λ (s + t)^q.
 
         It is concave: its top is where the derivative is 0, or at an end.
@@ -99,25 +97,25 @@ class Intervals:
             linear, constant = 1 + self.jump * self.left, self.left - self.jump / (2 * price)
             t = -2 * constant / (linear + np.sqrt(np.maximum(linear**2 - 4 * self.jump * constant, 0.0)))
         t = np.clip(t, 0.0, 1.0)
-        top: Numbers = self.low + np.log1p(self.jump * t) - price * (self.left + t) ** power
+        top: Floats = self.low + np.log1p(self.jump * t) - price * (self.left + t) ** power
         return top
 
-    def _of_chords(self, price: float, power: int) -> Numbers:
+    def _of_chords(self, price: float, power: int) -> Floats:
         """Return the largest A + κ (d - s) - λ d^q, and what rounding adds."""
         end = self.left + self.width
         best = self.slope / (2 * price) if power == 2 else np.where(self.slope > price, end, self.left)
         d = np.clip(best, self.left, end)
-        top: Numbers = self.low + self.slope * (d - self.left) - price * d**power + self._bump()
+        top: Floats = self.low + self.slope * (d - self.left) - price * d**power + self._bump()
         return top
 
-    def _bump(self) -> Numbers:
+    def _bump(self) -> Floats:
         """Return the largest ln(1 + fk) - κf over f in [0, 1]."""
         f = np.clip(1 / np.maximum(self.slope, NOT_ZERO) - 1 / self.jump, 0.0, 1.0)
-        bump: Numbers = np.maximum(0.0, np.log1p(f * self.jump) - self.slope * f)
+        bump: Floats = np.maximum(0.0, np.log1p(f * self.jump) - self.slope * f)
         return bump
 
 
-Weighted = tuple[Numbers, Numbers]
+Weighted = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,11 +147,11 @@ class MoveLosses:
 
     def _weighted(self, order: float) -> Weighted:
         """Return α ln p and (1 - α) ln p; all shifts of one order follow each other, so that the last one is kept."""
-        found = self._last.get(order)
-        if found is None:
+        weighted = self._last.get(order)
+        if weighted is None:
             self._last.clear()
-            found = self._last[order] = order * self.logs, (1 - order) * self.logs
-        return found
+            weighted = self._last[order] = order * self.logs, (1 - order) * self.logs
+        return weighted
 
     @cached_property
     def _last(self) -> dict[float, Weighted]:
@@ -190,7 +188,7 @@ def whole(pmf: Pmf, tails: int) -> MoveLosses:
     return MoveLosses(pmf.logs, 0, pmf.logs.size, tails=tails)
 
 
-def _log_sum(own: Numbers, moved: Numbers, start: int, stop: int, shift: int) -> float:
+def _log_sum(own: Floats, moved: Floats, start: int, stop: int, shift: int) -> float:
     start = max(start, shift)
     if start >= stop:
         return -np.inf
@@ -213,7 +211,7 @@ def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
 
     def little(precision: int) -> bool:
         shifts = _shifts(precision)
-        return _worst(shifts, moment * (shifts / precision) ** 2, dimension, norm) <= (1 + INFLATION) ** 2 * moment
+        return _worst(shifts, moment * (shifts / precision) ** 2, dimension, norm) <= (1 + MOST_INFLATION) ** 2 * moment
 
     return least_satisfying(little, 1)
 
@@ -278,7 +276,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
 
     def lacking(variance: float) -> float:
         pmf = stretched(law(variance), grid.precision)
-        return math.log(needed / max(Covering(pmf, eta).variance(grid.precision), 1 / LARGEST))
+        return math.log(needed / max(Covering(pmf, eta).variance(grid.precision), 1 / LARGEST_RATIO))
 
     found = least_root(lacking, needed)
 
@@ -288,7 +286,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
         if grid.precision <= FEW_GRID:
             boxed = product_epsilon(pmf, grid.precision, grid.dimension, delta)
         known = min(boxed, _by_moments(pmf, grid, delta, both=False)) / epsilon
-        return math.log(min(max(known, 1 / LARGEST), LARGEST))
+        return math.log(min(max(known, 1 / LARGEST_RATIO), LARGEST_RATIO))
 
     if needed > FEW_STEPS or spent(found) > 0:
         return found
@@ -298,14 +296,14 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
 @lru_cache(maxsize=256)
 def _needed(grid: Grid, epsilon: float, delta: float) -> float:
     """Return the variance of continuous noise for the rest of δ beside a covering's share."""
-    left = math.log(delta * (1 - COVERED))
-    most = grid.squared_l2 / largest_ratio(epsilon, delta * (1 - COVERED)) ** 2
+    left = math.log(delta * (1 - COVERED_SHARE))
+    most = grid.squared_l2 / largest_ratio(epsilon, delta * (1 - COVERED_SHARE)) ** 2
     return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)
 
 
 def _eta(grid: Grid, delta: float) -> float:
     """Return η of a covering: its share of δ for each coordinate."""
-    return COVERED * delta / grid.dimension
+    return COVERED_SHARE * delta / grid.dimension
 
 
 def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
@@ -313,7 +311,7 @@ def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
     variance = Covering(pmf, _eta(grid, delta)).variance(grid.precision)
     if variance == 0:
         return math.inf
-    left = math.log(delta * (1 - COVERED))
+    left = math.log(delta * (1 - COVERED_SHARE))
     return least_epsilon(lambda epsilon: rounded_log_delta(grid, variance, epsilon) - left)
 
 

@@ -28,13 +28,13 @@ class IntermediarySpec(Message):
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
     stage_seconds: Annotated[float, Field(gt=0, le=86_400, description="time that a stage waits for clients")] = 120.0
 
-    def least_survivors(self, clients: int) -> int:
+    def min_survivors(self, clients: int) -> int:
         """Return the fewest clients of a cohort that may answer: n - ⌊d·n⌋, and never below `minimum`."""
         return max(clients - math.floor(self.dropout * clients), self.minimum)
 
-    def noise_floor(self, clients: int) -> int:
-        """Return t, the honest survivors that the noise is calibrated to: `least_survivors` - ⌊c·n⌋, at least 1."""
-        return max(1, self.least_survivors(clients) - math.floor(self.corrupt * clients))
+    def min_honest(self, clients: int) -> int:
+        """Return t, the honest survivors that the noise is calibrated to: `min_survivors` - ⌊c·n⌋, at least 1."""
+        return max(1, self.min_survivors(clients) - math.floor(self.corrupt * clients))
 
 
 class ReturningSpec(Message):

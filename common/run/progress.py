@@ -204,7 +204,8 @@ class LedgerView(Message):
 
     contributions  R: cohorts that one client may take part in.
     classes        clients by how often they took part: 1, 2, 4, … and as often as any client can have, R times at most.
-    total          the most that any client has spent. budget: the most that one may; null when none was declared.
+    total          the most that any client has spent.
+    budget         the most that one may; null when none was declared.
     """
 
     version: Version = 1

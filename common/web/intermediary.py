@@ -35,7 +35,7 @@ from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
+from distrust.common.web.waiting import NotifierDep, Wait
 
 
 class IntermediaryApi(Protocol):
@@ -59,8 +59,6 @@ async def _party(request: Request) -> Any:
 
 
 PartyDep = Annotated[IntermediaryApi, Depends(_party)]
-NotifierDep = Annotated[Waiting, Depends(waiting)]
-Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
 UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, WrongStage, Aborted, Unavailable)
@@ -173,8 +171,8 @@ class PageReaders:
                     answer["Access-Control-Allow-Origin"] = origin
             await send(message)
 
-        asked = headers.get("access-control-request-method")
-        if known and scope["method"] == "OPTIONS" and asked == "GET":
+        requested_method = headers.get("access-control-request-method")
+        if known and scope["method"] == "OPTIONS" and requested_method == "GET":
             allowed = {
                 **NO_SNIFFING,
                 "Access-Control-Allow-Methods": "GET",

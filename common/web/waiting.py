@@ -8,8 +8,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
+from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -243,3 +244,7 @@ async def waiting(request: Request) -> Waiting:
     """
     changes: ChangeNotifier = request.app.state.notifier
     return Waiting(changes, request.receive)
+
+
+NotifierDep = Annotated[Waiting, Depends(waiting)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]

@@ -22,7 +22,7 @@ from distrust.common.privacy.profile import Privacy
 from distrust.lab.audit.secret import Secret, named_secret
 
 
-class NoiseForEverybody(DistributedPolya):
+class NoiseForAllClients(DistributedPolya):
     """MAB Theorem 1 with n for t: each client adds a share for n clients, and the claim is for the floor."""
 
     def client_law(self) -> PolyaDifference:
@@ -93,10 +93,10 @@ class Broken:
     secret: Secret | None = None
 
 
-def noise_for_everybody(clients: int, epsilon: float) -> NoiseForEverybody:
+def noise_for_all_clients(clients: int, epsilon: float) -> NoiseForAllClients:
     """Return the mechanism of a cohort of which half answer (rounded up)."""
     honest = _plan("distributed-polya", clients, epsilon, min_survivors=(clients + 1) // 2, precision=32)
-    return NoiseForEverybody(**honest)
+    return NoiseForAllClients(**honest)
 
 
 def noise_that_saturates(clients: int, epsilon: float) -> NoiseThatSaturates:
@@ -124,7 +124,7 @@ def skipped_synthetic_updates(clients: int, epsilon: float) -> SkippedSyntheticU
 
 
 BROKEN: dict[str, Broken] = {
-    "noise-for-everybody": Broken(noise_for_everybody, "noise for n clients, and half of them survive"),
+    "noise-for-everybody": Broken(noise_for_all_clients, "noise for n clients, and half of them survive"),
     "noise-that-saturates": Broken(noise_that_saturates, "a modulus too small, its ends a wall"),
     "laplace-for-half-the-range": Broken(laplace_for_half_the_range, "Lap(1/ε) for rewards in [-1, 1]"),
     "misshifted-bits": Broken(misshifted_bits, "P_Vec shifts into [0, 2Δ] and encodes on [0, Δ]"),

@@ -77,7 +77,8 @@ def named_secret(
 ) -> Secret:
     """Return a secret from the words of a command. Raises BadParameter.
 
-    features   d. arms: K blocks, 1 where the arms share their parameters; None for 2 that do not, or for 1.
+    features   d.
+    arms       K blocks, 1 where the arms share their parameters; None for 2 that do not, or for 1.
     residual   the link of the gradient that is reported without φφᵀ; None for the reward, with φφᵀ.
     low, high  range of a reward.
     """

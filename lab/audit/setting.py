@@ -14,7 +14,7 @@ from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import SystemStream
 from distrust.lab.audit.secret import Secret
 
-View = Literal["message", "sum", "records", "estimate", "stream"]
+Observable = Literal["message", "sum", "records", "estimate", "stream"]
 Transport = Literal["in-process", "http"]
 
 LONGEST_STREAM = 1024  # batches of `tree` that a trial runs through
@@ -58,7 +58,7 @@ class Setting:
         self.mechanism.estimate(nothing, self.survivors, SystemStream())
 
     @cached_property
-    def view(self) -> View:
+    def view(self) -> Observable:
         """Return the view that the guarantee is about; if it stays on the device, the intermediary's first output.
 
         message   one client's message: local guarantees. Secure aggregation hides it, and over HTTP shows a sum.

@@ -20,7 +20,7 @@ from distrust.common.notebook import card
 from distrust.common.wire import Message, Norm
 from distrust.lab.audit.observation import evidence_names
 from distrust.lab.audit.secret import Hidden
-from distrust.lab.audit.setting import Setting, Transport, View
+from distrust.lab.audit.setting import Observable, Setting, Transport
 
 Counts = NDArray[np.int64]
 Outcomes = NDArray[np.float64]
@@ -162,7 +162,7 @@ class Finding(Message):
     mechanism: str
     calibration: str
     transport: Transport
-    view: View
+    view: Observable
     secret: Hidden | None = None
     evidence: str
     clients: int

@@ -14,8 +14,9 @@ from distrust.common.extensions import allow_named
 from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.wire import Norm
 from distrust.lab.audit.broken import BROKEN
-from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_process
+from distrust.lab.audit.in_process import DEFAULT_TRIALS, audit_in_process
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
+from distrust.lab.audit.query import AuditQuery
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
 from distrust.lab.cli.console import JsonOption, examples, missing_options, out

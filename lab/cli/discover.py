@@ -29,7 +29,7 @@ from distrust.lab.stack.stack import BASE_PORT
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-DataOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
+StackOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
 State = Literal["ok", "warn", "broken"]
 
 
@@ -57,23 +57,23 @@ def list_command(
     kind: Annotated[Kind | None, typer.Argument(help="One kind; all but runs when not given")] = None,
     *,
     json: JsonOption = None,
-    data: DataOption = DEFAULT,
+    data: StackOption = DEFAULT,
 ) -> None:
     """List policies, mechanisms, environments, figures, or runs.
 
     Runs are those of a local stack, read from its data folder.
     """
     kinds = [one for one in Kind if one is not Kind.RUNS] if kind is None else [kind]
-    found = {one.value: dict(_names(one, DataDir(data))) for one in kinds}
+    names = {one.value: dict(_names(one, DataDir(data))) for one in kinds}
     if json != "-":
-        for name, things in found.items():
+        for name, things in names.items():
             table = Table(name, "", box=None, padding=(0, 2, 0, 0), title_justify="left")
             for thing, meaning in things.items():
                 table.add_row(thing, meaning)
             out.print(table)
             out.print(f"{len(things)} {name}\n")
     if json is not None:
-        write_result(json_text.dumps(found, indent=2, ensure_ascii=False) + "\n", json)
+        write_result(json_text.dumps(names, indent=2, ensure_ascii=False) + "\n", json)
 
 
 def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
@@ -216,8 +216,8 @@ def _misfit(
     """Return an error that names the options that do not go together, why, and the policies that would."""
     from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
 
-    given = [("environment", environment), ("mechanism", mechanism), ("policy", policy)]
-    (field, value), *others = [(name, value) for name, value in given if value is not None]
+    stated = [("environment", environment), ("mechanism", mechanism), ("policy", policy)]
+    (field, value), *others = [(name, value) for name, value in stated if value is not None]
     rest = " and ".join(f"--{name} {value}" for name, value in reversed(others)) or "any policy"
     fitting = []
     for one in POLICIES:
@@ -252,15 +252,15 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
     """
     from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
     from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
-    from distrust.common.messages.policy import DEFAULT as USUAL  # noqa: PLC0415
+    from distrust.common.messages.policy import DEFAULT_POLICY as USUAL  # noqa: PLC0415
     from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
 
-    given = (
+    stated = (
         ("policy", policy, POLICIES),
         ("mechanism", mechanism, MECHANISMS),
         ("environment", environment, ENVIRONMENTS),
     )
-    for option, name, known in given:
+    for option, name, known in stated:
         if name is not None and name not in known:
             raise BadParameter(option, name, f"must be one of {', '.join(known)}")
     rewards = ENVIRONMENTS[environment].REWARDS if environment else POLICIES[policy or USUAL].REWARDS
@@ -297,7 +297,7 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
 
 
 @app.command("doctor", epilog=examples("distrust doctor", "distrust doctor --data /srv/distrust --json -"))
-def doctor_command(*, data: DataOption = DEFAULT, json: JsonOption = None) -> None:
+def doctor_command(*, data: StackOption = DEFAULT, json: JsonOption = None) -> None:
     """Check this machine: Python, libraries, ports, disk, tokens. Exit 1 if something is broken."""
     checks = [check for look in CHECKS for check in look(DataDir(data))]
     if json != "-":

@@ -1,4 +1,4 @@
-"""Implements `distrust run`, `demo` and `data`: plays a run over services or here; makes tables to draw from."""
+"""Implements `distrust run` and `demo`: plays a run over services, or in this process."""
 
 import asyncio
 import shutil
@@ -10,11 +10,9 @@ from typing import Annotated
 
 import typer
 
-from distrust.client.environments.contextual_mslr import build_contexts, write_contexts
-from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.privacy.searches import one_thread
-from distrust.lab.cli.console import JsonOption, checked_out, err, examples, out, say
+from distrust.lab.cli.console import JsonOption, err, examples, out
 from distrust.lab.cli.stack import DataOption, PortOption, named_services
 from distrust.lab.run import in_process
 from distrust.lab.run.connection import check_clients, elsewhere
@@ -23,21 +21,10 @@ from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress, print_result
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, read
-from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result, writing
+from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-tables = typer.Typer(
-    help="Make the tables that environments draw from.",
-    epilog=examples(
-        "distrust data mslr train.txt --out arms.csv --clusters 10",
-        "distrust data mslr-contexts train.txt --fit test.txt --out contexts.csv",
-    ),
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-app.add_typer(tables, name="data")
 
 InProcess = Annotated[bool, typer.Option("--in-process", help="No sockets: everything in this process")]
 Name = Annotated[str | None, typer.Option("--name", help="Another name for the run than the file's")]
@@ -101,9 +88,10 @@ def here(file: RunFile) -> Result:
 def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, post_regret: bool = False) -> Result:
     """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
-    fleet   whether fleets of ours play; else fleets that are started elsewhere. post_regret: as in `HttpRun`.
-    Raises  BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot know,
-            because its seed was drawn here.
+    fleet        whether fleets of ours play; else fleets that are started elsewhere.
+    post_regret  as in `HttpRun`.
+    Raises       BadParameter for a round that clients of ours would refuse, or for a world that other fleets cannot
+                 know, because its seed was drawn here.
     """
     check_players(file, fleet=fleet)
     data_dir.make()
@@ -185,50 +173,3 @@ def _our_name() -> str:
     me, installed = Path(sys.argv[0]), shutil.which("distrust")
     known = installed is not None and Path(installed).resolve() == me.resolve()
     return "distrust" if known or me.name != "distrust" else str(me)
-
-
-@tables.callback()
-def data_command() -> None:
-    """Make the tables that environments draw from."""
-
-
-@tables.command(epilog=examples("distrust data mslr train.txt --out arms.csv --clusters 10"))
-def mslr(
-    files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
-    out_file: Annotated[
-        Path, typer.Option("--out", help="CSV to write: per arm, rows of each relevance label", callback=checked_out)
-    ],
-    clusters: Annotated[int, typer.Option(min=2, help="K-means clusters, one an arm")] = 50,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of K-means")] = 0,
-    *,
-    minimum_rows: Annotated[int, typer.Option(min=1, help="Drop clusters with fewer rows")] = 1,
-    json: JsonOption = None,
-) -> None:
-    """Group the rows of LETOR files into arms and count their relevance labels."""
-    table = build_counts(files, clusters, seed, minimum_rows)
-    with writing(out_file, "out"):
-        write_counts(table, out_file)
-    rows = int(table.sum())
-    say({"file": str(out_file), "arms": len(table), "rows": rows}, f"{out_file}: {len(table)} arms, {rows} rows", json)
-
-
-@tables.command(
-    "mslr-contexts", epilog=examples("distrust data mslr-contexts train.txt --fit test.txt --out contexts.csv")
-)
-def mslr_contexts(
-    files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
-    out_file: Annotated[
-        Path, typer.Option("--out", help="CSV to write: per row, its label and its components", callback=checked_out)
-    ],
-    fit: Annotated[list[Path], typer.Option("--fit", help="LETOR file of other rows, which the components are of")],
-    *,
-    components: Annotated[int, typer.Option(min=1, max=136, help="Principal components to keep")] = 10,
-    json: JsonOption = None,
-) -> None:
-    """Reduce the rows of LETOR files to contexts of a few numbers."""
-    table = build_contexts(files, fit, components)
-    with writing(out_file, "out"):
-        write_contexts(table, out_file)
-    rows = len(table.labels)
-    fact = {"file": str(out_file), "rows": rows, "components": components}
-    say(fact, f"{out_file}: {rows} rows, {components} components", json)

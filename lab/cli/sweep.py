@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import JsonOption, err, examples, out, say
+from distrust.lab.cli.console import FAILED, JsonOption, err, examples, out, say
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.cells import known_experiments, load_experiment
@@ -19,7 +19,6 @@ from distrust.lab.sweep.table import differing_columns, read_rows
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-FAILED = 1
 SHOWN = 20  # failed or differing cells that are named on stderr
 NAMED = 4  # parts of the code that are named where it is another one
 
@@ -30,7 +29,9 @@ BackendOption = Annotated[str, typer.Option("--backend", help="joblib's: loky, d
 Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; all cores when not given")]
 FormatOption = Annotated[str, typer.Option("--format", help="Of the table: parquet or csv")]
 Repetitions = Annotated[int | None, typer.Option("--repetitions", help="Another number than the file's")]
-Check = Annotated[Path | None, typer.Option("--check", help="Published rows: exit 1 unless what is played equals them")]
+CheckOption = Annotated[
+    Path | None, typer.Option("--check", help="Published rows: exit 1 unless what is played equals them")
+]
 
 DEFAULT_OUT = Path("sweeps")
 COMPOSITION = "composition"
@@ -48,13 +49,13 @@ PictureFolder = Annotated[Path, typer.Option("--out", help="Folder for NAME.png,
 Results = Annotated[Path | None, typer.Option("--results", help="The rows, Parquet or CSV; nothing is played then")]
 Backend = Annotated[str | None, typer.Option("--backend", help="joblib's: loky, dask or ray; loky when not given")]
 Sweeps = Annotated[Path, typer.Option("--sweeps", help="Folder of `distrust sweep`: missing cells are played there")]
-Epsilon = Annotated[
+EpsilonOption = Annotated[
     float | None,
     typer.Option(
         "--epsilon", help="composition: a client's budget for all batches, in [0.0001, 1); 0.5 when not given"
     ),
 ]
-Delta = Annotated[
+DeltaOption = Annotated[
     float | None, typer.Option("--delta", help="composition: its δ, in [1e-18, 1/2); 1e-6 when not given")
 ]
 
@@ -69,7 +70,7 @@ def sweep_command(
     jobs: Jobs = None,
     format_: FormatOption = "parquet",
     repetitions: Repetitions = None,
-    check: Check = None,
+    check: CheckOption = None,
     json: JsonOption = None,
 ) -> None:
     """Play an experiment on all cores.
@@ -154,8 +155,8 @@ def figure_command(
     sweeps: Sweeps = DEFAULT_OUT,
     backend: Backend = None,
     jobs: Jobs = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
     json: JsonOption = None,
 ) -> None:
     """Draw a figure of the papers."""

@@ -10,10 +10,10 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from distrust.common.bandit.error_law import Floats
 from distrust.lab.figures.drawing import (
     Band,
     Drawing,
-    Floats,
     Spread,
     Value,
     band,

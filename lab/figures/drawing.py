@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.common.wire import Message
@@ -16,12 +16,11 @@ from distrust.lab.sweep.cells import cell_digest
 from distrust.lab.sweep.experiment import Experiment, Overlay
 from distrust.lab.sweep.row import Cell, Row
 
-Floats = NDArray[np.float64]
 Spread = Literal["deviation", "error"]
-Scale = Literal["linear", "log"]
+AxisScale = Literal["linear", "log"]
 Value = Literal["regret", "bits", "payload_bits"]
 
-KEY = "drawn-from"
+DRAWN_FROM = "drawn-from"
 """The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""
 
 
@@ -44,8 +43,8 @@ class Drawing(Message):
     """
 
     kind: Literal["time-average", "regret", "finals", "by-panel", "trade-off"]
-    x: Scale = "linear"
-    y: Scale = "log"
+    x: AxisScale = "linear"
+    y: AxisScale = "log"
     unit: Literal["pulls", "rounds"] = "pulls"
     spread: Spread = "deviation"
     split: bool = False

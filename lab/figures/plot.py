@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.lab.figures.drawing import Band, Floats, Spread, band_of, repetitions_of
+from distrust.lab.figures.drawing import Band, Spread, band_of, repetitions_of
 from distrust.lab.figures.sheet import COLOURS, LINES, MARKERS, styles
 from distrust.lab.run.result import FormedInterval, Result
 from distrust.lab.sweep.cells import checkpoints

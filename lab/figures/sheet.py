@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 
-from distrust.lab.figures.drawing import KEY
+from distrust.lab.figures.drawing import DRAWN_FROM
 
 DPI = 95
 SUFFIXES = ("png", "svg", "pdf")
@@ -67,9 +67,9 @@ def save(drawn: Figure, stem: Path, salt: str, stamp: str) -> list[Path]:
     """
     paths = [Path(f"{stem}.{suffix}") for suffix in SUFFIXES]
     words = {
-        "png": {KEY: stamp},
+        "png": {DRAWN_FROM: stamp},
         "svg": {"Date": None},
-        "pdf": {"Keywords": f"{KEY} {stamp}", "CreationDate": None},
+        "pdf": {"Keywords": f"{DRAWN_FROM} {stamp}", "CreationDate": None},
     }
     with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
         for path, suffix in zip(paths, SUFFIXES, strict=True):

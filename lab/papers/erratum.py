@@ -43,8 +43,9 @@ class Figures:
 class Erratum:
     """One error of a paper, in words: where it stands, what is printed, what is wrong, what the project does instead.
 
-    measure   the quantity that the figures are of. code: the file where the resolution is.
-    figures   computes the counter-example.
+    measure  the quantity that the figures are of.
+    code     the file where the resolution is.
+    figures  computes the counter-example.
     """
 
     key: str

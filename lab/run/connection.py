@@ -26,9 +26,10 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
-from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
+from distrust.lab.run.over_http import HttpRun, create
 from distrust.lab.run.parties import Wanted, wanted_of
 from distrust.lab.run.progress import Progress
+from distrust.lab.run.replay import all_rounds, finished, result_of
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.lab.run.transcripts import Inspection, gather
@@ -187,9 +188,9 @@ def connect(
     """
     if not isinstance(server, str | Path):
         raise BadParameter("server", server, "must be an address or a data folder")
-    given = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
+    stated = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
     if urlsplit(str(server)).scheme in {"http", "https"}:
-        for name, url in given.items():
+        for name, url in stated.items():
             if url:
                 check_address(name, url)
         urls = Urls(str(server), shuffler or "", aggregator or "", token, inspector)
@@ -202,8 +203,8 @@ def connect(
     return connection
 
 
-def _of_folder(given: str | Path) -> Urls:
-    folder, text = Path(given), str(given)  # a path of ftp://x would be shown as ftp:/x
+def _of_folder(stated: str | Path) -> Urls:
+    folder, text = Path(stated), str(stated)  # a path of ftp://x would be shown as ftp:/x
     if not folder.is_dir():
         raise BadParameter("server", without_passwords(text), "must be an address, or the data folder of `distrust up`")
     urls = running_stack(DataDir(folder))
@@ -238,7 +239,8 @@ def inspect(
     """Return the messages of a round's cohorts side by side, as each party saw them, as `distrust inspect` does.
 
     subject       a run's name or its result, or one cohort of it.
-    round_number  which round; else the cohort's, or the first. cohort: only this one.
+    round_number  which round; else the cohort's, or the first.
+    cohort        only this one.
     limit         messages of each stage.
     data          the folder that the services of the run stored their data in. If they do not run, their databases
                   are read as they stand. `connect(…).inspect` asks services elsewhere.
@@ -279,9 +281,11 @@ def check_clients(file: RunFile) -> None:
     from distrust.client.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
 
     variables = fleet_environment(file, Urls("", "", ""))
-    given = {name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name}
+    settings = {
+        name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name
+    }
     try:
-        limits = FleetSettings.model_validate(given).requirements()
+        limits = FleetSettings.model_validate(settings).requirements()
     except ValidationError as error:
         line, field = first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])
         raise BadMessage(f"the fleets: {as_typed(line, field, (), variables)}") from error
@@ -293,8 +297,8 @@ def check_clients(file: RunFile) -> None:
             except (Refused, BudgetExceeded) as error:
                 field = "contributions" if isinstance(error, BudgetExceeded) else str(error.extra.get("limit", "name"))
                 whose: Any = limits if hasattr(limits, field) else file.config.mechanism
-                table = "returning" if field in given else "mechanism"
-                of_clients = whose is limits and field not in given  # then only a variable can have set it
+                table = "returning" if field in settings else "mechanism"
+                of_clients = whose is limits and field not in settings  # then only a variable can have set it
                 name = f"DISTRUST_{field.upper()}" if of_clients else f"{table}.{field}"
                 why = f"the clients of this run would refuse it: {error.detail}"
                 raise BadParameter(name, getattr(whose, field), why) from error

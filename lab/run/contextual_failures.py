@@ -66,9 +66,9 @@ class ContextualTracker:
     def truth(self, learner: Learner) -> Truth:
         """Return the regret and the failures so far; the best arm depends on the client."""
         regret = self.regret(learner)  # first: it plays the last pulls
-        return Truth(None, regret, self.events(learner), self._clipped + self._clipped_last)
+        return Truth(None, regret, self.failures(learner), self._clipped + self._clipped_last)
 
-    def events(self, learner: Learner) -> PolicyFailures:
+    def failures(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""
         indefinite = learner.policy.indefinite if isinstance(learner.policy, ContextualPolicy) else None
         return width_failures(learner.config, self._widths, self._missed, indefinite)

@@ -79,9 +79,9 @@ class FailureTracker:
             for record in learner.rounds
         )
         regret = regret_of_pulls(self._gaps, learner.pulls, rounds)
-        return Truth(self._first_best, regret, self.events(learner), formed=self._seen)
+        return Truth(self._first_best, regret, self.failures(learner), formed=self._seen)
 
-    def events(self, learner: Learner) -> PolicyFailures:
+    def failures(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far."""
         at = _dropped_at(learner, self._best)
         return PolicyFailures(
@@ -142,7 +142,8 @@ def regret_of_pulls(
 ) -> Regret:
     """Return the regret of pulls by arm.
 
-    gaps    largest true mean less each arm's, shape (K,). pulls: of the whole run, by arm.
+    gaps    largest true mean less each arm's, shape (K,).
+    pulls   of the whole run, by arm.
     rounds  (arm, pulls) of all cohorts of each round. The curve's last point counts the pulls after the last cohort.
     """
     curve: list[tuple[int, float]] = []
@@ -177,7 +178,8 @@ def summarize(
 ) -> Result:
     """Return a run's result.
 
-    seconds  wall time; None for a run that was over when it was asked about. wire: counts of fleets, None in process.
+    seconds  wall time; None for a run that was over when it was asked about.
+    wire     counts of fleets, None in process.
     """
     config = file.config
     pulls = [arm.pulls for arm in snapshot.arms]

@@ -1,24 +1,28 @@
 """Plays a run without sockets: the services' learner, mechanisms and environments, whole cohorts at once.
 
 With `[unsafe] noise_seed` every sum equals the one that the services release for the same file: rewards, departures and
-noise come from the same labelled streams, row by row.
+noise come from the same labelled streams, row by row. What simulated clients of such a run held is drawn again the same
+way.
 """
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from distrust.client.departures import NEVER, departures, survives
 from distrust.client.environments import AnyWorld
 from distrust.client.randomizer import true_vectors
-from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.errors import describe_error
+from distrust.common.bandit.decisions import AssignedAction, Decision
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.errors import BadParameter, describe_error
+from distrust.common.mechanisms import AnyMechanism
 from distrust.common.mechanisms.families.base import StreamCounter
+from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import sum_rows
 from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
@@ -26,6 +30,7 @@ from distrust.common.run.config import RunConfig
 from distrust.lab.run.failures import summarize, tracker_of
 from distrust.lab.run.result import CohortResult, Result, RoundResult
 from distrust.lab.run.run_file import RunFile, Source, load
+from distrust.lab.run.sequential import SequentialLearner
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import (
     CohortPlan,
@@ -34,14 +39,12 @@ from distrust.server.learner.rounds import (
     RoundPlan,
     RoundRecord,
     ledger_classes,
+    round_guarantee,
     run_ledger,
 )
-from distrust.server.learner.rounds import round_guarantee as paid
-from distrust.server.policies.base import Key, Query
 from distrust.shuffler.assignment import Order, draw_order
 
-MOST_RECORDS = 1000
-"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
+HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
 
 
 def run(
@@ -91,7 +94,7 @@ def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learn
     """Return the learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
     learner = (SequentialLearner if file.config.policy.sequential else Learner)(file.config)
-    learner.play(CohortsInProcess(file, world), watch)
+    learner.run_cohorts(CohortsInProcess(file, world), watch)
     return learner
 
 
@@ -113,7 +116,7 @@ class CohortsInProcess:
         analyzer = _noise(file, cohort.cohort, "analyzer")
         try:
             if isinstance(plan.decision, AssignedAction) and order is not None:
-                return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
+                return estimates_by_action(cohort, plan.decision, rows[stay], order[stay], analyzer)
             total = sum_rows(rows[stay], mechanism.modulus)
             if plan.cumulative and mechanism.takes_batches:
                 before = self._counter or mechanism.counter()
@@ -135,7 +138,7 @@ class CohortsInProcess:
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
-    """Return each slot's play, as the shuffler draws it; None unless actions are assigned."""
+    """Return each slot's position in the assigned list, as the shuffler draws it; None unless actions are assigned."""
     if not isinstance(plan.decision, AssignedAction):
         return None
     return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
@@ -171,7 +174,7 @@ def _round(config: RunConfig, record: RoundRecord) -> RoundResult:
         eliminated=list(record.eliminated),
         modulus=record.mechanism.modulus,
         payload_bits=record.mechanism.bits,
-        guarantee=paid(config, record),
+        guarantee=round_guarantee(config, record),
         cohorts=[_cohort(cohort, sums.get(cohort.cohort)) for cohort in record.cohorts],
     )
 
@@ -186,81 +189,44 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
     )
 
 
-class SequentialLearner(Learner):
-    """A learner for a policy that asks one client a round: `rounds` joins every `block` closed rounds into one record.
-
-    It decides like any learner, with records that stay few in a million rounds.
-
-    A record of a block stands for its rounds: its number is the last one's; for each arm it has one cohort of all the
-    clients that it had, named as their last one, and the sum over the survivors.
-    """
-
-    def __init__(self, config: RunConfig, block: int | None = None) -> None:
-        self._block = block or -(-config.horizon // MOST_RECORDS)
-        self.blocks: list[RoundRecord] = []
-        super().__init__(config)
-
-    def _open_round(self) -> None:
-        if len(self.rounds) - len(self.blocks) == self._block:
-            self._join()
-        super()._open_round()
-
-    def _finish(self, leftover: dict[Key, int]) -> None:
-        super()._finish(leftover)
-        if len(self.rounds) > len(self.blocks):
-            self._join()
-
-    def _join(self) -> None:
-        """Join all rounds since the last block: one more block, or one for each statistic that they asked for."""
-        parts = groupby(self.rounds[len(self.blocks) :], key=lambda record: record.ask.statistic)
-        self.blocks += [join_records(list(part)) for _, part in parts]
-        self.rounds[:] = self.blocks
-
-
-def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
-    """Return one record for consecutive rounds of one mechanism, decision and statistic that dropped no arm."""
-    last, cohorts = records[-1], _cohorts_by_arm(records)
-    if len(records) == 1:
-        return last
-    ask = replace(last.ask, queries=tuple(Query(arm, one.clients) for arm, one in cohorts.items()))
-    record = RoundRecord(last.number, ask, last.mechanisms, last.minima, tuple(cohorts.values()))
-    record.released = _sums_by_arm(records, cohorts)
-    return record
-
-
-def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
-    """Return the last cohort of every arm, with all the clients that the arm had."""
-    latest: dict[Key, CohortPlan] = {}
-    clients: dict[Key, int] = {}
-    for cohort in (cohort for record in records for cohort in record.cohorts):
-        clients[cohort.arm] = clients.get(cohort.arm, 0) + cohort.clients
-        latest[cohort.arm] = cohort
-    return {arm: replace(latest[arm], clients=clients[arm]) for arm in sorted(latest, key=lambda arm: arm or 0)}
-
-
-def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
-    """Return the sums over all survivors, by arm."""
-    sums: dict[Key, list[float]] = {}
-    survivors: dict[Key, int] = {}
-    for arm, one in (item for record in records for item in record.released.items()):
-        sums[arm] = [x + y for x, y in zip(sums.get(arm, [0.0] * len(one.sum)), one.sum, strict=True)]
-        survivors[arm] = survivors.get(arm, 0) + one.survivors
-    return {
-        arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm])
-        for arm, total in sums.items()
-    }
-
-
-def unshuffled(
-    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
+def estimates_by_action(
+    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], positions: NDArray[np.int64], stream: Stream
 ) -> ReleasedCohort:
     """Return the estimate of each action's group of reports, as a shuffler that assigns actions releases them.
 
     FREE Alg. 3. The slots in a group are not part of the result.
     """
     mechanism, actions = cohort.mechanism, len(assigned.actions)
-    places = assigned.places()[plays]
+    places = assigned.places()[positions]
     counts = np.bincount(places, minlength=actions)
     totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
     sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
     return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=len(rows), counts=counts.tolist())
+
+
+def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
+    """Return the reward of each simulated client of a cohort, drawn again from the environment's seed.
+
+    With a noise seed also the number that the client sent before it was masked or sealed; without one only the client
+    knew it. Raises BadParameter for a file of another run, one without a seed, and actions that the shuffler assigned.
+    """
+    if file.config.digest() != cohort.config:
+        raise BadParameter("held", file.config.run, f"must be the run file that {cohort.cohort} is of")
+    if file.drawn or file.environment.seed is None:
+        raise BadParameter("environment.seed", None, "must be stated: without it no process knows what clients held")
+    terms = json.loads(cohort.terms)
+    decision = TypeAdapter[Decision](Decision).validate_python(terms["decision"])
+    if isinstance(decision, AssignedAction):
+        raise BadParameter("held", cohort.cohort, "the shuffler assigned the actions: it alone knows who played what")
+    statistic = TypeAdapter[Statistic](Statistic).validate_python(terms["statistic"])
+    stream = UnsafeSeededStream(file.environment.seed, cohort.run, cohort.cohort, "rewards")
+    vectors = true_vectors(file.world(), decision, statistic, arm=terms["arm"], clients=cohort.clients, stream=stream)
+    clients: list[dict[str, Any]] = [
+        {"slot": slot, "reward": row} for slot, row in enumerate(vectors[:, :HELD_VALUES].tolist())
+    ]
+    if file.config.unsafe is not None:
+        mechanism = TypeAdapter[AnyMechanism](AnyMechanism).validate_python(terms["mechanism"])
+        noise = UnsafeSeededStream(file.config.unsafe.noise_seed, cohort.run, cohort.cohort)
+        rows = mechanism.randomize(vectors, noise)[:, :HELD_VALUES].tolist()
+        clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
+    return {"cohort": cohort.cohort, "config": cohort.config.hex(), "clients": clients}

@@ -17,6 +17,7 @@ from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts, clipped_contexts, longer_by_client, mean_values
 from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Mechanism
 from distrust.common.mechanisms.central.tree import Counter, Tree
@@ -31,8 +32,6 @@ from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Estimate
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, counts_of, weighted
-
-Floats = NDArray[np.float64]
 
 CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""

@@ -63,7 +63,7 @@ class Outline:
     """
 
     number: int
-    via: Via
+    intermediary: Via
     guarantee: Guarantee | None
     cohorts: list[CohortView] | list[CohortEntry]
 
@@ -230,8 +230,8 @@ class StoredParties:
         from distrust.server.transcript import stored_round  # noqa: PLC0415
 
         with _readable(f"round {wanted.round} of run {wanted.run}"):
-            found = stored_round(self._store, self._config(wanted.run), wanted.round)
-        return Outline(found.number, found.via, found.guarantee, found.cohorts)
+            stored = stored_round(self._store, self._config(wanted.run), wanted.round)
+        return Outline(stored.number, stored.intermediary, stored.guarantee, stored.cohorts)
 
     async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
         """Return the first messages of each stage; None for an intermediary whose database is not here."""

@@ -47,7 +47,8 @@ class Regret(Message):
 class CohortResult(Message):
     """One cohort. `estimate` is of its survivors' sum, absent when nothing was released.
 
-    liars     slots of clients whose lies the aggregator proved. disputes: pairs of which one lied.
+    liars     slots of clients whose lies the aggregator proved.
+    disputes  pairs of which one lied.
     reason    why nothing was released, as the services report it, with the slots of clients that lied.
     """
 
@@ -110,8 +111,9 @@ class Wire(Message):
 class PolicyFailures(Message):
     """Failures of one run.
 
-    best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
-                     False and None in a contextual run, whose clients have best arms of their own.
+    best_dropped     whether no arm of the largest true mean is left; False in a contextual run, whose clients have
+                     best arms of their own.
+    best_dropped_at  the pulls when the last one went; None in a contextual run.
     widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
                      UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`). In a
                      contextual run the confidence ellipsoids of θ*, one for each round's decision; 0 where no theorem

@@ -103,8 +103,8 @@ def load(source: Source, unsafe: Mapping[str, Any] | None = None) -> RunFile:
     elif isinstance(source, Mapping):
         file = parse_table(plain(source))
     elif not isinstance(source, Path | str):
-        given = source if source is None or isinstance(source, int | float) else type(source)
-        raise BadParameter("source", given, "must be a dictionary, a path, TOML text or a RunFile")
+        shown = source if source is None or isinstance(source, int | float) else type(source)
+        raise BadParameter("source", shown, "must be a dictionary, a path, TOML text or a RunFile")
     elif isinstance(source, Path) or ("\n" not in source and source.endswith(".toml")):
         file = read(source)
     else:
@@ -231,8 +231,8 @@ def _as_written(error: BadParameter, table: Mapping[str, Any], environment: Envi
     """Return the refusal of `policy.features` with the environment's key that they come from; any other as it is."""
     if error.field != "policy.features" or "features" in table["policy"]:
         return error
-    given = "dimension" if "dimension" in type(environment).model_fields else "name"
-    return BadParameter(f"environment.{given}", getattr(environment, given), error.allowed)
+    field = "dimension" if "dimension" in type(environment).model_fields else "name"
+    return BadParameter(f"environment.{field}", getattr(environment, field), error.allowed)
 
 
 def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:

@@ -64,14 +64,14 @@ async def gather(where: Urls | DataDir, wanted: Wanted) -> list[Sight]:
 async def _sight(parties: Parties, outline: Outline, cohort: CohortView | CohortEntry, wanted: Wanted) -> Sight:
     if isinstance(cohort, CohortView) and cohort.state == "planned":
         return Sight(outline, cohort, Pages(0, []), Pages(0, []))
-    carried = await parties.pages(outline.via, wanted, cohort.cohort)
+    carried = await parties.pages(outline.intermediary, wanted, cohort.cohort)
     served = await parties.pages("server", wanted, cohort.cohort)
-    shown: tuple[Party, ...] = (outline.via, "server")
+    shown: tuple[Party, ...] = (outline.intermediary, "server")
     missing = tuple((party, parties.missing[party]) for party in shown if party in parties.missing)
     if carried is None and served is None:
         raise Unauthorized("; ".join(f"the {party}: {why}" for party, why in missing))
     opening = next((entry.view for entry in served.messages if entry.stage == "cohort"), {}) if served else {}
-    kind = opening.get("kind") or (await parties.terms(outline.via, wanted, cohort.cohort)).channel.kind
+    kind = opening.get("kind") or (await parties.terms(outline.intermediary, wanted, cohort.cohort)).channel.kind
     return Sight(outline, cohort, carried, served, str(kind), missing)
 
 
@@ -80,12 +80,12 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
 
     Raises WrongCohort for an unknown cohort, and BadParameter as `held` does.
     """
-    from distrust.lab.run.over_http import held  # noqa: PLC0415 - transcripts are shown without the clients' code
+    from distrust.lab.run.in_process import held  # noqa: PLC0415 - transcripts are shown without the clients' code
 
     async with reached(where) as parties:
         outline = await parties.outline(wanted)
         chosen = [one for one in _chosen(outline, wanted) if isinstance(one, CohortEntry) or one.state != "planned"]
-        opened = [await parties.terms(outline.via, wanted, one.cohort) for one in chosen]
+        opened = [await parties.terms(outline.intermediary, wanted, one.cohort) for one in chosen]
     return {"run": wanted.run, "cohorts": [held(file, cohort) for cohort in opened]}
 
 
@@ -140,7 +140,7 @@ def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:
         {
             **sight.cohort.model_dump(mode="json"),
             "guarantee": promise.model_dump(mode="json") if (promise := sight.report.guarantee) else None,
-            "via": sight.report.via,
+            "via": sight.report.intermediary,
             "channel": sight.channel or None,
             "intermediary": _dumped(sight.by_intermediary),
             "server": _dumped(sight.by_server),
@@ -209,14 +209,14 @@ def table_of(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
     What a client sent is in its intermediary's transcript.
     """
-    heads = ("stage", "a client sent", f"the {sight.report.via} saw", "the server saw")
+    heads = ("stage", "a client sent", f"the {sight.report.intermediary} saw", "the server saw")
     theirs = [0, *([] if sight.by_intermediary is None else [1, 2]), *([] if sight.by_server is None else [3])]
     return tuple(heads[one] for one in theirs), [tuple(line[one] for one in theirs) for line in lines_of(sight)]
 
 
 def steps_table(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return heads and lines of the table that says what each party holds in a stage, and why it cannot know more."""
-    heads = ("stage", "a client", f"the {sight.report.via}", "the server")
+    heads = ("stage", "a client", f"the {sight.report.intermediary}", "the server")
     return heads, [(one.stage, one.client, one.intermediary, one.server) for one in sight.steps]
 
 

@@ -43,10 +43,11 @@ def load_experiment(
 ) -> Experiment:
     """Return an experiment, with the run file of every panel and series checked.
 
-    source        a name of `known_experiments`, the path of a .toml file, or a dictionary of its keys and a `name`.
-    quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
-    Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
-    Raises        BadParameter for an unknown name; BadExperiment.
+    source       a name of `known_experiments`, the path of a .toml file, or a dictionary of its keys and a `name`.
+    quick        with the file's `[quick]` laid over it.
+    repetitions  another number than the file's. They differ in their seeds only, so that the first one's run files are
+                 checked for all.
+    Raises       BadParameter for an unknown name; BadExperiment.
     """
     experiment = read_experiment(source, quick=quick, repetitions=repetitions)
     check_run_files(experiment)

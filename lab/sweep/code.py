@@ -50,8 +50,8 @@ def files_digest() -> str:
     """
     tops = [*ROOT.joinpath("distrust").iterdir()]
     files = sorted(file for top in tops for file in (top.rglob("*") if top.is_dir() else [top]))
-    found = {file.relative_to(ROOT).as_posix(): file for file in files if file.suffix in (".py", ".csv")}
-    digests = _versions() | {name: _hashed(file.read_bytes()) for name, file in found.items()}
+    paths = {file.relative_to(ROOT).as_posix(): file for file in files if file.suffix in (".py", ".csv")}
+    digests = _versions() | {name: _hashed(file.read_bytes()) for name, file in paths.items()}
     return _hashed(json.dumps(digests, sort_keys=True).encode())
 
 

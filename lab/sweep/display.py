@@ -14,10 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from distrust.lab.run.progress import LINE_SECONDS
 from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
-
-LINE_SECONDS = 3.0  # between two plain lines
 
 WIDE = 160
 """Characters that the tables may be wide; a narrower terminal wraps their lines."""
@@ -29,7 +28,7 @@ LEVEL = 0.99
 REGRET_HEAD = ("panel", "series", "final regret", "±", "runs", "bits a client")
 CONFIDENCE_HEAD = ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed")
 """A width is an arm's interval for its mean, or the ellipsoid of a contextual decision for θ*."""
-SHARES = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
+SHARES_CAPTION = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
 
 
 class SweepProgress:
@@ -110,11 +109,13 @@ def share(hits: int, runs: int) -> Share:
 class Confidence:
     """Failures of the policy of a series over all its panels, whose runs are independent given the worlds.
 
-    dropped    runs in which the best arm was dropped; None for contextual runs, whose clients have best arms of their
-               own. failed: runs in which any interval missed the true mean, or any decision's ellipsoid θ*.
-    widths     intervals or ellipsoids formed in all; missed: those that miss.
-    indefinite batches that left the matrix of a contextual policy indefinite.
-    stated     the largest probability of `failed` that the policy states for one of the runs; None: it states none.
+    dropped     runs in which the best arm was dropped; None for contextual runs, whose clients have best arms of their
+                own.
+    failed      runs in which any interval missed the true mean, or any decision's ellipsoid θ*.
+    widths      intervals or ellipsoids formed in all.
+    missed      those of them that miss.
+    indefinite  batches that left the matrix of a contextual policy indefinite.
+    stated      the largest probability of `failed` that the policy states for one of the runs; None: it states none.
     """
 
     series: str
@@ -166,7 +167,8 @@ def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
 class RegretSummary:
     """Final regret of one series in one panel: mean and standard deviation over so many runs.
 
-    deviation  None for a single run. bits: of one client's report, and seconds of a run: means over the runs.
+    deviation  None for a single run.
+    bits       of one client's report, and seconds of a run: means over the runs.
     """
 
     panel: str
@@ -218,7 +220,7 @@ def confidence_table(rows: Sequence[Row]) -> Table:
     """Return a table of failure events by series, beside the probability that the policy states."""
     series = confidence(rows)
     shifted = ["indefinite batches"] if any(one.indefinite for one in series) else []
-    table = Table(box=None, padding=(0, 2, 0, 0), caption=SHARES, caption_justify="left")
+    table = Table(box=None, padding=(0, 2, 0, 0), caption=SHARES_CAPTION, caption_justify="left")
     for head in (*CONFIDENCE_HEAD, *shifted):
         table.add_column(head, no_wrap=True)
     for one in series:

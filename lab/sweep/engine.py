@@ -38,7 +38,7 @@ from distrust.lab.sweep.cells import (
 from distrust.lab.sweep.display import (
     CONFIDENCE_HEAD,
     REGRET_HEAD,
-    SHARES,
+    SHARES_CAPTION,
     RegretSummary,
     confidence,
     regret_summaries,
@@ -55,7 +55,7 @@ Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
 
-SEEDED = "Noise of a sweep is drawn from seeds, for synthetic clients: these runs are repeatable, and not private."
+SEEDED_NOTE = "Noise of a sweep is drawn from seeds, for synthetic clients: these runs are repeatable, and not private."
 SHOWN_FAILURES = 8
 """Failed cells that a notebook names."""
 
@@ -132,8 +132,8 @@ class SweepOutcome:
             self.experiment.title,
             [("source", self.experiment.source), *([("note", self.experiment.note)] if self.experiment.note else [])],
             regret,
-            HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES),
-            notes=[SEEDED, *failed[:SHOWN_FAILURES]],
+            HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES_CAPTION),
+            notes=[SEEDED_NOTE, *failed[:SHOWN_FAILURES]],
         )
 
 
@@ -151,9 +151,11 @@ def sweep(
 
     experiment   a name of lab/experiments, the path of a .toml file, a dictionary of its keys with a `name`, or an
                  Experiment, which has its own repetitions.
-    quick        the experiment's reduced version. repetitions: another number than the file's.
+    quick        the experiment's reduced version.
+    repetitions  another number than the file's.
     out          folder that keeps finished cells, so that the same call goes on after a kill.
-    jobs         worker processes, all cores when absent; 1 plays in this process. backend: loky, dask or ray.
+    jobs         worker processes, all cores when absent; 1 plays in this process.
+    backend      loky, dask or ray.
     Raises       BadExperiment, BadParameter, Unavailable for a folder that cannot be written, WorkerLost.
 
     >>> import distrust, tempfile
@@ -182,7 +184,8 @@ def run_sweep(
 ) -> SweepOutcome:
     """Finish an experiment below the folder `out` and return its outcome. Cells that this code has played are kept.
 
-    backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
+    backend  "loky", "dask" or "ray": joblib's.
+    jobs     worker processes, all cores when absent.
     form     of the table: "parquet" or "csv". It is written once every cell has ended.
     watch    is called at the start and after every cell.
     Raises   BadExperiment, BadParameter, Unavailable for a folder that cannot be written, WorkerLost.

@@ -66,7 +66,8 @@ Repetitions = Annotated[int, Field(ge=1, le=10_000)]
 class Overlay(Message):
     """`[[panels]]` or `[[series]]`: tables laid over the run file, and keys that are taken out at the end.
 
-    run          a table as in a run file. without: dotted keys of the run file, such as "mechanism.epsilon".
+    run          a table as in a run file.
+    without      dotted keys of the run file, such as "mechanism.epsilon".
     repetitions  of a series whose runs take long: at most so many. The experiment's number when absent.
     """
 
@@ -87,13 +88,16 @@ class Pair(Message):
 class Experiment(Message):
     """Panels × series × repetitions of one run file.
 
-    name         of the file; seeds derive from it. quick: whether the file's `[quick]` is laid over it.
-    source       the comparison's origin; claim: its statement, in our words.
-    note         where it is smaller than there, and why.
-    points       checkpoints of the regret curve. spacing: even over (0, horizon], or log over its last two decades.
-    run          the run file that everything starts from, without seeds.
-    pairs        numbers that depend on panel and series together, such as the ε that a budget leaves.
-    draw         how it is drawn; the sweep does not look at it.
+    name     of the file; seeds derive from it.
+    quick    whether the file's `[quick]` is laid over it.
+    source   the comparison's origin.
+    claim    its statement, in our words.
+    note     where it is smaller than there, and why.
+    points   checkpoints of the regret curve.
+    spacing  even over (0, horizon], or log over its last two decades.
+    run      the run file that everything starts from, without seeds.
+    pairs    numbers that depend on panel and series together, such as the ε that a budget leaves.
+    draw     how it is drawn; the sweep does not look at it.
     """
 
     name: Name

@@ -18,21 +18,25 @@ class Cell(NamedTuple):
 class Row(Message):
     """The result of one cell.
 
-    digest          of the cell's run file and checkpoints (`lab.sweep.cells.cell_digest`).
-    repetition      from 0; seed: the environment's, the same for every panel and series of a repetition.
-    epsilon         as the run file asks for it; null without one.
-    clients         of all cohorts: fewer than the horizon where the last batch was not finished.
-    regret          after all pulls of the horizon. chosen, best: arms; null in contextual runs.
-    best_dropped    whether no arm of the largest true mean was left; best_dropped_at: after so many pulls.
-    widths          confidence intervals that the policy formed, or ellipsoids of a contextual policy's decisions;
-                    width_failures: those that miss the true mean, or θ*.
-    failure         probability, by the policy's own theorem, that any of them does; null when it states none.
-    indefinite      batches after which noise left the matrix of a contextual policy indefinite; absent for a policy
-                    without a matrix, and from rows that are older than this column.
-    payload_bits    of one client's report; modulus_bits: ⌈log₂ m⌉ a coordinate; means over the clients.
-    bits            all the payload bits of the run.
-    seconds         wall time; the only field that is not a function of the experiment.
-    curve           regret at the checkpoints, linear between the ends of rounds.
+    digest           of the cell's run file and checkpoints (`lab.sweep.cells.cell_digest`).
+    repetition       from 0.
+    seed             the environment's, the same for every panel and series of a repetition.
+    epsilon          as the run file asks for it; null without one.
+    clients          of all cohorts: fewer than the horizon where the last batch was not finished.
+    regret           after all pulls of the horizon.
+    chosen, best     arms; null in contextual runs.
+    best_dropped     whether no arm of the largest true mean was left.
+    best_dropped_at  after so many pulls.
+    widths           confidence intervals that the policy formed, or ellipsoids of a contextual policy's decisions.
+    width_failures   those that miss the true mean, or θ*.
+    failure          probability, by the policy's own theorem, that any of them does; null when it states none.
+    indefinite       batches after which noise left the matrix of a contextual policy indefinite; absent for a policy
+                     without a matrix, and from rows that are older than this column.
+    payload_bits     of one client's report, a mean over the clients.
+    modulus_bits     ⌈log₂ m⌉ a coordinate, a mean over the clients.
+    bits             all the payload bits of the run.
+    seconds          wall time; the only field that is not a function of the experiment.
+    curve            regret at the checkpoints, linear between the ends of rounds.
     """
 
     experiment: str

@@ -20,7 +20,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 FIELDS = tuple(Row.model_fields)
 
-LATER = tuple(name for name, field in Row.model_fields.items() if not field.is_required())
+LATER_FIELDS = tuple(name for name, field in Row.model_fields.items() if not field.is_required())
 """Columns that a table may lack: none of its rows has a value of them."""
 
 TOLERANCE = 1e-12
@@ -63,7 +63,7 @@ def read_rows(path: Path, field: str = "results") -> list[Row]:
 
 def _columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns of a table of these rows, in the row's order."""
-    return [name for name in FIELDS if name not in LATER or any(getattr(row, name) is not None for row in rows)]
+    return [name for name in FIELDS if name not in LATER_FIELDS or any(getattr(row, name) is not None for row in rows)]
 
 
 def _csv(rows: Sequence[Row]) -> str:
@@ -78,7 +78,7 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
         names = lines.fieldnames or ()
-        if [*names] != [name for name in FIELDS if name in names or name not in LATER]:
+        if [*names] != [name for name in FIELDS if name in names or name not in LATER_FIELDS]:
             raise ValueError("its columns are others")
         return [_cells(line) for line in lines]
 

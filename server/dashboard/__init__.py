@@ -66,7 +66,8 @@ def page(
 ) -> Response:
     """Return a template of `templates/` as a page. Every value in it is escaped.
 
-    connect  as in `security_headers`. part: not None asks for the block `fragment` alone, which a page fetches again.
+    connect  as in `security_headers`.
+    part     not None asks for the block `fragment` alone, which a page fetches again.
     """
     template = _templates.get_template(name)
     if part is None:
@@ -108,13 +109,13 @@ _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 def _read_static() -> dict[str, tuple[bytes, str, str]]:
     """Return (body, type, ETag) of each static file by its name. They are read once, so that no path is followed."""
-    found = {}
+    files = {}
     for file in resources.files("distrust.server.dashboard").joinpath("static").iterdir():
         body = file.read_bytes()
         suffix = "." + file.name.rpartition(".")[2]
         kind = _TYPES.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-        found[file.name] = (body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-    return found
+        files[file.name] = (body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return files
 
 
 _STATIC = _read_static()

@@ -22,7 +22,7 @@ TICKS = 5  # wanted on an axis; a few more or less come out
 SAME = 1e-12  # of a value's size: ends of an axis that are no further apart count as one value
 SMALLEST = 1e-280  # values below count as 0: steps between ticks would be no normal doubles
 
-MOST_ROUNDS = 120
+DRAWN_ROUNDS = 120
 """Rounds drawn in a chart; of more, evenly spread ones and the last."""
 
 MOST_ARMS = 24
@@ -87,8 +87,9 @@ def tick_label(value: float) -> str:
 class Plot:
     """Axes with a grid, and shapes between them. `markup` is the SVG, with a title and a description for readers.
 
-    x, y        names of the axes. xs, ys: ticks; the first and the last of each are the axis' ends.
-    title       read out in place of the picture, with `description`.
+    x, y    names of the axes.
+    xs, ys  ticks; the first and the last of each are the axis' ends.
+    title   read out in place of the picture, with `description`.
     """
 
     title: str
@@ -265,11 +266,11 @@ def _beside(middle: float, place: int, places: int, slot: float) -> float:
 
 
 def thinned(whole: Sequence[T]) -> list[T]:
-    """Return what is drawn of rounds or points: all, or MOST_ROUNDS evenly spread ones with the first and the last."""
-    if len(whole) <= MOST_ROUNDS:
+    """Return what is drawn of rounds or points: all, or DRAWN_ROUNDS evenly spread ones with the first and the last."""
+    if len(whole) <= DRAWN_ROUNDS:
         return list(whole)
-    step = (len(whole) - 1) / (MOST_ROUNDS - 1)
-    return [whole[round(place * step)] for place in range(MOST_ROUNDS)]
+    step = (len(whole) - 1) / (DRAWN_ROUNDS - 1)
+    return [whole[round(place * step)] for place in range(DRAWN_ROUNDS)]
 
 
 def shown_arms(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> set[int]:
@@ -299,7 +300,7 @@ def curves(title: str, x: str, y: str, lines: Sequence[Line], *, zero: bool = Tr
         points = thinned(line.points)
         plot.curve(points, line.kind, line.name)
         last_x, last_y = points[-1]
-        for x_value, y_value in points if len(points) < MOST_ROUNDS else ():
+        for x_value, y_value in points if len(points) < DRAWN_ROUNDS else ():
             plot.dot(plot.sx(x_value), y_value, line.kind)
         at = plot.sy(last_y)
         falls = last_y < line.points[0][1]  # then the curve comes from above: its name goes below where there is room

@@ -178,6 +178,6 @@ _drawings: OneAtATime[list[dict[str, Any]]] = OneAtATime(KEPT)
 def show_cohort(run: str, cohort: str, request: Request, service: CohortsDep, part: Fragment = None) -> Response:
     """Return the page of one cohort. Its script may fetch from the cohort's intermediary, and from no other party."""
     context = cohort_context(service, run, cohort, _drawings if part is None else None)
-    asked = standing_at(request, context["via"])
-    own = {"title": f"Cohort {cohort}", "here": "", "address": asked["address"], "standing_at": asked}
-    return page("cohort.html", part=part, connect=[asked["address"]], **own, **context)
+    standing = standing_at(request, context["via"])
+    own = {"title": f"Cohort {cohort}", "here": "", "address": standing["address"], "standing_at": standing}
+    return page("cohort.html", part=part, connect=[standing["address"]], **own, **context)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
-from distrust.common.messages.policy import DEFAULT, POLICIES
+from distrust.common.messages.policy import DEFAULT_POLICY, POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
 from distrust.common.wire import Via
@@ -59,11 +59,11 @@ def runs_page(
 def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None) -> Response:
     """Return a run's page. While it runs, its script may ask the cohorts' intermediary how they stand."""
     context = run_context(service, run)
-    asked = None
+    standing = None
     if context["view"].state == "running" and context["newest"] is not None:
-        asked = standing_at(request, context["newest"].mechanism.via)
-    connect = [] if asked is None else [asked["address"]]
-    own: dict[str, Any] = {"title": run, "origin": origin_of(request), "standing_at": asked}
+        standing = standing_at(request, context["newest"].mechanism.via)
+    connect = [] if standing is None else [standing["address"]]
+    own: dict[str, Any] = {"title": run, "origin": origin_of(request), "standing_at": standing}
     return page("run.html", part=part, connect=connect, **own, **context)
 
 
@@ -87,7 +87,8 @@ def start_page(request: Request) -> Response:
 class FormField:
     """One input of the form.
 
-    name     its place in the configuration, with dots; errors of the API begin with it. id: unlike any other's.
+    name     its place in the configuration, with dots; errors of the API begin with it.
+    id       unlike any other's.
     kind     number, whole (a whole number), text, choice, check (yes or no) or json.
     default  shown and sent; empty for a field that is left out unless it is filled in.
     pattern  regular expression of an allowed text.
@@ -137,7 +138,7 @@ def start_context() -> dict[str, Any]:
             {"name": name, "about": _first_line(spec), "fields": fields("policy.", spec, prefix=f"{name}-")}
             for name, spec in POLICIES.items()
         ],
-        "policy": DEFAULT,
+        "policy": DEFAULT_POLICY,
         "mechanisms": [
             {"name": name, "about": _first_line(kind), "delta": kind.takes_delta or "no"}
             for name, kind in MECHANISMS.items()

@@ -146,16 +146,16 @@ def _compared(service: Runs, run: str) -> dict[str, Any]:
 
 def all_intervals(service: Runs, run: str) -> list[RoundIntervals]:
     """Return the closed rounds with the intervals that they formed; none for a run that cannot be played again."""
-    found: list[RoundIntervals] = []
+    intervals: list[RoundIntervals] = []
     after: int | None = 0
     try:
         while after is not None:
             listed = service.intervals(run, after, INTERVALS)
-            found += listed.rounds
+            intervals += listed.rounds
             after = listed.next
     except RunFailed:
         return []
-    return found
+    return intervals
 
 
 def _newest_rounds(service: Runs, view: RunView, count: int) -> list[RoundReport]:

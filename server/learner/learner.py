@@ -75,7 +75,7 @@ class Learner:
                 break
         return learner
 
-    def play(self, outcome: PlayCohort, watch: Callable[[Self], None] = lambda _learner: None) -> None:
+    def run_cohorts(self, outcome: PlayCohort, watch: Callable[[Self], None] = lambda _learner: None) -> None:
         """Play the run to its end: `outcome` returns each cohort's outcome; `watch` is called after each cohort."""
         while plan := self.plan():
             for cohort in plan.cohorts:

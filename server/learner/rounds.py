@@ -70,7 +70,8 @@ class CohortPlan:
     """`clients` fresh clients play `arm`, or what the round's decision says when it is None.
 
     attempt    from 1; each replacement of the cohort counts one more.
-    minimum    smallest number of survivors. mechanism: calibrated to it.
+    minimum    smallest number of survivors.
+    mechanism  calibrated to it.
     """
 
     cohort: str
@@ -170,7 +171,7 @@ def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundR
     for old in before:
         if [*old.mechanisms] == sizes and (old.ask.share, old.ask.statistic) == (ask.share, ask.statistic):
             return RoundRecord(number, ask, old.mechanisms, old.minima)
-    minima = {size: config.intermediary.least_survivors(size) for size in sizes}
+    minima = {size: config.intermediary.min_survivors(size) for size in sizes}
     mechanisms = {size: _calibrated(config, ask, size) for size in sizes}
     return RoundRecord(number, ask, mechanisms, minima)
 
@@ -183,8 +184,8 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
     return plan(
         words,
         clients=clients,
-        min_survivors=config.intermediary.least_survivors(clients),
-        min_honest=config.intermediary.noise_floor(clients),
+        min_survivors=config.intermediary.min_survivors(clients),
+        min_honest=config.intermediary.min_honest(clients),
         overflow_probability=ask.share,
         statistic=ask.statistic,
         assigned=assigned,

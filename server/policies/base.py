@@ -89,7 +89,8 @@ class Estimate:
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
     prefix    the sums and their noise are over all batches so far, of a mechanism that counts a stream.
     nodes     then: the most terms of noise that any prefix sum of the stream has. Else the batch's own noise is one.
-    clients   n, of whom `counts` answered; 0 where it does not matter. whole: the law of the noise if all answer.
+    clients   n, of whom `counts` answered; 0 where it does not matter.
+    whole     the law of the noise if all answer.
     """
 
     arm: Key
@@ -132,7 +133,10 @@ class Interval:
 class RunFacts:
     """Facts of the run that a policy may know, besides its own spec.
 
-    arms      K. horizon: T. smallest: least clients of a cohort; a smaller one would never be released.
+    arms           K.
+    horizon        T.
+    smallest       least clients of a cohort; a smaller one would never be released.
+    calibration    of the run's mechanism.
     laplace_scale  λ ≥ 0 of the Laplace noise that a policy plans its batches for: 1/ε, or 0 without ε.
     """
 

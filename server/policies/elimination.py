@@ -10,14 +10,12 @@ from typing import Literal, Self
 
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import SuccessiveEliminationSpec
 from distrust.common.messages.policy_spec import event_share
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
-
-Calibration = Literal["exact", "paper"]
 
 Radius = Callable[[int, ErrorLaw, int, int, float], float]
 """(survivors n, noise law of the sum, |Φ| active arms, batch b ≥ 1, p) → half width of the mean's interval."""

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import ErrorLaw
-
-Floats = NDArray[np.float64]
+from distrust.common.bandit.error_law import ErrorLaw, Floats
 
 LEAST_TAIL = 1e-18  # smallest probability for which laws have quantiles
 FAR = (1e-12, 1e-15, LEAST_TAIL)  # tails down to one of these are taken from the law

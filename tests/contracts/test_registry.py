@@ -12,7 +12,7 @@ from distrust.common import mechanisms
 from distrust.common.bandit.contextual_choice import Link
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec
-from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS
+from distrust.common.messages.policy import DEFAULT_POLICY, POLICIES, SPECS
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.server.policies.base import RunFacts
 from tests.support.planned import planned
@@ -83,7 +83,7 @@ def subclasses(base: type) -> set[type]:
 def test_the_list_of_policies_has_every_spec_once() -> None:
     found = {spec for spec in subclasses(PolicySpec) if "name" in spec.model_fields}
     assert set(SPECS) == {spec for spec in found if spec.__module__.startswith("distrust.")}
-    assert DEFAULT in POLICIES
+    assert DEFAULT_POLICY in POLICIES
     assert set(POLICIES.values()) == set(SPECS)
 
 

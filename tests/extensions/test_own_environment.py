@@ -134,7 +134,7 @@ def test_it_plays_in_a_sweep_whose_rows_depend_on_its_source(package: str, tmp_p
     assert (row.chosen, row.digest) == (1, cell_digest(experiment, cell))
     file = tmp_path / f"{package}.py"
     file.write_text(file.read_text("utf-8") + "BETTER = True\n", "utf-8")
-    ENVIRONMENTS._found.clear()  # as another process finds it
+    ENVIRONMENTS._imported.clear()  # as another process finds it
     assert cell_digest(experiment, cell) != row.digest
 
 

@@ -93,6 +93,7 @@ def test_inside_its_range_theorem_b1_s_noise_has_less_than_half_of_its_epsilon(d
         assert promise.epsilon is not None
         assert promise.epsilon < 0.5 * share * most
 
+
 TOO_FEW = r"B = 20 honest clients must be at least 16 e\^ε₀ ln\(4/δ\) = 98\.9\d* for the constants of CTX Theorem B\.1"
 TOO_LARGE = r"must be at most √\(ln\(2/δ\)/B\) = 0\.0886\d* at B = 381 honest clients .*; calibration exact has no such"
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from distrust.aggregator.confirmation import Sharing, _settle
-from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
 from distrust.common.crypto.parameters import (
     densest_loss,
     holders_needed,
@@ -83,7 +83,7 @@ def test_the_aggregator_leaves_out_as_many_honest_dealers_as_the_formula_says() 
     """1000 cohorts of 100 with 10 random liars that agree with no dealer: 0.060 a cohort, within four deviations."""
     n, bad, cohorts = 100, 10, 1000
     chance, everyone = np.random.default_rng(1), members_to_bitmap(range(n), n)
-    roster = Roster(make_cohort(n, 97, 1), everyone, chance.bytes(KEYS * n))
+    roster = Roster(make_cohort(n, 97, 1), everyone, chance.bytes(KEYS_SIZE * n))
     left_out = 0
     for _ in range(cohorts):
         honest = np.ones(n, dtype=np.bool_)

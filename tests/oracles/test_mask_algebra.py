@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
 from distrust.common.crypto.parameters import neighbourhood, window
 from distrust.lab.secagg_simulation import make_cohort
 from tests.support.mask_algebra import Graph, Story, believed, dimension, groups, opening, ring, subsets
@@ -171,7 +171,7 @@ def test_with_statements_no_survivors_that_clients_accept_open_more_than_their_s
     colluders = set(chance.sample(range(n), n // 10))
     cohort = make_cohort(n, 97, 1)
     everyone = members_to_bitmap(range(n), n)
-    roster = Roster(cohort, everyone, chance.randbytes(KEYS * n))
+    roster = Roster(cohort, everyone, chance.randbytes(KEYS_SIZE * n))
     graph = [roster.neighbours(slot) for slot in range(n)]
     order, w = roster.slots[roster.ring].tolist(), window(n, 0.1, 0.1)
     half, accepted = masking(cohort).neighbours // 2, 0

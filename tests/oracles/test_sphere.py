@@ -22,7 +22,7 @@ from distrust.common.mechanisms.local.sphere import (
     directions,
     radius,
 )
-from distrust.common.messages.policy_spec import EVENTS
+from distrust.common.messages.policy_spec import EVENTS_A_BATCH
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.policies.elimination import exact_radius
 from distrust.server.policies.noise_width import noise_width
@@ -225,4 +225,4 @@ def test_the_quantile_of_one_coordinate_is_that_of_the_worst_data(survivors: int
     assert beyond(q / width - 0.1) > p
     assert noise_width([law], np.array([[1.0], [3.0]]), p, joint=True) == pytest.approx([q, 3 * q])
     sampling = math.sqrt(math.log(2 / p) / survivors / 2)
-    assert exact_radius(survivors, law, 1, 1, EVENTS * p) == pytest.approx(sampling + q / survivors)
+    assert exact_radius(survivors, law, 1, 1, EVENTS_A_BATCH * p) == pytest.approx(sampling + q / survivors)

@@ -114,10 +114,58 @@ def figures() -> dict[str, object]:
         "longest chain inside common/mechanisms": len(longest_chain(graph, "common.mechanisms")),
         "pairs of folders that import each other": len(mutual_folders(graph)),
         "public names defined in two or more modules": sum(count > 1 for count in public.values()),
+        "constants that two or more modules define": len(repeated_constants()),
         "suppressed unused arguments": sum("noqa" in line and "ARG" in line for line in every),
         "comment lines": sum(line.startswith("#") for line in every),
         "median lines of a function's body": median(bodies()),
         "ninth decile of them": sorted(bodies())[9 * len(bodies()) // 10],
+    }
+
+
+def repeated_constants() -> set[str]:
+    """Return the constants and type aliases of one name in two modules that a reader can confuse.
+
+    Either two modules give the name one value, and could share it; or a third module imports one of them. Names that
+    only their own modules use, with values of their own, stand beside their use. Type variables belong there.
+    """
+    defined: dict[str, dict[str, str]] = {}
+    for name, tree in trees().items():
+        for constant, value in constants(tree):
+            defined.setdefault(constant, {})[name] = value
+    imported = {name for tree in trees().values() for name in imported_names(tree)}
+    return {
+        constant
+        for constant, values in defined.items()
+        if len(values) > 1
+        and (len(set(values.values())) < len(values) or any(f"{name}.{constant}" in imported for name in values))
+    }
+
+
+def constants(tree: ast.Module) -> list[tuple[str, str]]:
+    """Return the name and the expression of each public constant and type alias of a module."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            value = ast.unparse(node.value)
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+            found += [(one, value) for one in names if not one.startswith("_") and not value.startswith("TypeVar(")]
+    return found
+
+
+def imported_names(tree: ast.Module) -> set[str]:
+    """Return what a module imports by name or by a module's attribute, dotted, without `distrust.`."""
+    modules, names = {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("distrust"):
+            for alias in node.names:
+                dotted = f"{node.module}.{alias.name}".removeprefix("distrust.")
+                modules[alias.asname or alias.name] = dotted
+                names.add(dotted)
+    return names | {
+        f"{modules[node.value.id]}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
     }
 
 

@@ -15,7 +15,7 @@ from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS, Roster, bitmap_to_members, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
@@ -71,7 +71,7 @@ def foreign_keys(view: dict[str, Any], own: set[int]) -> None:
     members, keys = _members(view), bytearray(_bytes(view, "roster"))
     for i, slot in enumerate(members):
         if slot not in own:
-            keys[KEYS * i : KEYS * (i + 1)] = Secrets().public
+            keys[KEYS_SIZE * i : KEYS_SIZE * (i + 1)] = Secrets().public
     view["roster"] = encode_blob(bytes(keys))
 
 
@@ -80,7 +80,7 @@ def another_roster(view: dict[str, Any], own: set[int]) -> None:
     members, keys = _members(view), _bytes(view, "roster")
     gone = next(i for i, slot in enumerate(members) if slot not in own)
     view["members"] = encode_blob(members_to_bitmap([*members[:gone], *members[gone + 1 :]], _clients(view)))
-    view["roster"] = encode_blob(keys[: KEYS * gone] + keys[KEYS * (gone + 1) :])
+    view["roster"] = encode_blob(keys[: KEYS_SIZE * gone] + keys[KEYS_SIZE * (gone + 1) :])
 
 
 def another_set(view: dict[str, Any], own: set[int]) -> None:

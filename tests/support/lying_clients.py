@@ -6,19 +6,19 @@ from collections.abc import Collection, Iterable
 
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.keys import BOX, binding, close_box
-from distrust.common.crypto.share import MISSING, PRIME, SHARE, polynomials
+from distrust.common.crypto.share import MISSING, PRIME, SHARE_SIZE, polynomials
 from distrust.lab.secagg_simulation import Simulation
 
 COMMITMENT = 32
 
 
 def element() -> bytes:
-    return (int.from_bytes(os.urandom(SHARE), "big") % PRIME).to_bytes(SHARE, "big")
+    return (int.from_bytes(os.urandom(SHARE_SIZE), "big") % PRIME).to_bytes(SHARE_SIZE, "big")
 
 
 def replace_entries(body: bytes, places: Iterable[int], entry: bytes | None = None) -> bytes:
     """Return a body with other field elements, or with `entry`, at these places of 17 bytes."""
-    parts = [body[i : i + SHARE] for i in range(0, len(body), SHARE)]
+    parts = [body[i : i + SHARE_SIZE] for i in range(0, len(body), SHARE_SIZE)]
     for place in places:
         parts[place] = element() if entry is None else entry
     return b"".join(parts)
@@ -51,7 +51,7 @@ class Lies:
         for holder in holders:
             point = 1 + self.simulation.roster.neighbours(dealer).index(holder)
             values = [sum(c * pow(point, i, PRIME) for i, c in enumerate(poly)) % PRIME for poly in others]
-            self._close(dealer, holder, b"".join(value.to_bytes(SHARE, "big") for value in values))
+            self._close(dealer, holder, b"".join(value.to_bytes(SHARE_SIZE, "big") for value in values))
 
     def show_another_polynomial(self, dealer: int) -> None:
         body = self.simulation.confirmed[dealer]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from distrust.lab.figures.drawing import KEY
+from distrust.lab.figures.drawing import DRAWN_FROM
 from distrust.lab.sweep.cells import known_experiments
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import read_rows
@@ -29,7 +29,7 @@ def rows(name: str) -> list[Row]:
 def drawn_from(path: Path) -> str:
     """Return the stamp inside a PNG or a PDF; empty where there is none."""
     if path.suffix == ".pdf":
-        found = re.search(rf"/Keywords \({KEY} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
+        found = re.search(rf"/Keywords \({DRAWN_FROM} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
         return found[1] if found else ""
     with Image.open(path) as picture:
-        return str(picture.info.get(KEY, ""))
+        return str(picture.info.get(DRAWN_FROM, ""))

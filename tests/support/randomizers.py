@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.privacy.amplification import clones
 from distrust.common.privacy.amplification import randomizers as known
 from distrust.common.privacy.amplification.blanket import LEFT_OUTS, pair_delta
-from distrust.common.privacy.amplification.randomizers import Array, LocalRandomizer
+from distrust.common.privacy.amplification.randomizers import LocalRandomizer
 
 FINE = 256  # cells in one unit of noise, or in a distance over which the density changes by a factor e
 FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 of mass is beyond them
@@ -30,7 +31,7 @@ def paper_epsilon(local_epsilon: float, delta: float, users: int) -> float:
     return clones._form(local_epsilon, delta, users)
 
 
-def tabulated(masses: Array) -> LocalRandomizer:
+def tabulated(masses: Floats) -> LocalRandomizer:
     """Return a finite randomizer: row x holds the probabilities of the outputs for input x."""
     return known._of_atoms(np.atleast_2d(masses), 0.0, mirrored=False)
 
@@ -57,21 +58,21 @@ def laplace(scale: float, precision: int = 1) -> LocalRandomizer:
     return _of_cells(_between((edges - x) / scale, _laplace_below), half + 1, np.exp(ratios / scale), 0.0)
 
 
-def _laplace_below(z: Array) -> Array:
+def _laplace_below(z: Floats) -> Floats:
     """Return P(Lap(1) ≤ z)."""
     tail = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, tail, 1 - tail)
 
 
-def _between(edges: Array, below: Callable[[Array], Array]) -> Array:
+def _between(edges: Floats, below: Callable[[Floats], Floats]) -> Floats:
     """Return masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
     left, right = edges[:, :-1], edges[:, 1:]
     upper = left > 0
-    masses: Array = below(np.where(upper, -left, right)) - below(np.where(upper, -right, left))
+    masses: Floats = below(np.where(upper, -left, right)) - below(np.where(upper, -right, left))
     return masses
 
 
-def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> LocalRandomizer:
+def _of_cells(masses: Floats, half: int, ratios: Floats, lost: float) -> LocalRandomizer:
     """Return a randomizer whose outputs are intervals, `half` of them left of 1/2.
 
     Left of 1/2 the last input's law is the least, right of it the first input's. `ratios` holds the densities relative

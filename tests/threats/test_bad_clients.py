@@ -12,7 +12,7 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.statistics import Reward
 from distrust.common.crypto.keys import BOX
-from distrust.common.crypto.share import SHARE
+from distrust.common.crypto.share import SHARE_SIZE
 from distrust.common.mechanisms import plan
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
@@ -43,7 +43,7 @@ def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
 
     def false_shares(self: MaskingClient, *answers: object) -> bytes:
         body = reveal(self, *answers)  # type: ignore[arg-type]
-        false = b"\x01".rjust(SHARE, b"\x00") * (len(body) // SHARE)
+        false = b"\x01".rjust(SHARE_SIZE, b"\x00") * (len(body) // SHARE_SIZE)
         return false if self.slot in shares else body
 
     tap.setattr(MaskingClient, "shares", bad_boxes)
@@ -149,7 +149,7 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
     view = recorded.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
     spec = config.intermediary
-    least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
+    least, floor = spec.min_survivors(clients), spec.min_honest(clients)
     mechanism = plan(
         config.mechanism,
         clients=clients,

@@ -8,7 +8,7 @@ from distrust.common.crypto.context import masking, unmask_statement
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import binding, pair_from_seed
 from distrust.common.crypto.mask import sum_masks
-from distrust.common.crypto.share import SHARE, combine
+from distrust.common.crypto.share import SHARE_SIZE, combine
 from distrust.common.errors import BadShare, Refused
 from distrust.common.modular import subtract
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
@@ -41,8 +41,8 @@ def tell(simulation: Simulation, slot: int, survivors: list[int]) -> bytes:
 
 
 def share_of(simulation: Simulation, owner: int, slot: int, answer: bytes) -> bytes:
-    at = SHARE * simulation.roster.neighbours(slot).index(owner)
-    return answer[at : at + SHARE]
+    at = SHARE_SIZE * simulation.roster.neighbours(slot).index(owner)
+    return answer[at : at + SHARE_SIZE]
 
 
 def test_a_client_that_is_told_another_story_than_the_server_published_says_nothing(masked: Simulation) -> None:

@@ -15,7 +15,7 @@ from distrust.common.privacy.guarantee import TRUSTED_SERVER, Model, no_guarante
 from distrust.common.privacy.profile import Privacy, unprotected
 from distrust.common.privacy.sensitivity import laplace_scale
 
-FINEST = 1 << 20
+FINEST_PRECISION = 1 << 20
 """Grid steps of the baseline when a run file states none."""
 
 
@@ -35,7 +35,7 @@ class UnsafeIdentity(GridMechanism):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        precision = spec.precision or FINEST
+        precision = spec.precision or FINEST_PRECISION
         return cls(**cohort.shared(precision, cohort.room(precision, None)))
 
     @override

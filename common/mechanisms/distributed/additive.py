@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.families.base import MechanismSpec, Need, needed
+from distrust.common.mechanisms.families.base import PAPER_SCALE, MechanismSpec, Need, needed
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_precision
@@ -19,9 +19,6 @@ from distrust.common.privacy.guarantee import SAMPLER, Model, sum_assumptions
 from distrust.common.privacy.profile import Privacy, no_privacy
 from distrust.common.privacy.sensitivity import laplace_scale
 from distrust.common.wire import Via
-
-PAPER_SCALE = 10.0
-"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 class DistributedPolya(LaplaceLike):

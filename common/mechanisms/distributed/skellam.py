@@ -19,6 +19,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
+    PAPER_SCALE,
     MechanismSpec,
     Need,
     delta_allowed,
@@ -56,9 +57,6 @@ from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.wire import Norm, Via
-
-PAPER_SCALE = 10.0
-"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.cohort import CohortParams, Noise
 from distrust.common.noise.law import Law, Pmf
-from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Model, RenyiCurve, no_guarantee
+from distrust.common.privacy.guarantee import LEAST_DELTA, Guarantee, Kind, Model, RenyiCurve, no_guarantee
 from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message, Norm, Via
@@ -30,9 +30,6 @@ EPSILONS = (1e-4, 50.0)
 
 Below the smallest the noise would not fit its table; above the largest hardly any privacy is left.
 """
-
-LEAST_DELTA = 1e-18
-"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
 
 EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
 DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
@@ -48,6 +45,9 @@ def _complaint(candidate: object) -> str | None:
         return f"it counts a stream, so it needs {', '.join(lacking)} of its own" if lacking else None
     return missing
 
+
+PAPER_SCALE = 10.0
+"""The scale s of MAB's experiments, taken when a run file states none."""
 
 MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", _complaint)
 """The mechanisms' classes by name; `distrust.common.mechanisms` lists them."""

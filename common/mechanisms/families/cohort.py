@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import Literal, Protocol, TypedDict
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
+from distrust.common.bandit.error_law import Calibration
 from distrust.common.errors import BadParameter
-from distrust.common.privacy.guarantee import Calibration
 from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.wire import Norm, Via
 

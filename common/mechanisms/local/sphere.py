@@ -20,7 +20,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness, fractions
-from distrust.common.noise.binomial import MOST, worst_quantile
+from distrust.common.noise.coins import MOST_EXACT, worst_quantile
 from distrust.common.noise.law import Pmf, check_probability
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
@@ -57,9 +57,9 @@ class SphereSum:
 
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
     quantile  holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
-              reach/radius. The worst data's quantile is then exact (`common/noise/binomial.py`), for p < 1/4 and up to
-              MOST terms. More coordinates or terms: it is Chernoff's bound on `direction_log_moment` of the worst data
-              for one answer, which holds in both directions. The worst data for the sum are not known.
+              reach/radius. The worst data's quantile is then exact (`common/noise/coins.py`), for p < 1/4 and up to
+              MOST_EXACT terms. More coordinates or terms: it is Chernoff's bound on `direction_log_moment` of the worst
+              data for one answer, which holds in both directions. The worst data for the sum are not known.
     """
 
     terms: int
@@ -79,7 +79,7 @@ class SphereSum:
 
     @property
     def _coins(self) -> bool:
-        return self.dimension == 1 and self.terms <= MOST
+        return self.dimension == 1 and self.terms <= MOST_EXACT
 
     def quantile(self, p: float) -> float:
         """Return a q with P(|error| > q) ≤ p whatever the data, the least one where `quantile_how` is exact."""

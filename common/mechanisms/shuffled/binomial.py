@@ -31,9 +31,9 @@ from distrust.common.mechanisms.families.base import (
 )
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.binomial import FAIR, Binomial
 from distrust.common.privacy.binomial import long_epsilon
-from distrust.common.privacy.composition import LONGEST, compose_exactly
+from distrust.common.privacy.composition import LONGEST_SUPPORT, compose_exactly
 from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotected
@@ -42,7 +42,6 @@ from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_mov
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
 from distrust.common.wire import Norm, Via
 
-FAIR = 0.5
 LONG = 1e7
 """Variance above which one coordinate's ε is computed from two tails and not from the whole law."""
 
@@ -98,7 +97,7 @@ def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times
 def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times: int) -> float:
     if times > 1:
         pmf = Binomial(trials, chance).pmf()
-        if grid.dimension == 1 and pmf.logs.size <= LONGEST:
+        if grid.dimension == 1 and pmf.logs.size <= LONGEST_SUPPORT:
             return compose_exactly(pmf, grid.precision, times, delta)
         return vector_epsilon(pmf, grid, delta, both=chance != FAIR, times=times)
     if grid.dimension > 1:

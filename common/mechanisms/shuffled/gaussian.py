@@ -18,19 +18,19 @@ from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.amplification.blanket import (
     FINEST,
-    SHARE,
+    LOST_SHARE,
     blanket_epsilon,
     hides_pairs,
     over_pairs,
     pair_delta,
 )
 from distrust.common.privacy.amplification.clones import clones_delta, clones_local_epsilon, gaussian_noise
-from distrust.common.privacy.amplification.randomizers import LEAST_DELTA, LocalRandomizer, added_noise
+from distrust.common.privacy.amplification.randomizers import LocalRandomizer, added_noise
 from distrust.common.privacy.amplification.renyi import blanket_renyi, concentrated_renyi
 from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.privacy.gaussian_sums import sum_profile
 from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Model, records_assumptions
+from distrust.common.privacy.guarantee import LEAST_DELTA, SAMPLER, Guarantee, Model, records_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import least_on_grid, snap_up
@@ -38,10 +38,10 @@ from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUN
 from distrust.common.wire import Via
 
 GUESS = 1.03  # relative accuracy of the search for where to begin
-LEAST_EPSILON = 1e-9  # nats: no smaller ε is searched for
+FINEST_EPSILON = 1e-9  # nats: no smaller ε is searched for
 COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
-FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave out
+LOST_MASS = 1e-280  # mass of a message's law that Rényi divergences may leave out
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +76,7 @@ def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[f
     rho = grid.squared_l2 / (2 * variance)
     if grid.dimension > 1:
         return tuple(concentrated_renyi(honest, rho, PROFILE_ORDERS, partial(_local_epsilon, variance, grid)))
-    randomizer = added_noise(DiscreteGaussian(variance).pmf(FARTHEST), grid.precision)
+    randomizer = added_noise(DiscreteGaussian(variance).pmf(LOST_MASS), grid.precision)
     return tuple(blanket_renyi(randomizer, honest, rho, PROFILE_ORDERS))
 
 
@@ -88,7 +88,7 @@ def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
         middle = math.sqrt(low * high)
         steps = COARSE if middle < COARSE else 1
         randomizer = _on_grid((middle * steps) ** 2, steps)
-        met = pair_delta(randomizer, (0, steps), epsilon, honest, SHARE * delta) <= delta
+        met = pair_delta(randomizer, (0, steps), epsilon, honest, LOST_SHARE * delta) <= delta
         low, high = (low, middle) if met else (middle, high)
     return high
 
@@ -119,7 +119,7 @@ def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, loca
     low, high = 0.0, min(local, 50.0)
     if _vector_delta(variance, grid, delta, honest, high) > delta:
         return math.inf
-    while high - low > max(1e-6 * high, LEAST_EPSILON):
+    while high - low > max(1e-6 * high, FINEST_EPSILON):
         middle = (low + high) / 2
         low, high = (low, middle) if _vector_delta(variance, grid, delta, honest, middle) <= delta else (middle, high)
     return high

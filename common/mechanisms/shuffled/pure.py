@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
+from distrust.common.bandit.error_law import Calibration, ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.mechanisms.families.laplace import little_rounding
 from distrust.common.mechanisms.shuffled.pure_certificate import (
-    FARTHEST,
     LEAST_ESCAPE,
+    LONGEST_REACH,
     BitDesign,
     certified_epsilon,
     pair_epsilon,
@@ -32,7 +32,7 @@ from distrust.common.mechanisms.shuffled.pure_certificate import (
 )
 from distrust.common.noise.law import Pmf, Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
-from distrust.common.privacy.guarantee import SAMPLER, Calibration, Model, bits_assumptions
+from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.profile import Privacy, no_privacy, of_pure
 from distrust.common.privacy.searches import least_satisfying, snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_loss, laplace_scale
@@ -51,7 +51,7 @@ LONG, MANY = 400, 14
 """The W from which the search takes larger steps, and how many numbers of escaped users it then tries W with first."""
 
 ROOM = 3.0
-"""The factor by which FARTHEST is above the least W of a grid that we choose. A certificate then takes seconds."""
+"""The factor by which LONGEST_REACH is above the least W of a grid that we choose. A certificate then takes seconds."""
 
 COARSE = (0.998, 0.99, 0.95, 0.85, 0.7, 0.5)
 """FRACTIONS of the searches from LONG on, which also try few shares."""
@@ -66,7 +66,9 @@ THEOREM = 0.5
 class _Try:
     """A design without its W.
 
-    precision  g. move: steps that ε̂ is of. share: t.
+    precision  g.
+    move       steps that ε̂ is of.
+    share      t.
     chance     the largest probability of a uniform answer.
     excess     about the noise's variance over that of a continuous Laplace variable with ε̂.
     """
@@ -106,21 +108,21 @@ class _Try:
 
         def enough(reach: int) -> bool:
             short = math.exp(-reach / self.scale) * (self.length(reach) + 1) > room
-            return reach > FARTHEST or not (short or self.design(reach) is None)
+            return reach > LONGEST_REACH or not (short or self.design(reach) is None)
 
         return least_satisfying(enough, 1)
 
 
 @lru_cache(maxsize=256)
 def finest(epsilon: float, precision: int, chance: float) -> int:
-    """Return the largest g ≤ `precision` for which W may be within FARTHEST; at least 1.
+    """Return the largest g ≤ `precision` for which W may be within LONGEST_REACH; at least 1.
 
     epsilon  the ε of a move by g steps, whatever g is.
     """
 
     def too_fine(g: int) -> bool:
         one = _Try(g, g, 1, g / epsilon, chance, 1.0)
-        return g > precision or one.start(epsilon) * ROOM > FARTHEST
+        return g > precision or one.start(epsilon) * ROOM > LONGEST_REACH
 
     return max(1, least_satisfying(too_fine, 1) - 1)
 
@@ -132,7 +134,7 @@ def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move
     epsilon  ε̂, of changes of x̂ by at most `move` steps; None: by all of them.
     honest   users whose noise counts.
     chance   the largest probability of a uniform answer.
-    Raises   BadParameter if no W up to FARTHEST is certified.
+    Raises   BadParameter if no W up to LONGEST_REACH is certified.
     """
     best: BitDesign | None = None
     limit = math.inf
@@ -141,7 +143,7 @@ def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move
         if result is not None:
             best, limit = result, one.cost(result.reach)
     if best is None:
-        rule = f"not certified for {honest} clients and precision {precision} with W up to {FARTHEST}: {REMEDY}"
+        rule = f"not certified for {honest} clients and precision {precision} with W up to {LONGEST_REACH}: {REMEDY}"
         raise BadParameter("epsilon", epsilon, rule)
     return best
 
@@ -169,7 +171,7 @@ def _shares(honest: int) -> Iterator[int]:
 def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign | None:
     """Return the certified design of the least W, if it costs less than `limit`."""
     start = one.start(epsilon)
-    if start > FARTHEST or one.cost(start) >= limit:
+    if start > LONGEST_REACH or one.cost(start) >= limit:
         return None
 
     def certified(reach: int) -> BitDesign | None:
@@ -189,7 +191,7 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign
         result = least_satisfying(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
         return min(most, start - 1 + step * result)
 
-    most = min(FARTHEST, 3 * start + 16)  # where the certificate has nearly its limit in W
+    most = min(LONGEST_REACH, 3 * start + 16)  # where the certificate has nearly its limit in W
     while one.cost(most) >= limit:
         most -= max(1, (most - start) // 8)
     if start >= LONG:  # a certificate takes a second: W to a hundredth, and no second chance

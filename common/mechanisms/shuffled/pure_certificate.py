@@ -36,17 +36,17 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import Pmf
+from distrust.common.noise.law import UNIT, Pmf
 from distrust.common.noise.polya import check_shape_and_scale
 
-FARTHEST = 4_000
+LONGEST_REACH = 4_000
 """Largest W that is certified. Beyond it the search takes minutes."""
 
 LEAST_ESCAPE = 2.0**-50
 """Smallest probability of a uniform answer that the sampler draws."""
 
-Array = NDArray[np.float64]
 Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
 
 LONG = 400
@@ -58,8 +58,7 @@ MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens 
 MOST_ESCAPES = 64  # the most escapes that are convolved; with more of them the certificate counts on these
 WORTHWHILE = 300_000  # entries of a law up to which more escapes than SINGLES are convolved
 DIGITS = 250  # powers of ten that (d+1)^k may take in a double
-LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
-UNIT = 2.0**-53  # relative rounding error of a double
+LEAST_MASS = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +87,14 @@ class BitDesign:
         rules = (
             ("precision", self.precision >= 1, "must be at least 1"),
             ("share", self.share >= 1, "must be at least 1"),
-            ("reach", 1 <= self.reach <= FARTHEST, f"must lie in [1, {FARTHEST}]: not certified beyond"),
+            ("reach", 1 <= self.reach <= LONGEST_REACH, f"must lie in [1, {LONGEST_REACH}]: not certified beyond"),
             ("length", self.length >= least, f"must be at least 2 * reach + precision = {least}"),
             ("length", (self.length - self.precision) % 2 == 0, "must be as odd as precision"),
-            ("length", self.length <= 10 * FARTHEST, f"must be at most {10 * FARTHEST}: not certified beyond"),
+            (
+                "length",
+                self.length <= 10 * LONGEST_REACH,
+                f"must be at most {10 * LONGEST_REACH}: not certified beyond",
+            ),
             ("escape", LEAST_ESCAPE <= self.escape < 1, "must lie in [2^-50, 1)"),
         )
         for field, met, allowed in rules:
@@ -151,7 +154,7 @@ def window_sums(terms: Terms, width: int) -> Terms:
     return sums.reshape(-1)[:count]
 
 
-def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Array]:
+def difference_law(design: BitDesign, count: int, last: int) -> tuple[Floats, Floats]:
     """Return P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻."""
     # D = A - B, A and B sums of one-sided shares. Their laws on {0..last} need nothing from beyond, and beyond they
     # fall by β or faster (step 2 of the module's docstring). So the pairs with A > last weigh at most
@@ -165,7 +168,7 @@ def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Arr
 
 
 @lru_cache(maxsize=256)
-def _power(design: BitDesign, count: int, last: int) -> Array:
+def _power(design: BitDesign, count: int, last: int) -> Floats:
     """Return the law of `count` one-sided shares on {0..last}."""
     if count == 0:
         return np.ones(1)
@@ -174,13 +177,13 @@ def _power(design: BitDesign, count: int, last: int) -> Array:
     if LONG <= last <= 2 * design.reach:
         return _cut(design, count, last)
     half = _power(design, count // 2, last)
-    whole: Array = np.convolve(half, half)[: last + 1]
+    whole: Floats = np.convolve(half, half)[: last + 1]
     if count % 2:
         whole = np.convolve(whole, design.one_sided())[: last + 1]
     return whole
 
 
-def _cut(design: BitDesign, count: int, last: int) -> Array:
+def _cut(design: BitDesign, count: int, last: int) -> Floats:
     """Return the law of the sum of `count` one-sided shares on {0..last}, last ≤ 2W."""
     # At most one share can be above W. The sum of whole shares is Pólya(count/t). The part with one share u > W is
     # count Σ_u P(share = u) P(the others = v - u). It is taken off: never more than half of the mass at v ≤ 3W/2. The
@@ -195,11 +198,11 @@ def _cut(design: BitDesign, count: int, last: int) -> Array:
     return np.asarray(kept / float(one[:above].sum()) ** count, dtype=np.float64)
 
 
-def _polya(shape: float, design: BitDesign, last: int) -> Array:
+def _polya(shape: float, design: BitDesign, last: int) -> Floats:
     """Return the probabilities of Pólya(shape, β) on {0..last}."""
     x = np.arange(last)
     ratios = (x + shape) / (x + 1) * design.beta
-    law: Array = (-math.expm1(-1 / design.scale)) ** shape * np.concatenate(([1.0], np.cumprod(ratios)))
+    law: Floats = (-math.expm1(-1 / design.scale)) ** shape * np.concatenate(([1.0], np.cumprod(ratios)))
     return law
 
 
@@ -260,7 +263,7 @@ def _pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int) -> fl
     return max(inside, _tail(design)) + _rounding(design, normal, escaped)
 
 
-def _centre(design: BitDesign, normal: int, move: int) -> tuple[Array, Array]:
+def _centre(design: BitDesign, normal: int, move: int) -> tuple[Floats, Floats]:
     """Return N_g + E with N_g from above, and N_(g-move) + E from below, on s = -B to B + g, B = c + MARGIN scales."""
     g, q = design.precision, design.escape
     reach = design.center + math.ceil(MARGIN * design.scale)
@@ -270,7 +273,7 @@ def _centre(design: BitDesign, normal: int, move: int) -> tuple[Array, Array]:
     s = np.arange(-reach, reach + g + 1)
     around = window_sums(np.concatenate((others[:0:-1], others)), design.length + 1)[s + design.center + last]
     flat = q / (design.length + 1) * around
-    kept = flat > LEAST
+    kept = flat > LEAST_MASS
     return ((1 - q) * upper[np.abs(s - g)] + flat) * kept, ((1 - q) * lower[np.abs(s - g + move)] + flat) * kept
 
 

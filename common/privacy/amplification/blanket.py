@@ -18,10 +18,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import scipy
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.noise.law import UNIT
 from distrust.common.privacy.amplification.randomizers import (
-    LARGEST_EPSILON,
-    Array,
+    LARGEST_LOCAL_EPSILON,
     LocalRandomizer,
     check_delta,
     check_epsilon,
@@ -30,13 +31,12 @@ from distrust.common.privacy.amplification.randomizers import (
 from distrust.common.privacy.searches import least_met
 
 MASSES = 2e-11  # relative rounding of the cells' masses, of laws as common.noise computes them
-SHARE = 0.03  # of a given δ: mass of extreme values to leave out
+LOST_SHARE = 0.03  # of a given δ: mass of extreme values to leave out
 LEFT_OUTS = (1e-16, 1e-13, 1e-10, 1e-7, 1e-5)  # the same where δ is asked for; each gives a bound
 DIGITS = 1e-5  # relative, of ε, towards more privacy
 TAILS = 50.0  # nats of the tilted sum outside of the grid
-FINE = 0.05  # step of the grid, in root mean squares of one user's tilted V where it is not 0
+FINE_STEP = 0.05  # step of the grid, in root mean squares of one user's tilted V where it is not 0
 SIZES = (12, 20)  # powers of 2: fewest and most points of the grid
-UNIT = 2.0**-53
 VANISHED = 740.0  # nats below 1: powers of the transform that are next to no double, and no share of a rounding error
 EXTREME = (0.2, 0.4, 0.8)  # shares of the sum's mean that one value alone may make up for
 TILTS = np.geomspace(0.1, 300, 60)  # of Chernoff's bound, in units of the largest value that is kept
@@ -58,10 +58,10 @@ Search: TypeAlias = Callable[[Callable[[float], float], float], float]
 class _Sum(NamedTuple):
     """V of one user: cells with blanket `weight`, values between `low` and `high` of mean `mean`; else 0."""
 
-    weight: Array
-    low: Array
-    mean: Array
-    high: Array
+    weight: Floats
+    low: Floats
+    mean: Floats
+    high: Floats
     users: int
 
     @property
@@ -73,7 +73,7 @@ class _Sum(NamedTuple):
         low, mean, high = (np.maximum(values, least) for values in (self.low, self.mean, self.high))
         return self._replace(low=low, mean=mean, high=high)
 
-    def cumulant(self, values: Array, tilt: float) -> float:
+    def cumulant(self, values: Floats, tilt: float) -> float:
         return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
 
 
@@ -95,17 +95,17 @@ def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> fl
         if met(worst):
             continue
         high = max(2 * worst, 0.01)
-        while not met(min(high, LARGEST_EPSILON)):
-            if high >= LARGEST_EPSILON:
-                allowed = f"{users} users of this randomizer have no epsilon up to {LARGEST_EPSILON:g}"
+        while not met(min(high, LARGEST_LOCAL_EPSILON)):
+            if high >= LARGEST_LOCAL_EPSILON:
+                allowed = f"{users} users of this randomizer have no epsilon up to {LARGEST_LOCAL_EPSILON:g}"
                 raise BadParameter("delta", delta, allowed)
             worst, high = high, 2 * high
-        worst = least_met(met, worst, min(high, LARGEST_EPSILON), DIGITS)
+        worst = least_met(met, worst, min(high, LARGEST_LOCAL_EPSILON), DIGITS)
     return worst
 
 
 def _meets(randomizer: LocalRandomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
-    return pair_delta(randomizer, pair, epsilon, users, SHARE * delta) <= delta
+    return pair_delta(randomizer, pair, epsilon, users, LOST_SHARE * delta) <= delta
 
 
 # Proof of the bound: show the others' inputs and who drew from the blanket. Then only the blanket's draws hide the one
@@ -119,7 +119,7 @@ def pair_delta(
     users: int,
     left_out: float,
     *,
-    fine: float = FINE,
+    fine: float = FINE_STEP,
 ) -> float:
     """Return δ of one pair of inputs, rounded up: by `left_out`, mass of extreme values, and by the grid.
 
@@ -140,8 +140,8 @@ def pair_delta(
         return min(1.0, added)
     law = _Sum(randomizer.blanket[kept] / grown, low[kept], np.clip(mean, low, high)[kept], high[kept], users)
     alone = float(law.weight @ np.where(law.low > 0, law.mean, np.maximum(law.high, 0)))  # what one message gives
-    found = alone if users == 1 else min(alone, _positive_part(law, fine))
-    return min(1.0, found * (1 + 2 * MASSES) + added)
+    delta = alone if users == 1 else min(alone, _positive_part(law, fine))
+    return min(1.0, delta * (1 + 2 * MASSES) + added)
 
 
 def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
@@ -168,7 +168,7 @@ def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: f
 def _positive_part(law: _Sum, fine: float) -> float:
     """Return an upper bound of E[(V₁ + … + V_n)₊]/n."""
     tilt, spread, share = _tilt(law)
-    turns: Array = np.outer((1 / spread, tilt), np.exp2(np.arange(-6, 5))).ravel()
+    turns: Floats = np.outer((1 / spread, tilt), np.exp2(np.arange(-6, 5))).ravel()
     reach = max(_reach(law, tilt, turns), float(law.high.max()))
     law = law.raised(-reach)
     reach = max(reach, _reach(law, tilt, -turns))
@@ -216,7 +216,7 @@ def _tilt(law: _Sum) -> tuple[float, float, float]:
     return tilt, math.sqrt(law.users * float(tilted @ law.mean**2)), float(tilted.sum())
 
 
-def _reach(law: _Sum, tilt: float, turns: Array) -> float:
+def _reach(law: _Sum, tilt: float, turns: Floats) -> float:
     """Return the distance beyond which the tilted sum lies with probability below e^-TAILS, by Chernoff's bound."""
     values = law.high if turns[0] > 0 else law.low
     base = law.cumulant(values, tilt)
@@ -230,7 +230,7 @@ def _size(reach: float, step: float) -> int:
     return 1 << min(max(wanted, SIZES[0]), SIZES[1])
 
 
-def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
+def _on_grid(law: _Sum, step: float) -> tuple[Floats, Floats]:
     """Return grid points and their masses, two for each cell and one for 0."""
     # Each cell's mass is split between two grid points that enclose its values, with the cell's mean: larger in convex
     # order.
@@ -240,14 +240,14 @@ def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
     return points, np.concatenate((law.weight * (1 - up), law.weight * up, [law.rest]))
 
 
-def _cumulant(values: Array, weights: Array, tilt: float) -> float:
+def _cumulant(values: Floats, weights: Floats, tilt: float) -> float:
     """Return K(λ) = ln E e^(λV)."""
     exponents = tilt * values
     top = float(exponents.max())
     return top + math.log(float(weights @ np.exp(exponents - top)))
 
 
-def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array, float]:
+def _powers(points: Floats, masses: Floats, users: int, size: int) -> tuple[Floats, float]:
     """Return the `users`-fold convolution on Z_size, and a bound of every entry's rounding error."""
     law = np.bincount(points.astype(np.int64) % size, weights=masses, minlength=size)
     transform = np.fft.rfft(law)
@@ -267,7 +267,7 @@ def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array,
     return sums, unit * (from_law + float(np.linalg.norm(sums))) + 8 * UNIT * from_logs
 
 
-def _rms(half: Array, frequencies: int) -> float:
+def _rms(half: Floats, frequencies: int) -> float:
     """Return an upper bound of the root mean square over all frequencies, from the half that does not vanish."""
     return math.sqrt(2 * float(np.sum(half**2)) / frequencies)
 
@@ -277,12 +277,12 @@ def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: S
     # The search is first for the farthest pair. Where another pair is not hidden there, it goes on from there, away
     # from the guess, with the worst of them.
     pairs = kind(guess, precision).pairs()
-    found, pair = guess, pairs[0]
+    size, pair = guess, pairs[0]
     while True:
-        found = search(partial(_pair_excess, kind, precision, target, pair), found)
-        worst, pair = max((_pair_excess(kind, precision, target, other, found), other) for other in pairs)
+        size = search(partial(_pair_excess, kind, precision, target, pair), size)
+        worst, pair = max((_pair_excess(kind, precision, target, other, size), other) for other in pairs)
         if worst <= 0:
-            return found
+            return size
 
 
 def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
@@ -295,5 +295,5 @@ def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: fl
 def _pair_excess(kind: RandomizerOf, precision: int, target: PairTarget, pair: tuple[int, int], size: float) -> float:
     """Return the logarithm of a pair's δ(ε) over δ, for noise of that size."""
     epsilon, delta, honest = target
-    found = pair_delta(kind(size, precision), pair, epsilon, honest, SHARE * delta)
-    return math.log(max(found, NOT_ZERO_DELTA) / delta)
+    delta_of_pair = pair_delta(kind(size, precision), pair, epsilon, honest, LOST_SHARE * delta)
+    return math.log(max(delta_of_pair, NOT_ZERO_DELTA) / delta)

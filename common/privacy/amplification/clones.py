@@ -27,10 +27,10 @@ from distrust.common.privacy.amplification.randomizers import check_delta, check
 from distrust.common.privacy.searches import greatest_met, least_met
 
 DIGITS = 1e-9  # relative, of every ε that is searched, towards more privacy
-ROUNDING = 1e-12  # relative, of the two terms whose difference is δ
+CANCELLATION = 1e-12  # relative, of the two terms whose difference is δ
 MASSES = 1e-10  # relative, of the law of C
-CELLS = 256  # ranges of C that a whole curve is computed by, at most twice as many
-LEAST = 1e-300  # mass of a range: below it doubles end
+RANGES = 256  # ranges of C that a whole curve is computed by, at most twice as many
+LEAST_MASS = 1e-300  # mass of a range: below it doubles end
 
 # Proof of the bound. Let R⁰ and R¹ be the laws of R_j for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1), and Q¹ the
 # reverse. They are laws, as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p + 1).
@@ -87,12 +87,12 @@ def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int
     # Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
     # which the hockey stick given C is a convex function. So a range of values may count as its least one.
     # Neighbours make such ranges. Below the stored law ranges double, each at Chernoff's bound of all below its end.
-    starts = np.arange(0, counts.size, max(1, counts.size // CELLS))
+    starts = np.arange(0, counts.size, max(1, counts.size // RANGES))
     far, below = _below(int(counts[0]), users, math.nextafter(chance, 0))
     least = np.concatenate((far, counts[starts], counts[-1:]))
     weights = np.concatenate((below, np.add.reduceat(masses, starts) * (1 + MASSES), [lost]))
-    found = [float(np.maximum(weights, LEAST) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
-    return np.minimum(found, 1.0)
+    deltas = [float(np.maximum(weights, LEAST_MASS) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
+    return np.minimum(deltas, 1.0)
 
 
 def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -113,7 +113,7 @@ def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) ->
     before = np.minimum(np.floor((counts + 1) * start), counts)
     gain = (p - e) / (p + 1) * fair_pmf(counts, before)
     loss = math.expm1(epsilon) * fair_tail(counts, before)
-    sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + ROUNDING * (gain + loss)
+    sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + CANCELLATION * (gain + loss)
     return sizes
 
 

@@ -7,19 +7,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import Pmf
+from distrust.common.privacy.guarantee import LEAST_DELTA
 
 SUM = 1e-9  # how far the masses of an input may be from 1
 
-Array = NDArray[np.float64]
-
-LARGEST_EPSILON = 50.0  # nats
-
-LEAST_DELTA = 1e-18
-"""Smallest accepted δ. The mass that truncated laws leave out, 1e-22, must be negligible against it."""
+LARGEST_LOCAL_EPSILON = 50.0  # nats
 
 MOST_USERS = 10**9  # clients of one cohort
 MOST_INPUTS = 33  # values of a grid; every pair of them is compared
@@ -38,10 +34,10 @@ class LocalRandomizer:
     Inputs in between are served by randomized rounding to these: mixtures of inputs are never worse (joint convexity).
     """
 
-    masses: Array
-    blanket: Array
-    low: Array
-    high: Array
+    masses: Floats
+    blanket: Floats
+    low: Floats
+    high: Floats
     lost: float
     mirrored: bool = False
 
@@ -76,9 +72,9 @@ def check_users(users: int) -> None:
 
 
 def check_epsilon(epsilon: float, field: str = "epsilon") -> None:
-    """Refuse an ε outside of (0, LARGEST_EPSILON]."""
-    if not 0 < epsilon <= LARGEST_EPSILON:
-        raise BadParameter(field, epsilon, f"must lie in (0, {LARGEST_EPSILON:g}]")
+    """Refuse an ε outside of (0, LARGEST_LOCAL_EPSILON]."""
+    if not 0 < epsilon <= LARGEST_LOCAL_EPSILON:
+        raise BadParameter(field, epsilon, f"must lie in (0, {LARGEST_LOCAL_EPSILON:g}]")
 
 
 def check_delta(delta: float) -> None:
@@ -122,7 +118,7 @@ def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:
     )
 
 
-def _moved(pmf: Pmf, shift: int, row: Array) -> Array:
+def _moved(pmf: Pmf, shift: int, row: Floats) -> Floats:
     """Return the law moved by `shift`, written into `row`."""
     row[:] = 0.0
     row[shift : shift + pmf.masses.size] = pmf.masses
@@ -143,7 +139,7 @@ def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
     return _of_atoms(masses, 0.0, mirrored=True)
 
 
-def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> LocalRandomizer:
+def _of_atoms(masses: Floats, lost: float, *, mirrored: bool) -> LocalRandomizer:
     """Return the outputs one by one. Outputs that some input never gives have no blanket and count as lost."""
     blanket = masses.min(axis=0)
     kept = blanket > 0

@@ -14,15 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Floats
 from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
 from distrust.common.privacy.amplification.clones import clones_curve
-from distrust.common.privacy.amplification.randomizers import LARGEST_EPSILON, LocalRandomizer
+from distrust.common.privacy.amplification.randomizers import LARGEST_LOCAL_EPSILON, LocalRandomizer
 
-Array = NDArray[np.float64]
-
-RAISED = 1 + 1e-9  # above the rounding of the segments' closed forms
+ABOVE_ROUNDING = 1 + 1e-9  # above the rounding of the segments' closed forms
 POINTS = 80  # of a curve that is cheap, in each of two spacings
 FIRST = 1e-5  # ε of such a curve's first point, in units of its last
 STRETCH = 1.3  # from one ε to the next where each takes an FFT
@@ -35,13 +33,13 @@ KEPT = 1e-290  # δ down to which one message's own is a number
 MOST_PAIRS = 30  # of inputs; more would take too long
 FAR = 1.1  # from one ε to the next where only one message's own bound is better than the last δ
 END = 2000.0  # ε after which a tail begins at the latest
-SHARES = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages together may lose on the way to pure ones
+LOST_DELTAS = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages together may lose on the way to pure ones
 TAILS = np.geomspace(1e-2, 1e4, 400)  # orders above α that a tail may be bounded by, less α
 
 
 def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
     """Return divergences of `users` shuffled ε₀-LDP messages; inf for an ε₀ beyond the bound's range."""
-    if not local_epsilon <= LARGEST_EPSILON:
+    if not local_epsilon <= LARGEST_LOCAL_EPSILON:
         return [math.inf] * len(orders)
     inner = _cheap(local_epsilon)
     deltas = np.append(clones_curve(inner, local_epsilon, users), 0.0)
@@ -74,15 +72,15 @@ def concentrated_renyi(
 
     Source  Feldman, McMillan & Talwar 2021, Theorem 3.8.
     """
-    shares = [(share / users, local_epsilon(share / users)) for share in SHARES]
-    found = [(share, local) for share, local in shares if 0 < local <= LARGEST_EPSILON]
-    if not found:
+    shares = [(share / users, local_epsilon(share / users)) for share in LOST_DELTAS]
+    usable = [(share, local) for share, local in shares if 0 < local <= LARGEST_LOCAL_EPSILON]
+    if not usable:
         return [math.inf] * len(orders)
-    epsilons = _cheap(max(local for _, local in found))
+    epsilons = _cheap(max(local for _, local in usable))
     deltas = np.ones(epsilons.size)
     # Each message is within δ₀ of an ε₀-private one. So δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀
     # more. The least over some δ₀ is taken.
-    for share, local in found:
+    for share, local in usable:
         under = epsilons < local
         pure = np.zeros(epsilons.size)
         pure[under] = clones_curve(epsilons[under], local, users)
@@ -90,7 +88,7 @@ def concentrated_renyi(
     return _with_tail(epsilons, deltas, rho, orders)
 
 
-def curve_renyi(epsilons: Array, deltas: Array, order: float, beyond: float = -math.inf) -> float:
+def curve_renyi(epsilons: Floats, deltas: Floats, order: float, beyond: float = -math.inf) -> float:
     """Return a bound of the Rényi divergence of `order` > 1 of a pair of laws, in both directions.
 
     epsilons  above 0, increasing; deltas bound δ there, in both directions; 0 is allowed.
@@ -105,11 +103,11 @@ def curve_renyi(epsilons: Array, deltas: Array, order: float, beyond: float = -m
     parts = np.concatenate([_chords(at, logs, power) for power in (order - 1, -order)])
     # t^α - 1 - α(t-1) = α(α-1) ∫ γ^(α-2) ((t-γ)₊ for γ > 1, (γ-t)₊ for γ < 1) dγ; γ → 1/γ in the second part gives the
     # integral that the module's docstring states.
-    inside = float(np.logaddexp.reduce(parts)) + math.log(order * (order - 1) * RAISED)
+    inside = float(np.logaddexp.reduce(parts)) + math.log(order * (order - 1) * ABOVE_ROUNDING)
     return float(np.logaddexp(0.0, np.logaddexp(inside, beyond))) / (order - 1)
 
 
-def _chords(at: Array, logs: Array, power: float) -> Array:
+def _chords(at: Floats, logs: Floats, power: float) -> Floats:
     """Return ln ∫ γ^(power-1) (chord of δ) dγ over each segment: first the left ends' parts, then the right ends'."""
     # γ = e^(a+u), 0 ≤ u ≤ h. With I(k) = ∫ e^(ku) du the weights of the ends are e^(power a)/(e^h - 1) times
     # e^h I(power) - I(power+1) and I(power+1) - I(power).
@@ -122,12 +120,12 @@ def _chords(at: Array, logs: Array, power: float) -> Array:
     return np.concatenate((logs[:-1] + left + moved, logs[1:] + right + moved))
 
 
-def _integral(k: float, h: Array, top: Array) -> Array:
+def _integral(k: float, h: Floats, top: Floats) -> Floats:
     """Return e^-top ∫ e^(ku) du from 0 to h, k ≠ 0."""
     return np.asarray(-np.expm1(-abs(k) * h) * np.exp(max(k, 0.0) * h - top) / abs(k), dtype=np.float64)
 
 
-def _cheap(last: float) -> Array:
+def _cheap(last: float) -> Floats:
     """Return points below `last`, close to each other near 0 and near the end."""
     return np.union1d(np.geomspace(FIRST * last, last, POINTS)[:-1], np.linspace(0, last, POINTS)[1:-1])
 
@@ -162,7 +160,7 @@ class _Shuffled:
         return max(delta, min(rough, self.close(epsilon, LEFT_OUT * delta)))
 
 
-def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
+def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Floats, Floats]:
     """Return points (ε, δ) of a pair of inputs, from where δ begins to fall to where it is below FLOOR."""
 
     def at(epsilon: float, before: float) -> float:
@@ -171,7 +169,7 @@ def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
 
     epsilons, deltas = [LEAST_EPSILON], [at(LEAST_EPSILON, 1e-3)]
     epsilon = max(deltas[0] / 2, 2 * LEAST_EPSILON)
-    while deltas[-1] > FLOOR and epsilon < LARGEST_EPSILON and deltas[-1] < _alone(rho, epsilons[-1]):
+    while deltas[-1] > FLOOR and epsilon < LARGEST_LOCAL_EPSILON and deltas[-1] < _alone(rho, epsilons[-1]):
         epsilons.append(epsilon)
         deltas.append(at(epsilon, deltas[-1]))
         epsilon = min(STRETCH * epsilon, epsilon + APART)
@@ -179,7 +177,7 @@ def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
 
 
 def _with_tail(
-    epsilons: Array, deltas: Array, rho: float, orders: Sequence[float], pure: float = math.inf
+    epsilons: Floats, deltas: Floats, rho: float, orders: Sequence[float], pure: float = math.inf
 ) -> list[float]:
     """Return divergences by the lesser of a curve and of ρ-zCDP's δ at every ε.
 
@@ -212,6 +210,6 @@ def pair_tail(rho: float, order: float, epsilon: float) -> float:
     return math.log(order * (order - 1)) + float((_constant(rho, a) + np.logaddexp(near, far)).min())
 
 
-def _constant(rho: float, a: Array) -> Array:
+def _constant(rho: float, a: Floats) -> Floats:
     """Return ln K_a = (a-1)aρ + (a-1) ln(1 - 1/a) - ln a: Balle et al. 2020, Theorem 21."""
     return np.asarray((a - 1) * (a * rho + np.log1p(-1 / a)) - np.log(a), dtype=np.float64)

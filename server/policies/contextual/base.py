@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.messages.policy_spec import RoundSize
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

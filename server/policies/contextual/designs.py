@@ -9,9 +9,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Floats
 from distrust.server.policies.contextual.base import RoundNoise
-
-Floats = NDArray[np.float64]
 
 SINGULAR = 1e-9
 """A matrix is not inverted if its least eigenvalue is at most this share of its trace: 1e9 is the worst condition."""

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule, Screen
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LdpOlsSpec
 from distrust.server.policies.base import RunFacts
@@ -27,8 +28,6 @@ from distrust.server.policies.contextual.base import ContextualPolicy, RoundNois
 from distrust.server.policies.contextual.designs import Designs
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
 from distrust.server.policies.contextual.warm_up import WarmUp
-
-Floats = NDArray[np.float64]
 
 
 class OlsCore:

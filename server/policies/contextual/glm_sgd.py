@@ -18,17 +18,15 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule, Screen, least_slope
 from distrust.common.bandit.contextual_sum import ContextualSum, shortened
+from distrust.common.bandit.error_law import Floats
 from distrust.common.messages.contextual_policy import LdpSgdSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import vector_bound
 from distrust.server.policies.contextual.warm_up import WarmUp
-
-Floats = NDArray[np.float64]
 
 
 @lru_cache(maxsize=64)

@@ -13,19 +13,16 @@ q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.bandit.error_law import Floats
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RidgeSums, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import Regularizer
 
-Floats = NDArray[np.float64]
-
-
-SINGULAR = 1e-9
+VANISHING = 1e-9
 """Share of λ - q below which a least eigenvalue counts as none: it is there by rounding."""
 
 
@@ -70,7 +67,7 @@ class LinUcbCore:
             np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             lowest = np.linalg.eigvalsh(matrix)[:, 0]
-            broken = lowest <= SINGULAR * least
+            broken = lowest <= VANISHING * least
             self.indefinite += broken
             lift = np.where(broken, least - lowest, 0.0)
             matrix = matrix + lift[:, np.newaxis, np.newaxis] * np.eye(self._size)

@@ -8,16 +8,14 @@ the best arm stays from h/2 = 2Le on. Lemma D.1 has h/2 = 4Le: arms that are wor
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import Screen, largest_slope, link_mean
 from distrust.common.bandit.contextual_sum import shortened
+from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import WARM_UP_SHARE, GreedySpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import rounds_of
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,8 @@ class WarmUp:
         if length >= rounds:
             raise BadParameter("policy.warm_up", length, f"must be less than all {rounds} rounds of horizon / batch")
         if length < run.arms:
-            given = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
-            raise BadParameter("policy.warm_up", given, f"each of the {run.arms} arms needs a round")
+            shown_length = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
+            raise BadParameter("policy.warm_up", shown_length, f"each of the {run.arms} arms needs a round")
         return cls(run.arms, length // run.arms)
 
     @property

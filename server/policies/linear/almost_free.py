@@ -4,14 +4,13 @@ import math
 from typing import Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.error_law import Calibration, Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import AlmostFreeSpec
 from distrust.server.policies.base import Ask, Estimate, Key, Query, RunFacts
-from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
 from distrust.server.policies.linear.phases import (
     OneRewardEach,
@@ -22,9 +21,8 @@ from distrust.server.policies.linear.phases import (
     event_failure,
 )
 
-Floats = NDArray[np.float64]
-Model = Literal["central", "local", "shuffled"]
-LEAST = 8  # pulls; below it ⌊ln T⌋ - 1 batches are none
+PaperModel = Literal["central", "local", "shuffled"]
+LEAST_HORIZON = 8  # pulls; below it ⌊ln T⌋ - 1 batches are none
 
 
 class AlmostFree(OneRewardEach):
@@ -45,7 +43,7 @@ class AlmostFree(OneRewardEach):
         actions: Floats,
         *,
         horizon: int,
-        model: Model,
+        model: PaperModel,
         core_set: bool,
         bound: float,
         beta: float,
@@ -54,8 +52,8 @@ class AlmostFree(OneRewardEach):
         smallest: int = 1,
     ) -> None:
         super().__init__(actions, bound=bound, beta=beta, calibration=calibration, smallest=smallest)
-        if horizon < LEAST:
-            raise BadParameter("horizon", horizon, f"must be at least {LEAST}, for one batch")
+        if horizon < LEAST_HORIZON:
+            raise BadParameter("horizon", horizon, f"must be at least {LEAST_HORIZON}, for one batch")
         log = math.log(horizon)
         self._base, self._last = (2 * horizon) ** (1 / log), math.floor(log) - 1
         # The printed lengths qⁱ sum to nearly 2T/(q - 1) > T as f falls to 0: the horizon then cuts the last batch off,

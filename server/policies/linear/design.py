@@ -19,7 +19,8 @@ LEVERAGE = 1e-9  # an action of leverage π(x)‖x‖² (in V⁻¹) this near 1 
 class ActionDesign:
     """A distribution π over actions.
 
-    support  indices of the actions, ascending; weights: π on them, positive, Σ = 1.
+    support  indices of the actions, ascending.
+    weights  π on them, positive, Σ = 1.
     rank     m, the dimension of the span of all actions.
     spread   g(π) = max over all actions x of ‖x‖² in the norm of V(π)⁻¹, V(π) = Σ π(x) x xᵀ; in the span.
     """

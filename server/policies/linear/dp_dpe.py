@@ -5,26 +5,24 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import PlayDesign
+from distrust.common.bandit.error_law import Calibration, Floats
 from distrust.common.bandit.statistics import ActionMeans
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import DpDpeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
-from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.design import support_bound
 from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure, noise_tail
 from distrust.server.policies.noise_width import noise_width
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientModel:
     """Numbers of clients a phase, and assumptions about them.
 
-    alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients. fixed: this number in every phase instead (DPE-FixedU).
+    alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients.
+    fixed      this number in every phase instead (DPE-FixedU).
     bound      B: a client's average is clamped to [-B, B].
     deviation  σ: ⟨θ_u - θ*, x⟩ is σ-sub-Gaussian for ‖x‖ ≤ 1.
     noise      R: a local reward is R-sub-Gaussian around ⟨θ_u, x⟩.

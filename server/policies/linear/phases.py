@@ -11,17 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.actions import action_vectors, check_actions
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import Calibration, ErrorLaw, Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import DpPeSpec, LinearPolicySpec
 from distrust.common.messages.policy_spec import LEAST_BETA, RoundSize
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
-from distrust.server.policies.elimination import Calibration, EliminationBase
+from distrust.server.policies.elimination import EliminationBase
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, support_bound
 from distrust.server.policies.noise_width import noise_width
-
-Floats = NDArray[np.float64]
 
 SMALL = 1e-12  # singular values of √plays x below this share of the largest count as 0
 ASTRAY = 1e-6  # share of an action's length that may lie outside the span of the played actions
@@ -107,10 +105,13 @@ def noise_tail(law: ErrorLaw, log: float) -> float:
 class Phase:
     """One phase, before it is played.
 
-    number    from 1. length: h, the pulls that the design shares out.
-    support   the design's actions as arms of the run; vectors: theirs, shape (s, d).
-    plays     times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
-    active    arms not yet dropped; candidates: their vectors, shape (k, d).
+    number      from 1.
+    length      h, the pulls that the design shares out.
+    support     the design's actions as arms of the run.
+    vectors     theirs, shape (s, d).
+    plays       times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
+    active      arms not yet dropped.
+    candidates  their vectors, shape (k, d).
     """
 
     number: int

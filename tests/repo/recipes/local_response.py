@@ -14,7 +14,7 @@ from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
-from distrust.common.noise.binomial import worst_quantile
+from distrust.common.noise.coins import worst_quantile
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import name_liars, tell_liars
-from distrust.common.crypto.share import PRIME, SHARE
+from distrust.common.crypto.share import PRIME, SHARE_SIZE
 from distrust.common.errors import BadShare, TooSmall
 from distrust.common.modular import Vector
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
@@ -193,7 +193,7 @@ def test_a_share_of_the_wrong_kind_names_the_neighbour_that_returned_it() -> Non
     simulation, _ = confirmed(24)
     secrets = simulation.clients[7]._secrets
     assert secrets is not None
-    wrong = b"".join(pair[SHARE:] for pair in secrets.held.values() if pair is not None)
+    wrong = b"".join(pair[SHARE_SIZE:] for pair in secrets.held.values() if pair is not None)
     answered(simulation)
     simulation.answers[7] = wrong
     found = simulation.release()
@@ -243,8 +243,10 @@ def test_a_dealer_and_its_friends_cannot_make_honest_neighbours_look_false() -> 
     for slot in friends:
         place = simulation.roster.neighbours(slot).index(5)
         body = simulation.answers[slot]
-        false = on_another_polynomial(body[SHARE * place : SHARE * place + SHARE], near.index(slot) + 1, range(5, 15))
-        simulation.answers[slot] = body[: SHARE * place] + false + body[SHARE * place + SHARE :]
+        false = on_another_polynomial(
+            body[SHARE_SIZE * place : SHARE_SIZE * place + SHARE_SIZE], near.index(slot) + 1, range(5, 15)
+        )
+        simulation.answers[slot] = body[: SHARE_SIZE * place] + false + body[SHARE_SIZE * place + SHARE_SIZE :]
     heard = {*friends, *kept, *right, 5}
     simulation.answers = {slot: body for slot, body in simulation.answers.items() if slot in heard}
     found = simulation.release()
@@ -257,7 +259,7 @@ def on_another_polynomial(share: bytes, point: int, kept: Sequence[int]) -> byte
     shift = point
     for x in kept:
         shift = shift * (point - x) % PRIME
-    return ((int.from_bytes(share, "big") + shift) % PRIME).to_bytes(SHARE, "big")
+    return ((int.from_bytes(share, "big") + shift) % PRIME).to_bytes(SHARE_SIZE, "big")
 
 
 def test_a_dealer_of_another_seed_than_it_committed_to_ends_the_cohort_and_is_named() -> None:

@@ -51,7 +51,7 @@ def test_the_exact_sum_of_the_survivors_or_a_named_error(
     try:
         found = play_stages(simulation, vectors, Departures(*gone), chance.sample(range(n), n))
     except TooSmall:  # only if more left than the rate allows, or the cohort is too small for any loss
-        assert len(leaving) > int(dropout * n) or n - len(leaving) < protocol.least_clients(cohort)
+        assert len(leaving) > int(dropout * n) or n - len(leaving) < protocol.min_clients(cohort)
         return
     survivors = [slot for slot in range(n) if slot not in leaving or stage[slot] == 4]
     assert found.tolist() == honest_sum(vectors, survivors, modulus)
@@ -99,7 +99,7 @@ def test_recovery_gives_the_same_sum_whichever_t_neighbours_answered() -> None:
 
 def test_below_the_minimum_nothing_is_released_at_any_stage() -> None:
     cohort = make_cohort(24, 97, 1)
-    assert protocol.least_clients(cohort) == 22
+    assert protocol.min_clients(cohort) == 22
     for stage in ("keys", "shares", "confirm", "masked"):
         with pytest.raises(TooSmall, match="nothing is released"):
             play_stages(enrol(cohort), unique(24, 1, 97), Departures(**{stage: range(3)}), range(24))

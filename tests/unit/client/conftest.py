@@ -87,7 +87,7 @@ def make_round() -> MakeRound:
             }
         )
         CONFIGS[config.digest()] = config
-        least, floor = config.intermediary.least_survivors(clients), config.intermediary.noise_floor(clients)
+        least, floor = config.intermediary.min_survivors(clients), config.intermediary.min_honest(clients)
         common: dict[str, Any] = {"clients": clients, "min_survivors": least, "min_honest": floor}
         wrap = config.overflow_probability(number, config.arms)
         mechanism = plan(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrust.client.secagg import MaskingClient, Secrets
-from distrust.common.crypto.graph import KEYS, Roster
+from distrust.common.crypto.graph import KEYS_SIZE, Roster
 from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.messages.cohort import Masking
@@ -23,7 +23,7 @@ def test_a_roster_must_hold_its_own_keys_unchanged(stage: Simulation) -> None:
         changed = Roster(simulation.cohort, simulation.roster.bitmap, bytes(keys))
         with pytest.raises(Refused, match="keys of slot 0"):
             simulation.clients[0].shares(changed, simulation.published)
-    absent = Roster(simulation.cohort, simulation.bitmap(without(0)), simulation.roster.keys[KEYS:])
+    absent = Roster(simulation.cohort, simulation.bitmap(without(0)), simulation.roster.keys[KEYS_SIZE:])
     with pytest.raises(Refused, match="keys of slot 0"):
         simulation.clients[0].shares(absent, simulation.published)
 
@@ -31,7 +31,7 @@ def test_a_roster_must_hold_its_own_keys_unchanged(stage: Simulation) -> None:
 def test_a_roster_below_the_minimum_is_refused(stage: Simulation) -> None:
     simulation = enrol(stage.cohort)
     simulation.send_keys(EVERYONE)
-    small = Roster(simulation.cohort, simulation.bitmap(range(21)), simulation.roster.keys[: 21 * KEYS])
+    small = Roster(simulation.cohort, simulation.bitmap(range(21)), simulation.roster.keys[: 21 * KEYS_SIZE])
     with pytest.raises(Refused, match="21 members"):
         simulation.clients[0].shares(small, simulation.published)
 
@@ -46,10 +46,10 @@ def test_a_roster_of_another_cohort_is_refused(stage: Simulation) -> None:
 def test_a_weak_key_in_the_roster_is_refused(stage: Simulation) -> None:
     simulation = enrol(stage.cohort)
     simulation.send_keys(EVERYONE)
-    keys = simulation.roster.keys[:KEYS] + bytes(KEYS) + simulation.roster.keys[2 * KEYS :]
+    keys = simulation.roster.keys[:KEYS_SIZE] + bytes(KEYS_SIZE) + simulation.roster.keys[2 * KEYS_SIZE :]
     weak = Roster(simulation.cohort, simulation.roster.bitmap, keys)
     with pytest.raises(Refused, match="small order"):
-        simulation.clients[0].shares(weak, {**simulation.published, 1: key_hash(bytes(KEYS))})
+        simulation.clients[0].shares(weak, {**simulation.published, 1: key_hash(bytes(KEYS_SIZE))})
 
 
 @pytest.mark.parametrize("start", [64, 96], ids=["mask-key", "channel-key"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import BOX
-from distrust.common.crypto.share import MISSING, PRIME, SHARE
+from distrust.common.crypto.share import MISSING, PRIME, SHARE_SIZE
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from tests.support.masking_clients import EVERYONE, ONE, M, N, Story, after_masking, sharing, without
@@ -85,12 +85,12 @@ def test_no_stage_is_answered_without_the_statement_that_the_server_published_fo
 def test_the_confirmation_opens_the_blinded_polynomial_and_agrees_with_what_neighbours_hold(stage: Simulation) -> None:
     """p(x) = γ1·f1 + γ2·f2 + r: what slot 1 shows of itself is what slot 0 shows of the share it got from slot 1."""
     first, second = (Story(stage, slot).confirm() for slot in (0, 1))
-    p = [int.from_bytes(second[SHARE * i : SHARE * i + SHARE], "big") for i in range(T)]
+    p = [int.from_bytes(second[SHARE_SIZE * i : SHARE_SIZE * i + SHARE_SIZE], "big") for i in range(T)]
     place = stage.roster.neighbours(0).index(1)
-    shown = int.from_bytes(first[SHARE * (T + place) : SHARE * (T + place + 1)], "big")
+    shown = int.from_bytes(first[SHARE_SIZE * (T + place) : SHARE_SIZE * (T + place + 1)], "big")
     point = 1 + stage.roster.neighbours(1).index(0)
     assert shown == sum(c * pow(point, i, PRIME) for i, c in enumerate(p)) % PRIME
-    assert len(first) == SHARE * (T + N - 1)
+    assert len(first) == SHARE_SIZE * (T + N - 1)
 
 
 def test_the_confirmation_says_nothing_of_the_seeds() -> None:
@@ -103,7 +103,7 @@ def test_the_confirmation_says_nothing_of_the_seeds() -> None:
         secrets.self_seed, simulation.challenge = bytes(16), bytes(32)
         simulation.send_keys(range(4))
         simulation.send_shares(range(4))
-        seen.add(Story(simulation).confirm()[:SHARE])
+        seen.add(Story(simulation).confirm()[:SHARE_SIZE])
     assert len(seen) == 50
 
 
@@ -175,11 +175,11 @@ def test_a_box_that_does_not_open_is_a_missing_share_and_the_client_goes_on(stag
     swapped = inbox[BOX : 2 * BOX] + inbox[:BOX] + inbox[2 * BOX : -1] + bytes([inbox[-1] ^ 1])
     story = Story(stage)
     body = story.confirm(inbox=swapped)
-    entries = [body[i : i + SHARE] for i in range(SHARE * T, len(body), SHARE)]
+    entries = [body[i : i + SHARE_SIZE] for i in range(SHARE_SIZE * T, len(body), SHARE_SIZE)]
     assert [i for i, entry in enumerate(entries) if entry == MISSING] == [0, 1, N - 2]
     story.masked()
     answer = story.unmask()
-    shares = [answer[i : i + SHARE] for i in range(0, len(answer), SHARE)]
+    shares = [answer[i : i + SHARE_SIZE] for i in range(0, len(answer), SHARE_SIZE)]
     assert [i for i, share in enumerate(shares) if share == MISSING] == [0, 1, N - 2]
 
 
@@ -255,11 +255,13 @@ def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]
     assert secrets is not None
     held = dict(secrets.held)
     answer = story.unmask(simulation.bitmap(without(*lost)))
-    assert len(answer) == SHARE * (N - 1)
+    assert len(answer) == SHARE_SIZE * (N - 1)
     for i, (neighbour, pair) in enumerate(held.items()):
         assert pair is not None
-        due, kept = (pair[SHARE:], pair[:SHARE]) if neighbour in lost else (pair[:SHARE], pair[SHARE:])
-        assert answer[SHARE * i : SHARE * i + SHARE] == due
+        due, kept = (
+            (pair[SHARE_SIZE:], pair[:SHARE_SIZE]) if neighbour in lost else (pair[:SHARE_SIZE], pair[SHARE_SIZE:])
+        )
+        assert answer[SHARE_SIZE * i : SHARE_SIZE * i + SHARE_SIZE] == due
         assert kept not in answer
 
 

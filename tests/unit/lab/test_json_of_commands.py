@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from distrust.client.environments.contextual_mslr import read_contexts
-from distrust.client.environments.mslr import FEATURES, read_counts
+from distrust.client.environments.letor import FEATURES
+from distrust.client.environments.mslr import read_counts
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import INTERRUPTED
 from distrust.lab.run import in_process

@@ -44,7 +44,7 @@ def test_side_by_side_they_are_taken_off_once_too() -> None:
 
 
 def test_more_colluders_than_may_answer_are_refused() -> None:
-    with pytest.raises(BadParameter, match=r"colluders = 901: must lie in \[0, least = 900\]"):
+    with pytest.raises(BadParameter, match=r"colluders = 901: must lie in \[0, min_survivors = 900\]"):
         epsilon(colluders=901)
 
 

@@ -8,7 +8,7 @@ import pytest
 from distrust.common.messages.status import CohortView
 from distrust.common.run.progress import RoundReport, Snapshot
 from distrust.lab.run import in_process
-from distrust.lab.run.over_http import ReplayDiffers, replay_failures
+from distrust.lab.run.replay import ReplayDiffers, replay_failures
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
@@ -93,7 +93,7 @@ def _cohorts(record: RoundRecord) -> list[CohortView]:
 def ordinary(file: RunFile) -> Learner:
     """Return a finished learner of the kind that servers have, with a record for every round."""
     learner = Learner(file.config)
-    learner.play(in_process.CohortsInProcess(file, file.world()))
+    learner.run_cohorts(in_process.CohortsInProcess(file, file.world()))
     return learner
 
 

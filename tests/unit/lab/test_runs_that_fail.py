@@ -13,7 +13,7 @@ from distrust.common.run.progress import RunView
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import BAD_INPUT, FAILED, exit_code_of
 from distrust.lab.run import in_process
-from distrust.lab.run.over_http import finished
+from distrust.lab.run.replay import finished
 from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner
 from distrust.server.policies.elimination import SuccessiveElimination

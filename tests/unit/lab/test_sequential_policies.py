@@ -6,9 +6,9 @@ import pytest
 
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.in_process import SequentialLearner
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.sequential import SequentialLearner
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 

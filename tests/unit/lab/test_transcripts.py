@@ -11,10 +11,10 @@ from rich.console import Console
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import TranscriptEntry
-from distrust.common.messages.steps import MASKED as STEPS
+from distrust.common.messages.steps import MASKED_STEPS as STEPS
 from distrust.common.randomness import SystemStream
 from distrust.lab.run import in_process
-from distrust.lab.run.over_http import held
+from distrust.lab.run.in_process import held
 from distrust.lab.run.parties import Outline, Pages, Party, Wanted
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.transcripts import Sight, described, print_sights

@@ -29,7 +29,7 @@ def played(mechanism: str, means: list[float]) -> Learner:
         return ReleasedCohort(cohort=cohort.cohort, sum=sums, survivors=cohort.clients)
 
     learner = Learner(config)
-    learner.play(outcome)
+    learner.run_cohorts(outcome)
     return learner
 
 

@@ -10,12 +10,8 @@ from typer.testing import CliRunner
 
 from distrust.client.environments import ContextualMslr, build_environment, read_spec
 from distrust.client.environments.contextual import ContextualWorld, experience
-from distrust.client.environments.contextual_mslr import (
-    ContextTable,
-    build_contexts,
-    read_contexts,
-    write_contexts,
-)
+from distrust.client.environments.contextual_mslr import ContextTable, read_contexts, write_contexts
+from distrust.client.environments.letor import build_contexts
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream

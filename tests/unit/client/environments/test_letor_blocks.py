@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.client.environments import mslr
-from distrust.client.environments.mslr import FEATURES, build_counts, letor_blocks
+from distrust.client.environments import letor
+from distrust.client.environments.letor import FEATURES, build_counts, letor_blocks
 from distrust.common.errors import BadParameter
 from tests.support.letor import letor_rows
 
@@ -45,7 +45,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_blocks_hold_the_same_rows(name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, FILES[name])
-    monkeypatch.setattr(mslr, "BLOCK", size)
+    monkeypatch.setattr(letor, "BLOCK", size)
     one_by_one, at_once = list(letor_rows(path)), list(letor_blocks(path))
     assert np.concatenate([block.labels for block in at_once]).tolist() == [row.label for row in one_by_one]
     assert (np.concatenate([block.features for block in at_once]) == [row.features for row in one_by_one]).all()
@@ -83,7 +83,7 @@ LINE = "2 qid:8 " + " ".join(f"{place}:{place / 4}" for place in range(1, FEATUR
 def test_a_bad_line_among_many_is_named(
     line: str, words: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mslr, "BLOCK", size)
+    monkeypatch.setattr(letor, "BLOCK", size)
     good = [dense(seed % 5, seed) for seed in range(12)]
     path = written(tmp_path, [*good, line, *good])
     with pytest.raises(BadParameter, match=words) as caught:
@@ -94,7 +94,7 @@ def test_a_bad_line_among_many_is_named(
 def test_the_number_of_a_bad_line_counts_the_lines_of_earlier_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mslr, "BLOCK", 4000)
+    monkeypatch.setattr(letor, "BLOCK", 4000)
     path = written(tmp_path, [*(dense(1, seed) for seed in range(100)), "", "rubbish"])
     with pytest.raises(BadParameter, match=rf"{path} line 102"):
         build_counts([path], 2)
@@ -108,7 +108,7 @@ def test_many_rows_are_clustered_from_starts_on_a_sample(tmp_path: Path, monkeyp
     labelled = zip(groups.tolist(), values.tolist(), strict=True)
     path = written(tmp_path, [f"{group} qid:1 1:{a} 2:{b} 3:{c}" for group, (a, b, c) in labelled])
     thorough = build_counts([path], 3)
-    monkeypatch.setattr(mslr, "MANY", 100)
-    monkeypatch.setattr(mslr, "SAMPLE", 40)
+    monkeypatch.setattr(letor, "MANY", 100)
+    monkeypatch.setattr(letor, "SAMPLE", 40)
     assert (build_counts([path], 3) == thorough).all()
     assert sorted(thorough.max(axis=1).tolist()) == sorted(np.bincount(groups).tolist())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from distrust.common.crypto.graph import KEYS, Roster, harary, keyed_permutation, members_to_bitmap
+from distrust.common.crypto.graph import KEYS_SIZE, Roster, harary, keyed_permutation, members_to_bitmap
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.lab.secagg_simulation import make_cohort
@@ -85,7 +85,7 @@ def test_an_odd_degree_that_no_ring_has_is_refused() -> None:
         roster(degree(make_cohort(10, 2, 1), 3), list(range(10))).neighbours(0)
 
 
-@pytest.mark.parametrize("size", [0, KEYS * 3 - 1, KEYS * 4])
+@pytest.mark.parametrize("size", [0, KEYS_SIZE * 3 - 1, KEYS_SIZE * 4])
 def test_a_roster_has_64_bytes_for_each_member(size: int) -> None:
     cohort = make_cohort(5, 2, 1)
     with pytest.raises(BadMessage, match="roster of 3 members"):

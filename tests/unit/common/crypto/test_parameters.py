@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.common.crypto.graph import KEYS, harary
+from distrust.common.crypto.graph import KEYS_SIZE, harary
 from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.parameters import (
     holders_needed,
@@ -19,7 +19,7 @@ from distrust.common.crypto.parameters import (
     starved_bound,
     window,
 )
-from distrust.common.crypto.share import SHARE
+from distrust.common.crypto.share import SHARE_SIZE
 from distrust.common.errors import BadParameter
 
 TABLE = [(50, 22, 12, 5), (100, 38, 20, 9), (400, 64, 33, 15), (1000, 76, 39, 18), (10_000, 94, 48, 22)]
@@ -206,5 +206,5 @@ def test_the_documented_costs_are_those_of_the_code() -> None:
     assert len(rows) == 9
     for n, *documented in rows:
         k, t = neighbourhood(n, 0.1, 0.1)
-        sent = KEYS + 32 + BOX * k + SHARE * (t + k) + SHARE * k
+        sent = KEYS_SIZE + 32 + BOX * k + SHARE_SIZE * (t + k) + SHARE_SIZE * k
         assert documented == [k, t, window(n, 0.1, 0.1), liars_near(n, n // 10, k, t), sent]

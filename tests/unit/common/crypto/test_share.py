@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrust.common.crypto.share import PRIME, SHARE, blend, coefficients, combine, evaluate, polynomials
+from distrust.common.crypto.share import PRIME, SHARE_SIZE, blend, coefficients, combine, evaluate, polynomials
 from distrust.common.errors import BadParameter, BadShare
 
 SECRETS = st.binary(min_size=16, max_size=16)
@@ -21,8 +21,8 @@ def test_any_t_shares_rebuild_both_secrets(a: bytes, b: bytes, count: int, data:
     t = data.draw(st.integers(1, count))
     pairs = split(a, b, count, t)
     points = tuple(sorted(data.draw(st.permutations(range(1, count + 1)))[:t]))
-    assert combine(points, [pairs[x - 1][:SHARE] for x in points]) == a
-    assert combine(points, [pairs[x - 1][SHARE : 2 * SHARE] for x in points]) == b
+    assert combine(points, [pairs[x - 1][:SHARE_SIZE] for x in points]) == a
+    assert combine(points, [pairs[x - 1][SHARE_SIZE : 2 * SHARE_SIZE] for x in points]) == b
 
 
 @given(st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=40), st.integers(1, 1000))
@@ -88,7 +88,7 @@ def test_fewer_than_t_shares_fit_every_secret() -> None:
 
 def test_a_changed_share_gives_another_secret_or_none() -> None:
     a, points = bytes(range(16)), (1, 2, 3)
-    shares = [pair[:SHARE] for pair in split(a, a, 3, 3)]
+    shares = [pair[:SHARE_SIZE] for pair in split(a, a, 3, 3)]
     for bit in range(130):
         changed = int.from_bytes(shares[1], "big") ^ 1 << bit
         with suppress(BadShare):
@@ -105,12 +105,12 @@ def test_two_splits_of_one_secret_have_no_share_in_common() -> None:
     """Chance of a false alarm: 20/2¹³⁰."""
     first, second = (split(bytes(16), bytes(16), 20, 11) for _ in range(2))
     assert not set(first) & set(second)
-    assert all(pair[:SHARE] != pair[SHARE : 2 * SHARE] for pair in first)
+    assert all(pair[:SHARE_SIZE] != pair[SHARE_SIZE : 2 * SHARE_SIZE] for pair in first)
 
 
 def test_a_single_share_of_a_fixed_secret_is_uniform() -> None:
     """Top two bits of 4000 shares of zero: each value within 6 standard deviations (false alarm 8e-9)."""
-    tops = [int.from_bytes(split(bytes(16), bytes(16), 2, 2)[1][:SHARE], "big") >> 128 for _ in range(4000)]
+    tops = [int.from_bytes(split(bytes(16), bytes(16), 2, 2)[1][:SHARE_SIZE], "big") >> 128 for _ in range(4000)]
     assert all(abs(tops.count(v) - 1000) < 6 * (4000 * 3 / 16) ** 0.5 for v in range(4))
 
 

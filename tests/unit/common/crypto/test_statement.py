@@ -2,10 +2,11 @@
 
 import pytest
 
-from distrust.common.crypto.context import STATEMENT, confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.crypto.graph import Roster, members_to_bitmap
 from distrust.common.crypto.keys import KEY, Binding
 from distrust.common.crypto.share import PRIME
+from distrust.common.messages.status import STATEMENT
 from distrust.lab.secagg_simulation import make_cohort
 
 COHORT = make_cohort(9, 97, 1)

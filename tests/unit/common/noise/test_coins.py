@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.binomial import LIKELY, MOST, WorstTails, worst_quantile
+from distrust.common.noise.coins import LIKELY, MOST_EXACT, WorstTails, worst_quantile
 
 
 def beyond(chances: np.ndarray, w: float) -> float:
@@ -116,8 +116,8 @@ def test_quantiles_fall_in_p_and_never_pass_hoeffding_s() -> None:
 @pytest.mark.parametrize("p", [1e-12, 1e-6, 1e-3])
 def test_many_coins_have_the_normal_quantile(p: float) -> None:
     """Ten million: within a count and a part in a million of fair coins' normal quantile."""
-    normal = stats.norm.isf(p / 2) * math.sqrt(MOST) / 2
-    assert worst_quantile(MOST, 0.3, p) == pytest.approx(normal, rel=1e-6, abs=1)
+    normal = stats.norm.isf(p / 2) * math.sqrt(MOST_EXACT) / 2
+    assert worst_quantile(MOST_EXACT, 0.3, p) == pytest.approx(normal, rel=1e-6, abs=1)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0, 1e-19, math.nan])

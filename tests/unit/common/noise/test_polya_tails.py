@@ -7,14 +7,14 @@ import pytest
 
 from distrust.common.noise import law
 from distrust.common.noise.law import symmetric_quantile
-from distrust.common.noise.polya import LEAST, PolyaDifference, PolyaTails, polya_difference_logs
+from distrust.common.noise.polya import LEAST_SHAPE, PolyaDifference, PolyaTails, polya_difference_logs
 
 LEVELS = (0.9, 0.5, 0.01, 1e-6, 1e-12, 1e-15)
 
 
 @pytest.mark.parametrize("p", LEVELS)
 @pytest.mark.parametrize(
-    ("shape", "scale"), [(1000, 100.0), (30_000, 25.0), (Fraction(41, 2), 1500.0), (LEAST, 1000.0)]
+    ("shape", "scale"), [(1000, 100.0), (30_000, 25.0), (Fraction(41, 2), 1500.0), (LEAST_SHAPE, 1000.0)]
 )
 def test_quantiles_are_those_of_the_stored_law(shape: float, scale: float, p: float) -> None:
     noise = PolyaDifference(Fraction(shape), scale)

@@ -8,10 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.common import modular
+from distrust.common.bandit.error_law import Calibration
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.families.base import Calibration, MechanismName
+from distrust.common.mechanisms.families.base import MechanismName
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Norm
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from distrust.server.dashboard.charts import (
+    DRAWN_ROUNDS,
     MOST_ARMS,
-    MOST_ROUNDS,
     Bar,
     Line,
     Scale,
@@ -106,9 +106,9 @@ def test_the_picture_is_described_for_readers_who_do_not_see_it() -> None:
 def test_of_many_rounds_and_arms_the_last_round_and_the_best_arms_are_drawn() -> None:
     rounds = [(number, [Bar(arm, 0.0, arm / 100, 1.0, "active") for arm in range(40)]) for number in range(1, 1001)]
     kept = thinned(rounds)
-    assert (len(kept), kept[0][0], kept[-1][0]) == (MOST_ROUNDS, 1, 1000)
+    assert (len(kept), kept[0][0], kept[-1][0]) == (DRAWN_ROUNDS, 1, 1000)
     markup = intervals(rounds)
-    assert len(shapes(markup, "bar")) == MOST_ROUNDS * MOST_ARMS
+    assert len(shapes(markup, "bar")) == DRAWN_ROUNDS * MOST_ARMS
     assert "arm 39, round 1000" in markup
     assert "arm 15, " not in markup
 
@@ -124,7 +124,7 @@ def test_a_curve_goes_through_its_points() -> None:
 def test_a_long_curve_is_drawn_to_its_end_with_fewer_points() -> None:
     line = Line("a", "first", [(pulls, float(pulls)) for pulls in range(1, 10_001)])
     (path,) = shapes(curves("t", "pulls", "regret", [line]), "curve")
-    assert path["d"].count("L") == MOST_ROUNDS - 1
+    assert path["d"].count("L") == DRAWN_ROUNDS - 1
     assert path["d"].endswith("L696.0 12.0")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from distrust.server.policies.elimination import Calibration
-from distrust.server.policies.linear.almost_free import LEAST, AlmostFree
+from distrust.common.bandit.error_law import Calibration
+from distrust.server.policies.linear.almost_free import LEAST_HORIZON, AlmostFree
 from tests.support.laws import Laplace
 from tests.support.linear_policies import actions, estimates, played, widths_of
 
@@ -34,7 +34,7 @@ def lengths(horizon: int, calibration: Calibration = "exact") -> list[float]:
     return [made.length(number) for number in range(1, math.floor(math.log(horizon)))]
 
 
-@pytest.mark.parametrize("horizon", [LEAST, 20, 3000, *PASSED, 10**9])
+@pytest.mark.parametrize("horizon", [LEAST_HORIZON, 20, 3000, *PASSED, 10**9])
 def test_exact_batches_leave_more_than_half_of_the_horizon(horizon: int) -> None:
     base = (2 * horizon) ** (1 / math.log(horizon))
     found = lengths(horizon)

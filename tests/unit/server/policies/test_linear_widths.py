@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.server.policies.base import Ask, Estimate
-from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.almost_free import AlmostFree
 from distrust.server.policies.linear.dp_dpe import ClientModel, DistributedPhasedElimination
 from distrust.server.policies.linear.phases import Phased, PrivatePhasedElimination

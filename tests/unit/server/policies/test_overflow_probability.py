@@ -61,7 +61,7 @@ def test_it_follows_from_the_configuration_in_every_round(policy: dict[str, Any]
         seen[plan.number] = len(learner.policy.active)
         return outcome(plan, cohort)
 
-    learner.play(noted)
+    learner.run_cohorts(noted)
     assert learner.fault is None
     assert len(seen) > 1
     for record in learner.rounds:
