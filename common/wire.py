@@ -4,7 +4,9 @@ import base64
 import binascii
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from distrust.common.inputs import without_controls
 
 Version = Literal[1]
 
@@ -14,6 +16,18 @@ Norm = Literal["l1", "l2", "linf"]
 Identifier = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$", description="lower-case letters, digits, dot, dash, underscore")
 ]
+
+LONGEST_REASON = 2000
+"""Characters of another party's sentence that are kept: it may have sent millions."""
+
+
+def shortened(text: str) -> str:
+    """Return another party's sentence without control characters, cut to `LONGEST_REASON`."""
+    return without_controls(text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…")
+
+
+Reason = Annotated[str, AfterValidator(shortened)]
+"""Why something failed, as another party says it."""
 
 
 def encode_blob(raw: bytes) -> str:

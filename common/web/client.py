@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from distrust.common.errors import BadMessage, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.messages.explain import first
+from distrust.common.wire import shortened
 
 A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
@@ -163,9 +164,14 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
     except ValidationError:
         return ProtocolError(f"HTTP {status}, and no problem document")
     kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
-    extra = {name: value for name, value in (problem.model_extra or {}).items() if isinstance(value, str | int | float)}
     error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
-    ProtocolError.__init__(error, problem.detail, **extra)
+    ProtocolError.__init__(error, shortened(problem.detail))
+    extra = {
+        name: value
+        for name, value in (problem.model_extra or {}).items()
+        if isinstance(value, str | int | float) and not hasattr(error, name)  # such as the code, which callers print
+    }
+    error.extra = extra
     vars(error).update(extra)
     return error
 

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter
@@ -69,7 +70,7 @@ def list_command(
         for name, things in found.items():
             table = Table(name, "", box=None, padding=(0, 2, 0, 0), title_justify="left")
             for thing, meaning in things.items():
-                table.add_row(thing, meaning)
+                table.add_row(Text(thing), Text(meaning))
             out.print(table)
             out.print(f"{len(things)} {name}\n")
     if json is not None:

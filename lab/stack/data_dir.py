@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import LATER, BadParameter, Unavailable
+from distrust.common.inputs import escape_controls
 
 DEFAULT = Path(".distrust")
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
@@ -70,7 +71,8 @@ def check_target(path: Path, option: str) -> None:
 
 
 def write_result(text: str, target: str) -> None:
-    """Write a command's result to a file, or to stdout for `-`."""
+    """Write a command's result, which is JSON, to a file, or to stdout for `-`."""
+    text = escape_controls(text)
     if target == "-":
         sys.stdout.write(text)
         return
