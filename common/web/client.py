@@ -77,7 +77,7 @@ class Http:
             attempt += 1
             answer, why = await self._try(method, url, headers, content, params)
             if answer is not None and not _passing(answer.status_code):
-                return _body_or_raise(answer)
+                return _body_or_raise(answer, f"{method} {without_passwords(url)}")
             pause = max(self.patience.pause(attempt), _retry_after(answer))
             if time.monotonic() + pause > end:
                 raise Unavailable(f"{method} {without_passwords(url)}: {why} ({attempt} attempts)")
@@ -142,7 +142,7 @@ class Peer:
         try:
             return answer.model_validate_json(raw)
         except ValidationError as error:
-            unreadable = f"{without_passwords(self.url)} answered something that is no {answer.__name__}"
+            unreadable = f"{without_passwords(self.url)} answered something that is no {answer.__name__.lstrip('_')}"
             raise BadMessage(f"{unreadable}: {first(error, answer)}") from error
 
 
@@ -187,10 +187,15 @@ def _passing(status: int) -> bool:
     return status == 429 or status >= 500
 
 
-def _body_or_raise(answer: httpx.Response) -> bytes:
+def _body_or_raise(answer: httpx.Response, call: str) -> bytes:
     if answer.is_success:
         return answer.content
-    raise from_document(answer.content, answer.status_code)
+    error = from_document(answer.content, answer.status_code)
+    if type(error) is ProtocolError:  # no refusal of a service of ours: its sentence names no party
+        hint = "; is this another service's address?" if answer.status_code in {404, 405} else ""
+        status = "" if error.detail.startswith("HTTP ") else f"HTTP {answer.status_code}: "
+        raise ProtocolError(f"{call}: {status}{error.detail}{hint}")
+    raise error
 
 
 def _detail(answer: httpx.Response) -> str:

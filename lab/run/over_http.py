@@ -45,6 +45,7 @@ from distrust.common.run.progress import (
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.failures import summarize, tracker_of
 from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.parties import next_page
 from distrust.lab.run.progress import Progress, Standings
 from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire, most_common
 from distrust.lab.run.run_file import RunFile
@@ -147,13 +148,13 @@ class HttpRun:
 
 
 async def all_rounds(server: Peer, run: str) -> list[RoundReport]:
-    """Return every round of a run, read page by page."""
+    """Return every round of a run, read page by page. Raises BadMessage as `next_page`."""
     rounds: list[RoundReport] = []
     after: int | None = 0
     while after is not None:
         page = await server.get(f"/v1/runs/{run}/rounds", RoundList, {"after": after})
         rounds += page.rounds
-        after = page.next
+        after = next_page(page, len(page.rounds), after)
     return rounds
 
 
