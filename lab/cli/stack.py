@@ -158,7 +158,7 @@ def inspect_command(
     if "data" in typed and len(typed) > 1:
         raise BadParameter("data", str(data), f"leave it out, or --{typed[1]}: a data folder has all addresses")
     named = "data" not in typed and any(url is not None for url in addresses.values())
-    where = _urls(*addresses.values(), token_file, inspector_file) if named else DataDir(data)
+    where = _urls(server, shuffler, aggregator, token_file, inspector_file) if named else DataDir(data)
     if held is not None:
         from distrust.lab.run.run_file import read  # noqa: PLC0415
 

@@ -28,7 +28,7 @@ from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
-from distrust.lab.run.parties import Wanted, wanted_of
+from distrust.lab.run.parties import MOST_READ, Wanted, wanted_of
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
@@ -171,7 +171,7 @@ class Connection:
         """Return the server's answer to a call."""
 
         async def answer() -> Answer:
-            async with Http(PATIENCE) as http:
+            async with Http(PATIENCE, most=MOST_READ) as http:
                 return await call(http.peer(self.urls.server, self.urls.token))
 
         return done(answer())

@@ -41,6 +41,7 @@ INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
 PAGE = 500
 EVERY = 2**53  # messages: more than any transcript has
 MOST_MESSAGES = 2 * 10**7  # of a transcript over HTTP: some of each of a million clients
+MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at most
 MOST_ROUNDS = 10**9  # a run's horizon at most
 
 STAGES = frozenset(
@@ -143,7 +144,7 @@ class Services:
     def __init__(self, urls: Urls) -> None:
         from distrust.common.web.client import Http, Patience  # noqa: PLC0415 - a stopped stack is read without it
 
-        self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0))
+        self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0), most=MOST_READ)
         self.missing: dict[Party, str] = {}
         everyone: tuple[Party, ...] = (*INTERMEDIARIES, "server")
         for party in everyone:
