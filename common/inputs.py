@@ -25,9 +25,6 @@ _BEFORE_HOST = re.compile(r"(\bhttps?)?(://[^:]*):(.*)@", re.DOTALL | re.IGNOREC
 
 _PORT = re.compile(r"\d{1,5}/")
 
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Matches what a terminal or a page obeys: C0 but tabs and line ends, C1, marks of the writing's direction."""
-
 
 def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[str] = ()) -> str:
     """Return an error's line that begins with its field. A field that was given as an option is named so: `--epsilon`.
@@ -69,16 +66,6 @@ def _without_user(found: re.Match[str]) -> str:
     if scheme and _PORT.match(rest):  # an @ in the path of http://host:port/path
         return found[0]
     return f"{scheme}{user}:***@"
-
-
-def without_controls(text: str) -> str:
-    """Return another party's text with U+FFFD in place of control characters: a terminal would obey them."""
-    return _CONTROLS.sub("\ufffd", text)
-
-
-def escape_controls(text: str) -> str:
-    """Return JSON text with control characters inside its strings as escapes, which means the same."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def hide_passwords(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:

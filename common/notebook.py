@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape as html_escape
 from typing import TYPE_CHECKING, Any
 
-from distrust.common.inputs import without_controls
+from distrust.common.errors import without_controls
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
-from distrust.common.errors import BadParameter
-from distrust.common.inputs import without_controls
+from distrust.common.errors import BadParameter, without_controls
 
 Version = Literal[1]
 

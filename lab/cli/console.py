@@ -15,8 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from distrust import EXTRAS
-from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed
-from distrust.common.inputs import as_typed, without_controls
+from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed, without_controls
+from distrust.common.inputs import as_typed
 from distrust.lab.stack.data_dir import check_target, write_result
 
 FAILED = 1

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.errors import LONGEST, Unauthorized, WrongCohort
-from distrust.common.inputs import without_controls
+from distrust.common.errors import LONGEST, Unauthorized, WrongCohort, without_controls
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Step, steps
 from distrust.common.notebook import HtmlTable, card, data_frame

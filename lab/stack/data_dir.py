@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distrust.common.errors import LATER, BadParameter, Unavailable
-from distrust.common.inputs import escape_controls
+from distrust.common.errors import LATER, BadParameter, Unavailable, escape_controls
 
 DEFAULT = Path(".distrust")
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
