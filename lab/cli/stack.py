@@ -12,7 +12,7 @@ import typer
 from distrust.common.errors import BadParameter
 from distrust.common.inputs import check_address
 from distrust.lab.cli.console import JsonOption, examples, out, say
-from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
+from distrust.lab.stack.data_dir import DEFAULT, MOST_TOKEN, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -205,7 +205,15 @@ def _urls(
 
 
 def _token(option: str, path: Path | None) -> str | None:
+    """Return the token in a file, which may be a pipe: another program may print the token."""
+    if path is None:
+        return None
     try:
-        return path.read_text("ascii").strip() if path is not None else None
+        with path.open("rb") as file:
+            token = file.read(MOST_TOKEN + 1).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadParameter(option, str(path), f"cannot be read: {error}") from error
+    if not token.isprintable() or " " in token or len(token) > MOST_TOKEN:
+        why = f"must hold one token of at most {MOST_TOKEN} signs, without spaces and control characters"
+        raise BadParameter(option, str(path), why)
+    return token

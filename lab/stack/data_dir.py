@@ -89,11 +89,16 @@ def read_file(path: Path | str, most: int, flags: int = 0, folder: int | None = 
     Raises  OSError, whose `strerror` says what the file must be.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
-    with os.fdopen(handle, "rb") as file:
+    try:
         facts = os.fstat(handle)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.EINVAL, "must be a file, and is a pipe or a device", str(path))
-        raw = file.read(most + 1)
+        with open(handle, "rb", closefd=False) as file:
+            raw = file.read(most + 1)
+    finally:
+        os.close(handle)
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
     return raw, facts

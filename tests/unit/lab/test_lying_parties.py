@@ -129,3 +129,12 @@ def test_an_option_that_was_typed_wins_over_a_variable(tmp_path: Path, monkeypat
 
 async def _none() -> list[Any]:
     return []
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "TWO"])
+def test_a_token_file_holds_one_token(file: str, tmp_path: Path) -> None:
+    (tmp_path / "two").write_text("one\ntwo\n")
+    path = file.replace("TWO", str(tmp_path / "two"))
+    refused = CliRunner().invoke(app, ["inspect", "readme", "--server", "http://s", "--token-file", path]).exception
+    assert isinstance(refused, BadParameter)
+    assert refused.detail.startswith(f"token-file = '{path}': must hold one token of at most 4096 signs, without spaces")
