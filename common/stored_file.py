@@ -11,8 +11,8 @@ from pathlib import Path
 READ_SECONDS = 60.0
 """Seconds after which a connection's statements are interrupted. A service's own tables take a few at most."""
 
-LONGEST_VALUE = 256 * 2**20
-"""Bytes of a value that is read: a stored batch has hundreds of megabytes at most."""
+LONGEST_VALUE = 512 * 2**20
+"""Bytes of the longest value that is read: a batch of a million sealed records of some numbers has half as many."""
 
 _STEPS = 50_000  # instructions of SQLite between two looks at the clock, about a millisecond
 

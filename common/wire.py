@@ -35,12 +35,12 @@ LONGEST_REASON = 2000
 """Characters of another party's sentence that are kept: it may have sent millions."""
 
 
-def shortened(text: str) -> str:
+def cut_reason(text: str) -> str:
     """Return another party's sentence without control characters, cut to `LONGEST_REASON`."""
     return without_controls(text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…")
 
 
-Reason = Annotated[str, AfterValidator(shortened)]
+Reason = Annotated[str, AfterValidator(cut_reason)]
 """Why something failed, as another party says it."""
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from distrust.common.errors import BadMessage, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.messages.explain import first
-from distrust.common.wire import shortened
+from distrust.common.wire import cut_reason
 
 A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
@@ -204,7 +204,7 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
         return ProtocolError(f"HTTP {status}, and no problem document")
     kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
     error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
-    ProtocolError.__init__(error, shortened(problem.detail))
+    ProtocolError.__init__(error, cut_reason(problem.detail))
     extra = {
         name: value
         for name, value in (problem.model_extra or {}).items()

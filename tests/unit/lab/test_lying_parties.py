@@ -137,4 +137,4 @@ def test_a_token_file_holds_one_token(file: str, tmp_path: Path) -> None:
     path = file.replace("TWO", str(tmp_path / "two"))
     refused = CliRunner().invoke(app, ["inspect", "readme", "--server", "http://s", "--token-file", path]).exception
     assert isinstance(refused, BadParameter)
-    assert refused.detail.startswith(f"token-file = '{path}': must hold one token of at most 4096 signs, without spaces")
+    assert refused.detail.startswith(f"token-file = '{path}': must hold one token of at most 4096 signs")
