@@ -9,7 +9,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import without_passwords
+from distrust.common.stored_file import log_of, open_stored
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
@@ -257,20 +257,16 @@ class StoredDatabase(Database):
     the log, the file FILE-shm, which it may write anew. Otherwise no file is made, changed or locked. It lasts for a
     moment, between the services' runs: a read during which a service writes to the database is refused.
 
-    Raises  Unavailable for a database that this user may not read, that is none of ours, or of another version.
+    Raises  Unavailable for a database that this user may not read, that is none of ours, or of another version; for one
+            with values that are computed while they are read, and one that takes long to read.
     """
 
     def __init__(self, path: Path, version: int) -> None:
         self.url, self._writer, self._holder = URL.create("sqlite", database=str(path)), None, None
         self._file = path.resolve()  # SQLite keeps the log beside the file that a link leads to
-        self._log = self._file.with_name(f"{self._file.name}-wal")
-        # A log that is there has commits that the file lacks, and SQLite reads both. Without one, nothing else is
-        # needed: SQLite would make an empty log beside the file, and leave it there.
+        self._log = log_of(path)
         self._still = not self._log.exists()
-        address = f"{self._file.as_uri()}?{'immutable=1' if self._still else 'mode=ro'}"
-        self._engine = create_engine(
-            "sqlite://", creator=lambda: sqlite3.connect(address, uri=True, isolation_level=None), poolclass=NullPool
-        )
+        self._engine = create_engine("sqlite://", creator=lambda: open_stored(self._file), poolclass=NullPool)
         event.listen(self._engine, "begin", _begin_now)
         self._check(version)
 
@@ -286,6 +282,8 @@ class StoredDatabase(Database):
         try:
             with super()._begin(write=write) as connection:
                 yield connection
+        except DBAPIError as error:  # none is a bug of ours: another user may have written what is read
+            raise Unavailable(_sentence(self.url, error)) from error
         finally:
             if self._still and (self._log.exists() or self._state() != before):
                 raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
@@ -374,6 +372,8 @@ _CAUSES = {
     "readonly": "it cannot be written; check the file's owner and mode",
     "unable to open": "it cannot be opened; check the path and the directory's mode",
     "disk i/o": "the disk failed, or is full",
+    "interrupted": "reading it takes too long, or was interrupted",
+    "too big": "it has a value that is too long",
     "locked": "another program holds it; try again when that one is done",
 }
 

@@ -20,6 +20,7 @@ A service's logic raises them; `common.web` renders them as problem+json; the co
 """
 
 import errno
+import re
 from typing import ClassVar
 
 BUSY = (429, 503)
@@ -30,6 +31,9 @@ LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errn
 
 MOST_DIGITS = 17  # they tell any two doubles apart
 LONGEST = 300  # characters of `describe_error`; a validation error may quote its whole input
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Matches what a terminal or a page obeys: C0 but tabs and line ends, C1, marks of the writing's direction."""
 
 
 class ProtocolError(Exception):
@@ -66,6 +70,16 @@ def told_apart(value: float, limit: float) -> tuple[str, str]:
 def describe_error(error: Exception) -> str:
     """Return an unexpected exception as one line of at most `LONGEST` characters, with its type."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
+
+
+def without_controls(text: str) -> str:
+    """Return another party's text with U+FFFD in place of control characters: a terminal would obey them."""
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def escape_controls(text: str) -> str:
+    """Return JSON text with control characters inside its strings as escapes, which means the same."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class BadParameter(ProtocolError):

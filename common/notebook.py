@@ -1,12 +1,15 @@
 """Shows values in a notebook: data frames, and small HTML that is readable on light and on dark ground.
 
-HTML has no colours, scripts and style sheets of its own: the notebook's look of a table holds. All text is escaped.
+HTML has no colours, scripts and style sheets of its own: the notebook's look of a table holds. All text is escaped,
+and has no control characters.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as html_escape
 from typing import TYPE_CHECKING, Any
+
+from distrust.common.errors import without_controls
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,6 +35,11 @@ class HtmlTable:
     words: Sequence[str] = ()
     caption: str = ""
     most: int = MOST_ROWS
+
+
+def escape(text: str) -> str:
+    """Return a text for HTML, without control characters."""
+    return html_escape(without_controls(text))
 
 
 def card(title: str, facts: Iterable[tuple[str, str]], *tables: HtmlTable, notes: Sequence[str] = ()) -> str:

@@ -2,9 +2,12 @@
 
 import base64
 import binascii
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from distrust.common.errors import BadParameter, without_controls
 
 Version = Literal[1]
 
@@ -14,9 +17,34 @@ Norm = Literal["l1", "l2", "linf"]
 Via = Literal["aggregator", "shuffler"]
 """The intermediary that carries a cohort's messages."""
 
-Identifier = Annotated[
-    str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$", description="lower-case letters, digits, dot, dash, underscore")
-]
+_NAME = r"^[a-z0-9][a-z0-9._-]{0,79}$"
+_SIGNS = "lower-case letters, digits, dot, dash, underscore"
+
+Identifier = Annotated[str, Field(pattern=_NAME, description=_SIGNS)]
+
+
+def check_name(field: str, value: object) -> str:
+    """Return the name of a run or a cohort, which has no sign that means something in an address.
+
+    Raises BadParameter, naming the field, for what cannot be such a name.
+    """
+    if isinstance(value, str) and re.fullmatch(_NAME.strip("^$"), value):
+        return value
+    shown = f"{value[:79]}…" if isinstance(value, str) and len(value) > 80 else value
+    raise BadParameter(field, shown, f"must be a name of 1 to 80 signs: {_SIGNS}; the first a letter or a digit")
+
+
+LONGEST_REASON = 2000
+"""Characters of another party's sentence that are kept: it may have sent millions."""
+
+
+def cut_reason(text: str) -> str:
+    """Return another party's sentence without control characters, cut to `LONGEST_REASON`."""
+    return without_controls(text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…")
+
+
+Reason = Annotated[str, AfterValidator(cut_reason)]
+"""Why something failed, as another party says it."""
 
 
 def encode_blob(raw: bytes) -> str:

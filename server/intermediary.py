@@ -14,6 +14,9 @@ PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
 
 LONG_POLL = 25.0
+MOST_BATCH = 2**30
+"""Bytes of the longest batch: a million sealed records of some numbers have hundreds of megabytes."""
+
 CONNECTIONS = 256
 """At most; each open cohort holds one for its long poll while they suffice."""
 
@@ -31,7 +34,7 @@ class HttpIntermediaries(Intermediaries):
     """The two intermediaries behind their URLs. `token` is the operator's, which they share with the server."""
 
     def __init__(self, shuffler: str, aggregator: str, token: str | None, http: Http | None = None) -> None:
-        self._http = http or Http(PATIENCE, connections=CONNECTIONS)
+        self._http = http or Http(PATIENCE, connections=CONNECTIONS, most=MOST_BATCH)
         self._polls = 0  # under way, or waiting for a connection
         self._peers: dict[Via, Peer] = {
             "shuffler": self._http.peer(shuffler, token),

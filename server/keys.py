@@ -61,7 +61,10 @@ def read_keys(path: Path) -> Keys:
 
 
 def _read(path: Path) -> Keys:
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):  # a pipe would keep the reader waiting
+        raise Unavailable(f"key file {path}: is no file")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Unavailable(f"key file {path}: others may read it; chmod 600")
     try:
         words = json.loads(path.read_text("ascii"))

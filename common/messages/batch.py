@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Reason, Version
 
 
 class ModularSum(Message):
@@ -70,5 +70,5 @@ class BatchAnswer(Message):
     cohort: Identifier
     state: Literal["waiting", "released", "aborted"]
     batch: Batch | None = None
-    reason: str | None = None
+    reason: Reason | None = None
     lost: Annotated[int, Field(ge=0, description="slots that did not make it into the batch")] = 0

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from distrust.common.wire import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Reason, Version
 
 Stated = Literal["confirm", "masked", "unmask"]
 STATED: Final[tuple[Stated, ...]] = get_args(Stated)
@@ -51,7 +51,7 @@ class StageView(Message):
     challenge: Blob | None = None
     statement: Blob | None = None
     inboxes: list[Inbox] | None = None
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 class Statement(Message):
@@ -119,7 +119,7 @@ class CohortView(Message):
     counts: list[Annotated[int, Field(ge=0)]] | None = None
     liars: list[int] = Field(default_factory=list)
     disputes: int = 0
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 class TranscriptEntry(Message):
@@ -127,8 +127,8 @@ class TranscriptEntry(Message):
 
     number: Annotated[int, Field(ge=0, description="position in the cohort's transcript")]
     direction: Literal["in", "out"]
-    peer: str  # "client 17", "server", "aggregator", "shuffler", "everyone"
-    stage: str
+    peer: Annotated[str, Field(max_length=80)]  # "client 17", "server", "aggregator", "shuffler", "everyone"
+    stage: Annotated[str, Field(max_length=40)]
     bytes: Annotated[int, Field(ge=0)]
     view: dict[str, str | int | float | bool | list[int] | list[str]]
     hex: str

@@ -11,7 +11,7 @@ from distrust.common.messages.status import CohortView
 from distrust.common.notebook import data_frame
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.run.config import RunConfig
-from distrust.common.wire import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Reason, Version
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -78,7 +78,7 @@ class RunView(Message):
     cohorts_open: int
     cohorts_released: int
     cohorts_aborted: int
-    reason: str | None = None
+    reason: Reason | None = None
 
     def frame(self) -> "DataFrame":
         """Return a row an arm as a data frame, with the fields of `ArmView`. Needs pandas."""
@@ -246,4 +246,4 @@ class RunEvent(Message):
     cohort: str | None = None
     arm: int | None = None
     survivors: int | None = None
-    detail: str | None = None
+    detail: Reason | None = None

@@ -18,12 +18,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from distrust.common.errors import BadMessage, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.messages.explain import first
+from distrust.common.wire import cut_reason
 
 A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
 
 IDLE_SECONDS = 12.0
 """Seconds that an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
+
+MOST_BYTES = 256 * 2**20
+"""Bytes of the longest answer that is read: a roster of a million clients has 85 MB."""
 
 _chance = secrets.SystemRandom()
 
@@ -42,8 +46,18 @@ class Patience:
         return _chance.uniform(step / 2, step)
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
 class Http:
-    """One pool of connections for a whole process; `peer` names a service behind it. Counts bytes both ways."""
+    """One pool of connections for a whole process; `peer` names a service behind it. Counts bytes both ways.
+
+    most  bytes of the longest answer that is read. A compressed answer is refused: it may unpack to any size.
+    """
 
     def __init__(
         self,
@@ -51,14 +65,21 @@ class Http:
         *,
         seconds: float = 90.0,
         connections: int = 16,
+        most: int = MOST_BYTES,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         limits = httpx.Limits(
             max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=IDLE_SECONDS
         )
         timeout = httpx.Timeout(seconds, connect=10.0, pool=None)
-        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, transport=transport, trust_env=False)
-        self.patience = patience
+        self._client = httpx.AsyncClient(
+            headers={"Accept-Encoding": "identity"},
+            limits=limits,
+            timeout=timeout,
+            transport=transport,
+            trust_env=False,
+        )
+        self.patience, self._most = patience, most
         self.sent = 0  # bytes of requests: bodies and header lines
         self.received = 0  # bytes of answers: bodies and header lines
 
@@ -69,14 +90,18 @@ class Http:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
     ) -> bytes:
-        """Return the body of a 2xx answer. Raises the problem's ProtocolError, or Unavailable when patience is over."""
+        """Return the body of a 2xx answer.
+
+        Raises the problem's ProtocolError, Unavailable when patience is over, BadMessage for an answer that is too long
+        or compressed.
+        """
         end = time.monotonic() + self.patience.total
         attempt = 0
         while True:
             attempt += 1
             answer, why = await self._try(method, url, headers, content, params)
-            if answer is not None and not _passing(answer.status_code):
-                return _body_or_raise(answer)
+            if answer is not None and not _passing(answer.status):
+                return _body_or_raise(answer, f"{method} {without_passwords(url)}")
             pause = max(self.patience.pause(attempt), _retry_after(answer))
             if time.monotonic() + pause > end:
                 raise Unavailable(f"{method} {without_passwords(url)}: {why} ({attempt} attempts)")
@@ -84,14 +109,29 @@ class Http:
 
     async def _try(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
-    ) -> tuple[httpx.Response | None, str]:
+    ) -> "tuple[_Answer | None, str]":
         try:
-            answer = await self._client.request(method, url, headers=headers, content=content, params=params)
+            async with self._client.stream(method, url, headers=headers, content=content, params=params) as answer:
+                body = await self._body(answer)
         except httpx.TransportError as error:
             return None, f"{type(error).__name__} {without_passwords(str(error))}".strip()
         self.sent += _header_bytes(answer.request.headers) + len(content or b"")
         self.received += _header_bytes(answer.headers) + answer.num_bytes_downloaded
-        return answer, f"HTTP {answer.status_code}" if answer.is_success else _detail(answer)
+        whole = _Answer(answer.status_code, answer.headers, body)
+        return whole, f"HTTP {whole.status}" if answer.is_success else _detail(whole)
+
+    async def _body(self, answer: httpx.Response) -> bytes:
+        """Return an answer's body. Raises BadMessage."""
+        call = f"{answer.request.method} {without_passwords(str(answer.request.url))}"
+        if answer.headers.get("content-encoding", "identity") != "identity":
+            raise BadMessage(f"{call}: the answer is compressed, and it was asked for without")
+        parts, size = [], 0
+        async for part in answer.aiter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > self._most:
+                raise BadMessage(f"{call}: the answer has more than {self._most:,} bytes")
+        return b"".join(parts)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -141,7 +181,7 @@ class Peer:
         try:
             return answer.model_validate_json(raw)
         except ValidationError as error:
-            unreadable = f"{without_passwords(self.url)} answered something that is no {answer.__name__}"
+            unreadable = f"{without_passwords(self.url)} answered something that is no {answer.__name__.lstrip('_')}"
             raise BadMessage(f"{unreadable}: {first(error, answer)}") from error
 
 
@@ -163,9 +203,14 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
     except ValidationError:
         return ProtocolError(f"HTTP {status}, and no problem document")
     kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
-    extra = {name: value for name, value in (problem.model_extra or {}).items() if isinstance(value, str | int | float)}
     error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
-    ProtocolError.__init__(error, problem.detail, **extra)
+    ProtocolError.__init__(error, cut_reason(problem.detail))
+    extra = {
+        name: value
+        for name, value in (problem.model_extra or {}).items()
+        if isinstance(value, str | int | float) and not hasattr(error, name)  # such as the code, which callers print
+    }
+    error.extra = extra
     vars(error).update(extra)
     return error
 
@@ -181,17 +226,22 @@ def _passing(status: int) -> bool:
     return status == 429 or status >= 500
 
 
-def _body_or_raise(answer: httpx.Response) -> bytes:
-    if answer.is_success:
-        return answer.content
-    raise from_document(answer.content, answer.status_code)
+def _body_or_raise(answer: _Answer, call: str) -> bytes:
+    if 200 <= answer.status < 300:
+        return answer.body
+    error = from_document(answer.body, answer.status)
+    if type(error) is ProtocolError:  # no refusal of a service of ours: its sentence names no party
+        hint = "; is this another service's address?" if answer.status in {404, 405} else ""
+        status = "" if error.detail.startswith("HTTP ") else f"HTTP {answer.status}: "
+        raise ProtocolError(f"{call}: {status}{error.detail}{hint}")
+    raise error
 
 
-def _detail(answer: httpx.Response) -> str:
-    return f"HTTP {answer.status_code}: {from_document(answer.content, answer.status_code).detail}"
+def _detail(answer: _Answer) -> str:
+    return f"HTTP {answer.status}: {from_document(answer.body, answer.status).detail}"
 
 
-def _retry_after(answer: httpx.Response | None) -> float:
+def _retry_after(answer: _Answer | None) -> float:
     """Return the seconds that the peer asked us to wait; 0 for a date and every other value."""
     text = answer.headers.get("retry-after", "") if answer is not None else ""
     return float(text) if text.isdigit() else 0.0

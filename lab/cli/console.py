@@ -5,17 +5,18 @@ import json as json_text
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from distrust import EXTRAS
-from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed
+from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed, without_controls
 from distrust.common.inputs import as_typed, option
 from distrust.lab.stack.data_dir import check_target, write_result
 
@@ -26,15 +27,24 @@ INTERRUPTED = 130
 TERMINATED = 143
 
 
-class ResultConsole(Console):
+class PlainConsole(Console):
+    """A console that prints no control characters but its own: text of another party could steer the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            yield segment if control else Segment(without_controls(text), style)
+
+
+class ResultConsole(PlainConsole):
     """Console of stdout. A reader that left is an error here, which `exit_code_of` turns into success."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, "the reader of stdout left")
 
 
-out = ResultConsole(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+out = ResultConsole(soft_wrap=True, highlight=False, emoji=False)
+err = PlainConsole(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
@@ -83,9 +93,9 @@ def _flushed(command: Callable[[], object]) -> int:
         command()
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
-        line = error.detail
-        if isinstance(error, BadParameter):
-            line = as_typed(line, error.field, sys.argv[1:])
+        line, field = error.detail, error.extra.get("field")
+        if isinstance(error, BadParameter) and isinstance(field, str):  # a service's may lack it
+            line = as_typed(line, field, sys.argv[1:])
         err.print(line, markup=False)
         if isinstance(error, RunFailed):
             return FAILED

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from distrust import EXTRAS
 from distrust.common.errors import BadParameter
@@ -69,7 +70,7 @@ def list_command(
         for name, things in names.items():
             table = Table(name, "", box=None, padding=(0, 2, 0, 0), title_justify="left")
             for thing, meaning in things.items():
-                table.add_row(thing, meaning)
+                table.add_row(Text(thing), Text(meaning))
             out.print(table)
             out.print(f"{len(things)} {name}\n")
     if json is not None:
@@ -109,16 +110,15 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
     """
     import sqlite3  # noqa: PLC0415 - only this kind needs it
 
+    from distrust.common.stored_file import open_stored  # noqa: PLC0415
+
     if data_dir.path != DEFAULT and not data_dir.path.is_dir():
         raise BadParameter("data", str(data_dir.path), "is no folder; `distrust up --data` makes one")
     path = data_dir.path / "server.sqlite3"
     if not path.exists():
         return
     try:
-        # As a URI, because "?" and "#" in a folder's name would begin options, such as to create the file.
-        # Without a log of commits beside the file SQLite would make an empty one, and leave it there.
-        how = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{how}", uri=True)) as database:
+        with closing(open_stored(path)) as database:
             # All at once: a snapshot that stays open would keep a running server from emptying its log.
             yield from database.execute("SELECT run, state FROM runs ORDER BY rowid").fetchall()
     except sqlite3.Error as error:

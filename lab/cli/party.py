@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 TIMEOUT_SECONDS = 5.0  # for the answer to `distrust health`; a slower service counts as down
+MOST_SHOWN = 2000  # bytes of an answer
 
 
 class ServiceName(StrEnum):
@@ -124,7 +125,7 @@ def health_command(
     try:
         connection.request("GET", f"{address.path.rstrip('/')}/readyz")
         answer = connection.getresponse()
-        body = answer.read().decode("utf-8", errors="replace")
+        body = answer.read(MOST_SHOWN).decode("utf-8", errors="replace")
     except (OSError, HTTPException) as error:
         raise Unavailable(f"{without_passwords(url)}: {error}") from error
     finally:

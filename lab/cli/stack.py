@@ -12,7 +12,7 @@ import typer
 from distrust.common.errors import BadParameter
 from distrust.common.inputs import check_address
 from distrust.lab.cli.console import JsonOption, examples, out, say
-from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
+from distrust.lab.stack.data_dir import DEFAULT, MOST_TOKEN, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -120,6 +120,7 @@ def _token_files(data_dir: DataDir) -> dict[str, str]:
     ),
 )
 def inspect_command(
+    context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
     *,
     round_number: RoundOption = None,
@@ -141,14 +142,23 @@ def inspect_command(
     It asks the services at the addresses given, one of them or more; a party that does not show its transcript has no
     column, and the reason stands below. Without an address it asks the services of the data folder. If they do not run,
     it reads their databases as they stand: it starts no service, and writes and locks nothing.
+
+    --data wins over addresses that come from variables.
     """
     from distrust.lab.run.parties import wanted_of  # noqa: PLC0415 - `up` and `token` need none of it
     from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = wanted_of(run, round_number, cohort, limit)
-    addresses = (server, shuffler, aggregator)
-    named = any(addresses)
-    where = _urls(*addresses, token_file, inspector_file) if named else DataDir(data)
+    addresses = {"server": server, "shuffler": shuffler, "aggregator": aggregator}
+    typed = [  # the enumeration of sources has no public name in typer, which has its own copy of click
+        name
+        for name in ("data", *addresses)
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    if "data" in typed and len(typed) > 1:
+        raise BadParameter("data", str(data), f"leave it out, or --{typed[1]}: a data folder has all addresses")
+    named = "data" not in typed and any(url is not None for url in addresses.values())
+    where = _urls(server, shuffler, aggregator, token_file, inspector_file) if named else DataDir(data)
     if held is not None:
         from distrust.lab.run.run_file import read  # noqa: PLC0415
 
@@ -188,14 +198,22 @@ def _urls(
 ) -> Urls:
     """Return the services that are named. Raises BadParameter for a text that is no address."""
     for name, url in (("server", server), ("shuffler", shuffler), ("aggregator", aggregator)):
-        if url:
+        if url is not None:
             check_address(name, url)
     token, inspector = _token("token-file", token_file), _token("inspector-token-file", inspector_file)
     return Urls(server or "", shuffler or "", aggregator or "", token, inspector)
 
 
 def _token(option: str, path: Path | None) -> str | None:
+    """Return the token in a file, which may be a pipe: another program may print the token."""
+    if path is None:
+        return None
     try:
-        return path.read_text("ascii").strip() if path is not None else None
+        with path.open("rb") as file:
+            token = file.read(MOST_TOKEN + 1).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadParameter(option, str(path), f"cannot be read: {error}") from error
+    if not token.isprintable() or " " in token or len(token) > MOST_TOKEN:
+        why = f"must hold one token of at most {MOST_TOKEN} signs, without spaces and control characters"
+        raise BadParameter(option, str(path), why)
+    return token

@@ -25,9 +25,10 @@ from distrust.common.notebook import data_frame
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
+from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun, create
-from distrust.lab.run.parties import Wanted, wanted_of
+from distrust.lab.run.parties import MOST_READ, Wanted, wanted_of
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.replay import all_rounds, finished, result_of
 from distrust.lab.run.result import CohortResult, Result
@@ -65,12 +66,16 @@ def _rows(line: RunLine | RoundReport) -> list[dict[str, Any]]:
     return [{"round": line.number, "batch": line.batch, **cohort.model_dump()} for cohort in line.cohorts]
 
 
+def _path(run: str) -> str:
+    return f"/v1/runs/{check_name('run', run)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """Services that are up: their addresses and the caller's tokens, which are not shown. `connect` makes one.
 
     Every call raises Unavailable when a service does not answer, Unauthorized without the token that it needs,
-    WrongCohort for a run that the server does not know.
+    BadParameter for what cannot be a run's name, WrongCohort for a run that the server does not know.
     """
 
     urls: Urls
@@ -81,15 +86,18 @@ class Connection:
 
     def view(self, run: str) -> RunView:
         """Return a run's state: its configuration, estimates, clients and cohorts."""
-        return self._ask(lambda server: server.get(f"/v1/runs/{run}", RunView))
+        path = _path(run)
+        return self._ask(lambda server: server.get(path, RunView))
 
     def rounds(self, run: str) -> "Listed[RoundReport]":
         """Return every round of a run, with its cohorts."""
+        check_name("run", run)
         return Listed(self._ask(lambda server: all_rounds(server, run)))
 
     def ledger(self, run: str) -> LedgerView:
         """Return the cost of each round to its clients, and the most that a client has spent."""
-        return self._ask(lambda server: server.get(f"/v1/runs/{run}/ledger", LedgerView))
+        path = f"{_path(run)}/ledger"
+        return self._ask(lambda server: server.get(path, LedgerView))
 
     def start(self, source: Source, *, unsafe: Mapping[str, Any] | None = None) -> RunView:
         """Create a run, which fleets started elsewhere play, and return it. Needs the operator's token.
@@ -144,7 +152,8 @@ class Connection:
 
     def cancel(self, run: str) -> RunView:
         """Stop a run for good and return it. Needs the operator's token."""
-        return self._ask(lambda server: server.delete(f"/v1/runs/{run}", RunView))
+        path = _path(run)
+        return self._ask(lambda server: server.delete(path, RunView))
 
     def inspect(
         self, subject: "Subject", *, round_number: int | None = None, cohort: str | None = None, limit: int = 3
@@ -163,7 +172,7 @@ class Connection:
         """Return the server's answer to a call."""
 
         async def answer() -> Answer:
-            async with Http(PATIENCE) as http:
+            async with Http(PATIENCE, most=MOST_READ) as http:
                 return await call(http.peer(self.urls.server, self.urls.token))
 
         return done(answer())

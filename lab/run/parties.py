@@ -8,15 +8,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self, get_args
 
 from pydantic import ConfigDict
 
-from distrust.common.errors import BadParameter, Unauthorized, Unavailable, WrongCohort
+from distrust.common.errors import BadMessage, BadParameter, Unauthorized, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortEntry, CohortList, CohortView, Transcript, TranscriptEntry
+from distrust.common.messages.status import (
+    CohortEntry,
+    CohortList,
+    CohortStage,
+    CohortView,
+    Transcript,
+    TranscriptEntry,
+)
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.wire import Message, Via
+from distrust.common.wire import Message, Via, check_name
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
     from distrust.common.database import StoredDatabase
     from distrust.common.intermediary.service import Intermediary
     from distrust.common.run.config import RunConfig
+    from distrust.common.run.progress import RoundList
     from distrust.common.web.client import Peer
     from distrust.server.transcript import SealKey
 
@@ -32,6 +40,15 @@ INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
 
 PAGE = 500  # entries of a transcript in one answer
 EVERY = 2**53  # messages: more than any transcript has
+MOST_MESSAGES = 2 * 10**7  # of a transcript over HTTP: some of each of a million clients
+MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at most
+MOST_ROUNDS = 10**9  # a run's horizon at most
+
+STAGES = frozenset(
+    {"cohort", "tickets", "asked", "order", *get_args(CohortStage), "departed", "batch", "estimate"}  # in their order
+)
+"""Stages of a transcript's messages."""
+
 TOKENS = {"server": ("operator", "--token-file")}
 """Whose token opens a party's transcript, and the option that names its file."""
 
@@ -49,10 +66,17 @@ class Wanted:
 
 
 def wanted_of(run: str, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
-    """Return a choice. Without a round it is that in the cohort's name, RUN.ROUND.ARM.ATTEMPT, else the first."""
-    parts = (cohort or "").rsplit(".", 3)[1:]
+    """Return a choice. Without a round it is that in the cohort's name, RUN.ROUND.ARM.ATTEMPT, else the first.
+
+    Raises BadParameter for what cannot be the name of a run or a cohort, or the number of a round.
+    """
+    check_name("run", run)
+    parts = [] if cohort is None else check_name("cohort", cohort).rsplit(".", 3)[1:]
     named = int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
-    return Wanted(run, round_number or named, cohort, limit)
+    number = named if round_number is None else round_number
+    if not 1 <= number <= MOST_ROUNDS:
+        raise BadParameter("round", number, f"must be from 1 to {MOST_ROUNDS}")
+    return Wanted(run, number, cohort, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +144,7 @@ class Services:
     def __init__(self, urls: Urls) -> None:
         from distrust.common.web.client import Http, Patience  # noqa: PLC0415 - a stopped stack is read without it
 
-        self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0))
+        self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0), most=MOST_READ)
         self.missing: dict[Party, str] = {}
         everyone: tuple[Party, ...] = (*INTERMEDIARIES, "server")
         for party in everyone:
@@ -146,7 +170,7 @@ class Services:
             return Outline(report.number, report.mechanism.via, report.guarantee, report.cohorts)
         called = [party for party in INTERMEDIARIES if party not in self.missing]
         for party in called:
-            listed = await self._peer(party, self._urls.token).get("/v1/cohorts", CohortList)
+            listed = await self._listed(party)
             cohorts = [one for one in listed.cohorts if (one.run, one.round) == (wanted.run, wanted.round)]
             if cohorts:
                 return Outline(wanted.round, party, None, cohorts)
@@ -176,17 +200,44 @@ class Services:
         return await self._peer(party, None).get(f"/v1/cohorts/{cohort}/terms", Cohort)
 
     async def _read(self, peer: "Peer", path: str, most: int) -> Pages:
-        """Read a whole transcript, page by page."""
+        """Read a whole transcript, page by page. Raises BadMessage for one that would never end, or grow for ever."""
         shown, total, counts = [], 0, Counter[tuple[str, str]]()
         after: int | None = 0
         while after is not None:
             page = await peer.get(path, Transcript, {"after": after, "limit": PAGE})
+            strange = sorted({one.stage for one in page.messages} - STAGES)
+            if strange or page.total > MOST_MESSAGES:
+                what = f"the stage {strange[0]!r}" if strange else f"{page.total:,} messages"
+                raise BadMessage(f"{peer!r} answered with a transcript that cannot be: it has {what}")
             shown += first_of_each(page.messages, most, counts).messages
-            total, after = page.total, page.next
+            total, after = page.total, next_page(page, len(page.messages), after)
         return Pages(total, shown)
+
+    async def _listed(self, party: Via) -> CohortList:
+        """Return the cohorts of an intermediary. Raises Unauthorized, naming the option, without a token."""
+        try:
+            return await self._peer(party, self._urls.token).get("/v1/cohorts", CohortList)
+        except Unauthorized as error:
+            if self._urls.token is not None:
+                raise
+            whose, option = TOKENS["server"]
+            why = f"the {party} lists its cohorts for the {whose}'s token alone: give it ({option}), or --server"
+            raise Unauthorized(why) from error
 
     def _peer(self, party: Party, token: str | None) -> "Peer":
         return self._http.peer(getattr(self._urls, party), token)
+
+
+def next_page(page: "Transcript | RoundList", entries: int, after: int) -> int | None:
+    """Return where the following page begins; None after the last one.
+
+    entries, after  how many the page has, and where it begins.
+    Raises          BadMessage for a page that leads back, or beyond the end: reading would never end.
+    """
+    if page.next is None or after < page.next == after + entries <= page.total:
+        return page.next
+    where = f"page {after} to {after + entries} of {page.total} leads to {page.next}"
+    raise BadMessage(f"a list that cannot be: its {where}")
 
 
 def first_of_each(entries: Iterable[TranscriptEntry], most: int, counts: Counter[tuple[str, str]]) -> Pages:

@@ -14,6 +14,7 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.web.client import Peer
 from distrust.lab.run.failures import summarize, tracker_of
+from distrust.lab.run.parties import next_page
 from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
@@ -26,13 +27,13 @@ GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
 async def all_rounds(server: Peer, run: str) -> list[RoundReport]:
-    """Return every round of a run, read page by page."""
+    """Return every round of a run, read page by page. Raises BadMessage as `next_page`."""
     rounds: list[RoundReport] = []
     after: int | None = 0
     while after is not None:
         page = await server.get(f"/v1/runs/{run}/rounds", RoundList, {"after": after})
         rounds += page.rounds
-        after = page.next
+        after = next_page(page, len(page.rounds), after)
     return rounds
 
 

@@ -26,7 +26,11 @@ from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Message
+from distrust.lab.stack.data_dir import read_file
 from distrust.server.learner.run_config import check_run_config
+
+MOST_BYTES = 16 * 2**20
+"""Bytes of the longest run file: about a hundred thousand actions of ten numbers."""
 
 
 class BadRunFile(ProtocolError):
@@ -124,9 +128,9 @@ def plain(value: Any) -> Any:
 
 
 def read(path: Path | str) -> RunFile:
-    """Return a run file, read and checked. Raises BadRunFile."""
+    """Return a run file, read and checked. Raises BadRunFile, also for a pipe, a device and more than `MOST_BYTES`."""
     try:
-        return parse(Path(path).read_text("utf-8-sig"))
+        return parse(read_file(path, MOST_BYTES)[0].decode("utf-8-sig"))
     except OSError as error:
         raise BadRunFile(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

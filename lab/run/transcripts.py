@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.errors import Unauthorized, WrongCohort
+from distrust.common.errors import LONGEST, Unauthorized, WrongCohort, without_controls
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Step, steps
 from distrust.common.notebook import HtmlTable, card, data_frame
@@ -27,6 +27,7 @@ COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the serv
 WHY = "what each party holds in a stage, and why it cannot know more"
 OPENING = ("cohort", "tickets")
 MOST_DIGITS, MOST_VALUES = 12, 6  # of a hexadecimal text, of a list
+LONGEST_LINE = 4000  # characters of a message's cell: a party may have named a million values
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,38 +237,48 @@ def _shown(sight: Sight) -> str:
 def lines_of(sight: Sight) -> list[tuple[str, str, str, str]]:
     """Return the messages in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
     server = sight.by_server.messages if sight.by_server else []
-    lines = [(entry.stage, "", "", _read(entry)) for entry in server if entry.stage in OPENING]
+    lines = [(_legible(entry.stage), "", "", _read(entry)) for entry in server if entry.stage in OPENING]
     received = {entry.stage: entry for entry in server if entry.direction == "in"}  # statements, and the batch
     for entry in sight.by_intermediary.messages if sight.by_intermediary else []:
         answer = received.pop(entry.stage, None) if entry.direction == "out" else None
-        lines.append((entry.stage, _sent(entry), _read(entry), _read(answer) if answer else ""))
+        lines.append((_legible(entry.stage), _sent(entry), _read(entry), _read(answer) if answer else ""))
     rest = [entry for entry in server if entry.stage not in OPENING and entry.direction == "out"]
-    return lines + [(entry.stage, "", "", _read(entry)) for entry in [*received.values(), *rest]]
+    return lines + [(_legible(entry.stage), "", "", _read(entry)) for entry in [*received.values(), *rest]]
 
 
 def _sent(entry: TranscriptEntry) -> str:
     """Return the bytes of a client's message; empty for a message of another party."""
     client = entry.direction == "in" and entry.peer.startswith("client")
-    return f"{entry.peer}: {entry.bytes:,} B {_short(entry.hex)}" if client else ""
+    return _legible(f"{entry.peer}: {entry.bytes:,} B {_short(entry.hex)}") if client else ""
 
 
 def _read(entry: TranscriptEntry) -> str:
     """Return the readable part of a message, and its receiver."""
     facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in entry.view.items())
     receiver = f"to {entry.peer}, {entry.bytes:,} B" if entry.direction == "out" else ""
-    return ": ".join(part for part in (receiver, facts) if part)
+    return _legible(": ".join(part for part in (receiver, facts) if part))
 
 
 def _value(value: str | float | list[int] | list[str]) -> str:
     if not isinstance(value, list):
         return _short(str(value))
     if len(value) == 1:
-        return str(value[0])
+        return _cut(str(value[0]))
     rest = f", … {len(value) - MOST_VALUES} more" if len(value) > MOST_VALUES else ""
-    return f"[{', '.join(map(str, value[:MOST_VALUES]))}{rest}]"
+    return f"[{', '.join(_cut(str(one)) for one in value[:MOST_VALUES])}{rest}]"
 
 
 def _short(text: str) -> str:
-    """Return a text; of a long hexadecimal one the first digits."""
+    """Return a text, cut to `LONGEST`; of a long hexadecimal one the first digits."""
     long = len(text) > MOST_DIGITS and set(text) <= set(hexdigits)
-    return f"{text[:MOST_DIGITS]}…" if long else text
+    return _cut(text, MOST_DIGITS if long else LONGEST)
+
+
+def _cut(text: str, most: int = LONGEST) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _legible(text: str) -> str:
+    """Return a party's words as one line of at most `LONGEST_LINE` characters, without control characters."""
+    line = without_controls(text).replace("\n", "\ufffd").replace("\t", " ")
+    return _cut(line, LONGEST_LINE)

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distrust.common.errors import LATER, BadParameter, Unavailable
+from distrust.common.errors import LATER, BadParameter, Unavailable, escape_controls
 
 DEFAULT = Path(".distrust")
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
+MOST_TOKEN, MOST_STACK = 4096, 64 * 1024  # bytes of a token's file and of stack.json
 
 
 @contextmanager
@@ -70,12 +72,36 @@ def check_target(path: Path, option: str) -> None:
 
 
 def write_result(text: str, target: str) -> None:
-    """Write a command's result to a file, or to stdout for `-`."""
+    """Write a command's result, which is JSON, to a file, or to stdout for `-`."""
+    text = escape_controls(text)
     if target == "-":
         sys.stdout.write(text)
         return
     with writing(Path(target), "json"):
         Path(target).write_text(text, "utf-8")
+
+
+def read_file(path: Path | str, most: int, flags: int = 0, folder: int | None = None) -> tuple[bytes, os.stat_result]:
+    """Return the bytes and the facts of a regular file. It never waits: a pipe, a device or a folder is refused.
+
+    most    bytes that the file may have.
+    flags   of `os.open`, such as O_NOFOLLOW, beside those to read. folder: open, where the path is a name in it.
+    Raises  OSError, whose `strerror` says what the file must be.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+    try:
+        facts = os.fstat(handle)
+        if stat.S_ISDIR(facts.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "must be a file, and is a pipe or a device", str(path))
+        with open(handle, "rb", closefd=False) as file:
+            raw = file.read(most + 1)
+    finally:
+        os.close(handle)
+    if len(raw) > most:
+        raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
+    return raw, facts
 
 
 def private(path: str, flags: int) -> int:
@@ -136,31 +162,55 @@ class DataDir:
     def make_tokens(self) -> None:
         """Make the operator's and the inspector's token once: 256 bits from the CSPRNG, readable by their owner only.
 
-        The inspector's token opens the intermediaries' transcripts, which show which client sent what.
+        The inspector's token opens the intermediaries' transcripts, which show which client sent what. Raises
+        BadParameter for a file that another user made, who may know the token.
         """
         for path in (self.token_file, self.inspector_file):
             if not path.exists():
                 _write_token(path)
+        self.token()
+        self.inspector_token()
 
     def token(self) -> str:
-        """Return the operator's token. Raises BadParameter where no stack has ever run."""
+        """Return the operator's token. Raises BadParameter where no stack has ever run, and as `inspector_token`."""
         return self._read(self.token_file, "operator")
 
     def inspector_token(self) -> str:
-        """Return the inspector's token. Raises BadParameter where no stack has ever run."""
+        """Return the inspector's token. Raises BadParameter where no stack has ever run.
+
+        It raises BadParameter also for a link, for what is no file, and for a file of another user than this one and
+        root. A folder that another user made could otherwise have a file of this user's sent to a service as a token.
+        """
         return self._read(self.inspector_file, "inspector")
 
     def write_stack(self, stack: dict[str, Any]) -> None:
-        """Write the addresses of the running stack."""
-        with writing(self.stack_file), open(self.stack_file, "w", encoding="utf-8", opener=private) as file:
-            file.write(json.dumps(stack, indent=2) + "\n")
+        """Write the addresses of the running stack: a reader finds all of them, or the file of before."""
+        part = self.stack_file.with_suffix(".part")
+        with writing(self.stack_file):
+            part.unlink(missing_ok=True)
+            with open(part, "x", encoding="utf-8", opener=private) as file:
+                file.write(json.dumps(stack, indent=2) + "\n")
+            part.replace(self.stack_file)
+
+    def stack(self) -> Any:
+        """Return what `write_stack` wrote, or any other JSON; None for none.
+
+        Raises BadParameter for a file as `inspector_token` does, Unavailable when the stack has ended meanwhile.
+        """
+        try:
+            return json.loads(self._own(self.stack_file, MOST_STACK))
+        except FileNotFoundError as error:
+            raise Unavailable(f"the stack of {self.path} has ended; try again") from error
+        except (ValueError, RecursionError):
+            return None
 
     def in_use(self) -> bool:
         """Return whether a stack holds this folder now."""
         if not os.access(self.stack_file, os.F_OK):
             return False
         try:
-            handle = os.open(self.path / "lock", os.O_RDONLY)
+            # A pipe of this name, which no stack of ours made, would keep an open without O_NONBLOCK waiting.
+            handle = os.open(self.path / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:  # no stack has ever run here, or none that this user may see
             return False
         try:
@@ -180,7 +230,7 @@ class DataDir:
         """
         lock = self.path / "lock"
         with writing(lock):
-            handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+            handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -192,11 +242,38 @@ class DataDir:
             os.close(handle)
 
     def _read(self, path: Path, whose: str) -> str:
+        """Return the token in a file of this folder."""
         try:
-            return path.read_text("ascii").strip()
-        except OSError as error:
+            return self._own(path, MOST_TOKEN).decode("ascii").strip()
+        except FileNotFoundError as error:
             why = f"nothing has run there: no {whose} token ({error.strerror})"
             raise BadParameter("data", str(self.path), why) from error
+        except UnicodeDecodeError as error:
+            raise BadParameter("data", str(self.path), f"its {path.name} holds no token") from error
+
+    def _own(self, path: Path, most: int) -> bytes:
+        """Return the bytes of a file that this user or root made in this folder, or in a folder of it.
+
+        Raises FileNotFoundError; BadParameter for what another user made, for a link, and for what is no file.
+        """
+        direct = os.O_DIRECTORY | os.O_CLOEXEC | (0 if path.parent == self.path else os.O_NOFOLLOW)
+        try:
+            folder = os.open(path.parent, direct)
+            try:
+                raw, facts = read_file(path.name, most, os.O_NOFOLLOW, folder)
+            finally:
+                os.close(folder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            link = error.errno in {errno.ELOOP, errno.ENOTDIR}  # the second of a link in place of the file's folder
+            why = "is a link, which may lead to another folder's file" if link else error.strerror
+            raise BadParameter("data", str(self.path), f"its {path.name} cannot be used: it {why}") from error
+        if facts.st_nlink != 1 or facts.st_uid not in {0, os.geteuid()}:
+            fault = "is a file with several names" if facts.st_nlink != 1 else f"belongs to user {facts.st_uid}"
+            why = f"its {path.name} cannot be used: it {fault}, and must be a file that this user or root made there"
+            raise BadParameter("data", str(self.path), why)
+        return raw
 
 
 def _write_token(path: Path) -> None:

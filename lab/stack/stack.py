@@ -1,8 +1,8 @@
 """Runs the local stack: server, shuffler and aggregator as processes on loopback, while a `with` block lasts."""
 
 import errno
-import json
 import os
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.inputs import without_passwords
 from distrust.lab.stack.data_dir import DataDir
@@ -24,6 +24,8 @@ LOOPBACK = "127.0.0.1"
 BASE_PORT = 8701  # of the server; shuffler and aggregator have the next two
 NAMES = ("server", "shuffler", "aggregator")
 START_SECONDS = 60.0  # for all services to be ready; then the start fails
+
+_ON_LOOPBACK = re.compile(rf"http://{re.escape(LOOPBACK)}:\d{{1,5}}", re.ASCII)
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:
@@ -171,11 +173,22 @@ def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
 
 
 def running_stack(data_dir: DataDir) -> Urls | None:
-    """Return the addresses of the stack that another process runs on this folder; None if there is none."""
+    """Return the addresses of the stack that another process runs on this folder; None if there is none.
+
+    Raises BadParameter for a folder that another user made, for a damaged stack.json, and for addresses that are not on
+    loopback: the tokens of this folder are sent to them.
+    """
     if not data_dir.in_use():
         return None
-    services = json.loads(data_dir.stack_file.read_text("utf-8"))["services"]
-    return _urls(data_dir, {name: services[name]["url"] for name in NAMES})
+    match data_dir.stack():
+        case {
+            "services": {"server": {"url": str()}, "shuffler": {"url": str()}, "aggregator": {"url": str()}} as named
+        }:
+            where = {name: named[name]["url"] for name in NAMES}
+            if all(map(_ON_LOOPBACK.fullmatch, where.values())):
+                return _urls(data_dir, where)
+    needs = f"its {data_dir.stack_file.name} must hold three addresses such as http://{LOOPBACK}:{BASE_PORT}"
+    raise BadParameter("data", str(data_dir.path), f"{needs}; stop what holds the folder, or give another one")
 
 
 def _urls(data_dir: DataDir, where: dict[str, str]) -> Urls:

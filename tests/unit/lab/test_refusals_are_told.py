@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.table import Table
 
 from distrust.client.stats import FleetStats
 from distrust.common.errors import BadParameter, ProtocolError, Refused, RunFailed, Unavailable
+from distrust.common.messages.batch import BatchAnswer
 from distrust.common.run.progress import RunView
-from distrust.lab.cli.console import exit_code_of
+from distrust.common.web.client import from_document
+from distrust.lab.cli.console import exit_code_of, out
 from distrust.lab.cli.run import on_own_stack
 from distrust.lab.run.connection import check_clients
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.result import Wire, most_common
-from distrust.lab.run.run_file import parse
-from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.run.run_file import BadRunFile, parse, read
+from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.process import ServiceProcess
 from distrust.lab.stack.stack import Urls
 
@@ -173,3 +176,28 @@ def test_a_fleet_that_refuses_later_ends_the_command_as_bad_input_and_not_as_una
     with pytest.raises(Unavailable, match="the fleet 1 ended with status 2"):
         fleets.check()
     fleets._fleets = []
+
+
+STEERING = "\x1b]0;owned\x9b2J\u202e"
+
+
+def test_what_another_party_says_never_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lying server's reason is bounded, too; and JSON on a terminal has escapes, which mean the same."""
+    words = {"type": "urn:distrust:problem:run-failed", "title": "", "status": 409, "detail": STEERING * 10**6}
+    lie = from_document(json.dumps({**words, "code": f"[link=x]{STEERING}", "cohort": "c1"}).encode(), 409)
+    assert (type(lie), lie.code, lie.extra, len(lie.detail)) == (RunFailed, "run-failed", {"cohort": "c1"}, 2000)
+    run_file = tmp_path / "bad.toml"
+    run_file.write_text('"\\u001b]0;owned\\u009b2J\\u202e" = 1\n', "utf-8")
+
+    def failing() -> None:
+        out.print(Table(STEERING))
+        write_result(json.dumps({"reason": STEERING}, ensure_ascii=False), "-")
+        raise RunFailed(STEERING)
+
+    exit_code_of(failing)
+    exit_code_of(lambda: read(run_file))
+    shown = capsys.readouterr()
+    assert set(shown.out + shown.err) & set("\x1b\x9b\u202e") == set()
+    assert shown.out.endswith(r'{"reason": "\u001b]0;owned\u009b2J\u202e"}')
+    assert f"\ufffd]0;owned\ufffd2J\ufffd\n{BadRunFile.code} {run_file}: " in shown.err
+    assert BatchAnswer(cohort="c1", state="aborted", reason=STEERING * 10**6).reason == lie.detail

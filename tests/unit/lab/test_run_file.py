@@ -1,5 +1,6 @@
 """Tests that run files are read, divided between server and clients, and refused by field and value."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,19 @@ def test_another_name_must_be_one_that_a_run_can_have(name: str) -> None:
 def test_bad_parameters_of_a_world_are_ours_too() -> None:
     with pytest.raises(ProtocolError, match=r"environment\.seed"):
         parse(GOOD.replace('name = "bernoulli"\nseed = 4\nmeans = [0.1, 0.9]', 'name = "gaussian-easy"\nseed = "x"'))
+
+
+def test_a_run_file_is_a_file_of_some_megabytes_at_most(tmp_path: Path) -> None:
+    """A pipe without a writer would keep the reader waiting, and a device has no end."""
+    os.mkfifo(tmp_path / "pipe.toml")
+    with (tmp_path / "long.toml").open("wb") as made:
+        made.truncate(2**40)
+    for path, why in (
+        ("/dev/zero", "must be a file, and is a pipe or a device"),
+        (tmp_path / "pipe.toml", "must be a file, and is a pipe or a device"),
+        (tmp_path / "long.toml", "has more than 16,777,216 bytes"),
+        (tmp_path, "Is a directory"),
+        (tmp_path / "none.toml", "No such file or directory"),
+    ):
+        with pytest.raises(BadRunFile, match=f"^{path}: {why}$"):
+            read(path)

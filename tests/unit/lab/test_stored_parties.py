@@ -8,8 +8,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
+from distrust.common.stored_file import open_stored
+from distrust.lab.__main__ import app
 from distrust.lab.run.parties import StoredParties, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.store import open_database
@@ -99,6 +102,56 @@ def test_a_link_to_a_database_is_read_with_the_log_beside_its_target(stopped: Pa
         database.execute("INSERT INTO runs VALUES (1, 'first', '{}', x'00', 'running', NULL)")
         assert path.with_name("server.sqlite3-wal").stat().st_size > 0
         with pytest.raises(RunFailed, match="run first failed: its stored configuration is refused"):
+            outline(stopped)
+
+
+ENDLESS = "WITH RECURSIVE more(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM more) SELECT n, n, n, n, n, n FROM more"
+AS_A_TABLE = f"UPDATE sqlite_master SET type = 'table', sql = 'CREATE VIEW runs AS {ENDLESS}' WHERE name = 'runs'"
+COMPUTED = "CREATE TABLE runs (number, run, config, digest, state, reason AS (hex(zeroblob(400000000))))"
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ("DROP TABLE runs", f"CREATE VIEW runs AS {ENDLESS}"),
+        ("DROP TABLE runs", COMPUTED, "INSERT INTO runs VALUES (1, 'first', '{}', x'00', 'running')"),
+        ("PRAGMA writable_schema = ON", AS_A_TABLE),
+        ("DROP TABLE runs", "CREATE VIRTUAL TABLE runs USING fts4(run, state)"),
+    ],
+    ids=["view", "computed-column", "view-as-a-table", "virtual-table"],
+)
+def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...], stopped: Path) -> None:
+    with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
+        for command in commands:
+            database.execute(command)
+    with pytest.raises(Unavailable, match=r"server\.sqlite3: it (must have .* alone: it has|is damaged)"):
+        outline(stopped)
+    refused = CliRunner().invoke(app, ["list", "runs", "--data", str(stopped)]).exception
+    assert isinstance(refused, BadParameter)
+    assert "server.sqlite3 cannot be read as one" in refused.detail
+
+
+def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
+        database.execute("INSERT INTO runs VALUES (1, 'first', hex(zeroblob(1000)), x'00', 'running', NULL)")
+    monkeypatch.setattr("distrust.common.stored_file.READ_SECONDS", 0.02)
+    opened = open_stored(stopped / "server.sqlite3")
+    with closing(opened), pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        opened.execute(ENDLESS).fetchall()
+    monkeypatch.setattr("distrust.common.stored_file.READ_SECONDS", 60)
+    monkeypatch.setattr("distrust.common.stored_file.LONGEST_VALUE", 1500)
+    with pytest.raises(Unavailable, match=r"server\.sqlite3: it has a value that is too long"):
+        outline(stopped)
+
+
+@pytest.mark.parametrize("name", ["server.sqlite3", "server.sqlite3-wal", "server.keys"])
+def test_a_pipe_in_place_of_a_file_is_refused(name: str, stopped: Path) -> None:
+    (stopped / name).unlink(missing_ok=True)
+    os.mkfifo(stopped / name, 0o600)
+    if name == "server.keys":
+        assert StoredParties(DataDir(stopped))._key is None
+    else:
+        with pytest.raises(Unavailable, match=f"{name} is no file"):
             outline(stopped)
 
 

@@ -17,7 +17,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.in_process import held
 from distrust.lab.run.parties import Outline, Pages, Party, Wanted
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.run.transcripts import Sight, described, print_sights
+from distrust.lab.run.transcripts import Inspection, Sight, described, print_sights
 from distrust.server.active_run import round_message
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner
@@ -130,6 +130,21 @@ def test_a_missing_party_has_no_column_and_a_reason(lacking: Party, columns: lis
     assert [name for name in ("intermediary", "server") if cohort[name] is None] == [
         "server" if lacking == "server" else "intermediary"
     ]
+
+
+STEERING = "\x1b]52;c;cm0=\x07\x9b2J\r\u202e"
+"""Writes the clipboard, clears the screen, returns to the line's begin, and turns the writing round."""
+
+
+def test_a_partys_words_never_steer_the_readers_terminal_or_page() -> None:
+    views = {STEERING: f"{STEERING}\n", "long": "w" * 10**6, "two": [STEERING] * 2}
+    lie = seen(STEERING, f"client {STEERING}", **views)
+    sight = Sight(OUTLINE, REPORT.cohorts[0], Pages(1, [lie]), Pages(0, []), "masked")
+    shown, page = "\n".join(printed(400, sight)), Inspection([sight])._repr_html_()
+    assert "client \ufffd]52;c;cm0=" in shown
+    assert "client \ufffd]52;c;cm0=" in page
+    assert [text for text in (shown, page) if set(text) & set(STEERING) - set("]52;c;cm0=2J")] == []
+    assert len(shown) < 200_000
 
 
 def test_it_says_how_much_is_not_shown() -> None:

@@ -1,8 +1,9 @@
 """Tests that a call is repeated until it is answered, waits if told to, and raises the service's error."""
 
 import asyncio
+import gzip
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
@@ -103,6 +104,29 @@ def test_a_refusal_is_raised_at_once_as_the_error_that_it_was(error: ProtocolErr
 def test_a_refusal_that_is_no_problem_document_is_still_an_error() -> None:
     with pytest.raises(ProtocolError, match="HTTP 404, and no problem document"):
         converse([httpx.Response(404, text="<html>")])
+
+
+def test_an_answer_that_is_compressed_or_too_long_is_not_read_to_its_end() -> None:
+    """A gzip of a megabyte may unpack to a gigabyte. Of an endless answer the reader takes what it may."""
+    asked, taken = [], []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            taken.append(2**20)
+            yield bytes(2**20)
+
+    async def read(answer: httpx.Response) -> None:
+        transport = httpx.MockTransport(lambda request: asked.append(request) or answer)
+        async with Http(QUICK, most=3 * 10**6, transport=transport) as http:
+            await http.peer("http://me:s3cret@s").get("/v1/x", Hello)
+
+    packed = httpx.Response(200, content=gzip.compress(b" " * 10**6), headers={"Content-Encoding": "gzip"})
+    with pytest.raises(BadMessage, match=r"^GET http://me:\*\*\*@s/v1/x: the answer is compressed"):
+        asyncio.run(read(packed))
+    with pytest.raises(BadMessage, match=r"x: the answer has more than 3,000,000 bytes$"):
+        asyncio.run(read(httpx.Response(500, content=endless())))
+    assert len(taken) == 3
+    assert [request.headers["accept-encoding"] for request in asked] == ["identity"] * 2
 
 
 def test_an_answer_that_is_another_message_is_refused() -> None:

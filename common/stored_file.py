@@ -1,0 +1,69 @@
+"""Opens the SQLite file of a service that does not run. It is read as it stands, and another user may have made it.
+
+`distrust list` and `distrust inspect` read such files. This module imports nothing that takes long, such as SQLAlchemy.
+"""
+
+import sqlite3
+import stat
+import time
+from pathlib import Path
+
+READ_SECONDS = 60.0
+"""Seconds after which a connection's statements are interrupted. A service's own tables take a few at most."""
+
+LONGEST_VALUE = 512 * 2**20
+"""Bytes of the longest value that is read: a batch of a million sealed records of some numbers has half as many."""
+
+_STEPS = 50_000  # instructions of SQLite between two looks at the clock, about a millisecond
+
+# A view or a computed column has a query that runs when it is read, and may be endless. The text is compared, not only
+# the type: SQLite believes the text of a schema that was written by hand.
+_STRANGE = {
+    "tables and indexes alone: it has views, triggers or tables of another kind": """
+        SELECT 1 FROM sqlite_master WHERE type NOT IN ('table', 'index') OR (sql IS NOT NULL AND
+        sql NOT LIKE 'CREATE TABLE%' AND sql NOT LIKE 'CREATE INDEX%' AND sql NOT LIKE 'CREATE UNIQUE INDEX%') LIMIT 1
+    """,
+    "stored columns alone: it has computed ones": """
+        SELECT 1 FROM sqlite_master AS tables, pragma_table_xinfo(tables.name) AS columns
+        WHERE tables.type = 'table' AND columns.hidden != 0 LIMIT 1
+    """,
+}
+"""By what a service's database has: a query that finds something else."""
+
+
+def log_of(path: Path) -> Path:
+    """Return the log of commits that are not in the file yet, beside the file that a link leads to."""
+    return path.resolve().with_name(f"{path.resolve().name}-wal")
+
+
+def open_stored(path: Path) -> sqlite3.Connection:
+    """Return a connection that only reads. Without a log nothing is made, changed or locked beside the file.
+
+    Each of its statements that runs after `READ_SECONDS` is interrupted.
+
+    Raises  sqlite3.DatabaseError for what is no file, and for anything but stored tables, such as views.
+    """
+    file, log = path.resolve(), log_of(path)
+    for one in (file, log, log.with_name(f"{file.name}-shm")):
+        if one.exists() and not stat.S_ISREG(one.stat().st_mode):  # a pipe would keep SQLite waiting
+            raise sqlite3.DatabaseError(f"{one.name} is no file")
+    # A log that is there has commits that the file lacks, and SQLite reads both. Without one, nothing else is needed:
+    # SQLite would make an empty log, and leave it there. The address is a URI, because "?" and "#" in a folder's name
+    # would begin options, such as to create the file.
+    address = f"{file.as_uri()}?{'mode=ro' if log.exists() else 'immutable=1'}"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None)
+    try:
+        end = time.monotonic() + READ_SECONDS
+        connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+        _check_objects(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_objects(connection: sqlite3.Connection) -> None:
+    for needs, query in _STRANGE.items():
+        if connection.execute(query).fetchone() is not None:
+            raise sqlite3.DatabaseError(f"it must have {needs}")
