@@ -84,14 +84,10 @@ const LAST = new Set(["finished", "cancelled", "failed"]);
 
 function listen(address) {
   const source = new EventSource(address);
-  const began = performance.now();
-  let told = false;
   for (const [kind, sentence] of Object.entries(SENTENCES)) {
     source.addEventListener(kind, (message) => {
       const words = sentence(JSON.parse(message.data));
-      // The stream begins with all that happened before: only what comes later is news.
-      told ||= performance.now() - began > 1000;
-      if (words && told) say(words);
+      if (words) say(words);
       refresh();
       if (LAST.has(kind)) {
         source.close();

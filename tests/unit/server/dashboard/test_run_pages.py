@@ -258,8 +258,10 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     with playing(tmp_path) as client:
         page = client.get("/runs/demo")
         shown = words(page.text)
+        newest = client.app.state.service.newest_event("demo")
         joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
     assert joined == 3
+    assert f'data-events="/v1/runs/demo/events?after={newest}"' in page.text  # what the page shows is not told again
     # What only the intermediary knows is for the reader's browser to ask, there and nowhere else.
     address = {"aggregator": "http://127.0.0.1:8703", "shuffler": "http://127.0.0.1:8702"}[via]
     assert f"connect-src 'self' {address};" in page.headers["content-security-policy"]
