@@ -328,7 +328,7 @@ def test_without_script_the_page_still_says_what_each_party_can_know(browser: Br
 
 
 def test_the_sliders_of_the_privacy_page_change_the_answer(browser: Browser, runs: ShownRuns) -> None:
-    with browser.page(f"{runs.stack.urls.server}/privacy?n=100", width=1280) as page:
+    with browser.page(f"{runs.stack.urls.server}/privacy?n=100", width=1280, refused=[503]) as page:
         exact = page.locator("[data-calibration=exact]")
         std = exact.locator("tr", has_text="standard deviation").first
         before = std.inner_text()
@@ -350,6 +350,19 @@ def test_the_sliders_of_the_privacy_page_change_the_answer(browser: Browser, run
         page.fill("#n", "80")
         expect(page.locator("#answer h2")).to_contain_text("n = 80")
         assert page.get_attribute("#n", "aria-invalid") is None
+        # A question without an answer leaves no figures of another question, and says so where the figures were.
+        page.route("**/privacy?*", lambda route: route.fulfill(status=503, body="<p>some proxy's words</p>"))
+        page.fill("#n", "81")
+        expect(page.locator("#answer")).to_have_text(re.compile(r"^The server refused this question \(HTTP 503\)\."))
+        page.unroute("**/privacy?*")
+        page.evaluate("window.ask = window.fetch; void (window.fetch = () => Promise.reject(new TypeError()))")
+        page.fill("#n", "82")
+        expect(page.locator("#answer .problem")).to_contain_text("The server does not answer this question.")
+        assert page.locator("#answer table").count() == 0
+        assert violations(page) == []
+        page.evaluate("void (window.fetch = window.ask)")
+        page.click("#question button")
+        expect(page.locator("#answer h2")).to_contain_text("n = 82")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (768, "light"), (1280, "dark")])
