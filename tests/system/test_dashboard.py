@@ -272,6 +272,51 @@ def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_
         expect(stale).to_be_hidden()
 
 
+def test_a_hung_server_is_told_in_eight_seconds_and_asked_again_in_ten_or_when_its_events_are_back(
+    browser: Browser, stack: Stack
+) -> None:
+    with browser.page(stack.urls.server) as page:  # any page of this origin: the next one has a clock of ours
+        page.clock.install(time=0)
+        page.clock.pause_at(1000)
+        page.add_init_script(SOURCES)
+        page.goto(f"{stack.urls.server}/runs/open")
+        page.evaluate(HANG)
+        stale = page.locator("#stale")
+        for back in ("rest", "events"):
+            renew(page)
+            page.clock.run_for(7_900)
+            expect(stale).to_be_hidden()
+            page.clock.run_for(200)
+            expect(stale).to_contain_text("The server has not answered since")
+            page.clock.run_for(22_000)
+            page.evaluate("void window.giveUp(new DOMException('', 'TimeoutError'))")
+            page.evaluate("window.hung = false")
+            page.clock.run_for(100)
+            expect(stale).to_be_visible()
+            if back == "rest":
+                page.clock.run_for(10_000)
+            else:
+                page.evaluate("for (const one of window.sources) one.dispatchEvent(new Event('open'))")
+            expect(stale).to_be_hidden()
+            page.clock.run_for(60_000)
+            page.evaluate("window.hung = true")
+
+
+HANG = """() => {
+  const part = document.getElementById("live").innerHTML;
+  window.hung = true;
+  window.fetch = async () => (window.hung ? new Promise((_, reject) => (window.giveUp = reject)) : new Response(part));
+}"""
+SOURCES = """window.sources = [];
+const Plain = window.EventSource;
+window.EventSource = class extends Plain {
+  constructor(...words) {
+    super(...words);
+    window.sources.push(this);
+  }
+};"""
+
+
 def renew(page: Page) -> None:
     """Have a live page ask for its newest part now."""
     page.evaluate("void document.getElementById('live').dispatchEvent(new Event('stale'))")
