@@ -24,6 +24,7 @@ from distrust.common.run.progress import (
 )
 from distrust.common.run.round import RoundView
 from distrust.server.dashboard.charts import Bar, Line
+from distrust.server.learner.learner import MOST_FORMED
 
 RUNS = 25  # on one page of the list
 ROUNDS = 20  # newest rounds on a run's page
@@ -107,7 +108,8 @@ def run_context(service: Runs, run: str) -> dict[str, Any]:
         "parameters": _parameters(newest),
         "ledger": _or_none(lambda: service.ledger(run)),
         "regret": _or_none(lambda: service.regret(run)),
-        "most": {"arms": ARMS, "cohorts": COHORTS},
+        "closed": len(closed),
+        "most": {"arms": ARMS, "cohorts": COHORTS, "intervals": MOST_FORMED},
     }
 
 
