@@ -44,7 +44,7 @@ from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
 from distrust.server.coordinator import Intermediaries, RunCoordinator
-from distrust.server.dashboard import static_routes
+from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
@@ -356,6 +356,7 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     api = [run_routes, round_routes, list_routes, watch_routes]
     routers = [*api, pages, cohort_pages, calculator_pages, static_routes]
     app = make_app("distrust server", _lifespan, routers, settings)
+    answer_with_pages(app)
     app.state.intermediaries = intermediaries
     app.state.listeners = Readers(1, settings.max_waits)
     allow(*map(str.strip, settings.extensions.split(",")))
