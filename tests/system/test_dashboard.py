@@ -164,6 +164,11 @@ def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, 
     toml = "it is not JSON. Of a run file, `distrust config` writes the server's part"
     strange = {
         "[1]": "it holds no table of keys",
+        json.dumps(
+            dict.fromkeys(map(str, range(10_000)), 0) | whole
+        ): "has no field 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 9,990 more.",
+        json.dumps({**whole, "x" * 90: 0}): f"has no field {'x' * 60}….",
+        "[" * 262_145: "it has 262,145 bytes, and the server's part of a run file has at most 262,144.",
         json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}): "has no field policy.x, y",
         json.dumps({**whole, "mechanism.epsilon": 9.5}): 'has no field "mechanism.epsilon"',
         json.dumps({**whole, "horizon": 0}).replace('"horizon": 0', '"horizon": 1e400'): "horizon = Infinity: must be",
@@ -226,8 +231,11 @@ def inputs(page: Page) -> list[list[str | bool]]:
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
     with browser.page(f"{stack.urls.server}/start", refused=[401, 409, 422]) as page:
-        fill(page, FORM, "no token")
+        fill(page, FORM, "wröng")
         go = page.get_by_role("button", name="Start the run")
+        go.click()
+        expect(page.locator("#f-token-error")).to_contain_text("This is no token: it has characters other than")
+        page.get_by_label("operator's token").fill("no token")
         go.click()
         expect(page.locator("#f-token-error")).to_contain_text("needs the operator's token")
         page.get_by_label("operator's token").fill(token(stack))

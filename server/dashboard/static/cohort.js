@@ -8,7 +8,7 @@ const MOST_DIGITS = 12; // of a hexadecimal text
 const MOST_VALUES = 6; // of a list
 const MOST_LETTERS = 400; // of any text of a party
 const LONGEST_LINE = 4000; // letters
-const SENDABLE = /^[!-~]*$/; // characters that a header can hold
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 
 let steps = [...document.querySelectorAll("#steps .step")]; // an aborted cohort ends with others
 const via = [...document.querySelectorAll("form.token")].map((form) => form.dataset.party).find((party) => party !== "server");

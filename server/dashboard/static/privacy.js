@@ -4,7 +4,7 @@
 const PAUSE = 300; // ms without a change before a question is sent
 const SLIDER = 1000; // places of a slider
 const LONGEST = 60000; // ms to wait for an answer: a few questions may be computed before this one
-const SENDABLE = /^[!-~]*$/; // characters that a header can hold
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 
 const form = document.getElementById("question");
 const answer = document.getElementById("answer");

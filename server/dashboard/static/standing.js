@@ -7,7 +7,7 @@ const RETRY = 10000; // ms after a question without an answer
 const MOST = 40; // cohorts in one answer: as many as a run's page lists
 const SECONDS = 2 * 86400; // until a deadline at most: the longest stage, after as long without a first message
 const STAGES = ["keys", "shares", "confirm", "masked", "unmask", "report"]; // those that are open
-const SENDABLE = /^[!-~]*$/; // characters that a header can hold
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 const FIRST_STAGES = ["keys", "report"];
 
 const live = document.getElementById("live");
