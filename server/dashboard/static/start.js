@@ -121,7 +121,7 @@ function refuse(answer) {
     if (!input) rest.push(line);
     first ??= input;
   }
-  problem.textContent = rest.length ? rest.join("\n") : "The server refuses this run: look at the marked fields.";
+  problem.textContent = rest.length ? rest.join("\n") : "This run was not started: look at the marked fields.";
   problem.hidden = false;
   (first ?? problem).focus();
 }
