@@ -1,5 +1,6 @@
 """Serves the server over HTTP: its settings, its routes, and the tasks that run beside them."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,14 +38,14 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.common.run.round import RoundView
-from distrust.common.web.app import OperatorOnly, ReadersMessageRoute, make_app
+from distrust.common.web.app import OperatorOnly, Readers, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries, RunCoordinator
-from distrust.server.dashboard import static_routes
+from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
@@ -276,31 +277,56 @@ async def listen(
     run: str,
     service: ServiceDep,
     notifier: NotifierDep,
+    request: Request,
+    *,
+    after: After = 0,
     last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
 ) -> StreamingResponse:
-    """Return a stream of events until the run is over; `Last-Event-ID` continues after an event."""
+    """Return a stream of the events after number `after` until the run is over; `Last-Event-ID` goes before `after`."""
     await run_in_threadpool(service.active_run, run)  # unknown runs are refused before the stream begins
-    after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
-    return StreamingResponse(_stream(service, notifier.changes, run, after), media_type="text/event-stream")
+    if last_event_id and last_event_id.isascii() and last_event_id.isdecimal():
+        after = int(last_event_id[:15])
+    events = _stream(service, notifier.changes, request.app.state.listeners, run, after)
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
-async def _stream(service: Service, notifier: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
-    """Yield events after number `after`. The framework cancels the stream when the caller hangs up."""
+async def _stream(
+    service: Service, notifier: ChangeNotifier, listeners: Readers, run: str, after: int
+) -> AsyncIterator[str]:
+    """Yield events after number `after`. The framework cancels the stream when the caller hangs up.
+
+    Listeners read one after another, in a thread, which then rests as long as it has read: a run may have hundreds of
+    thousands of events, and clients wait for the same interpreter.
+    """
     newest = lambda: service.newest_event(run)  # noqa: E731
     while not notifier.closed:
         known, began = after, time.monotonic()
         later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
         await notifier.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
-        fresh, over = await run_in_threadpool(service.events, run, after)
-        for event in fresh:
-            after = event.number
-            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
+        try:
+            async with listeners.turn():
+                reading = time.monotonic()
+                fresh, text, over = await run_in_threadpool(_told, service, run, after)
+                await asyncio.sleep(time.monotonic() - reading)
+        except Unavailable:
+            return
+        if fresh:
+            after = fresh
+            yield text
         if over:
             return
         if not fresh and time.monotonic() - began < HEARTBEAT_SECONDS / 2:
             return  # too many requests wait: this listener comes back with its `Last-Event-ID`
         if not fresh:
             yield ": still here\n\n"
+
+
+def _told(service: Service, run: str, after: int) -> tuple[int, str, bool]:
+    """Return the number of the last event that is told, 0 for none; the events as text; whether the run is over."""
+    fresh, over = service.events(run, after)
+    told = ((one.number, one.kind, one.model_dump_json(exclude_none=True)) for one in fresh)
+    text = "".join(f"id: {number}\nevent: {kind}\ndata: {body}\n\n" for number, kind, body in told)
+    return fresh[-1].number if fresh else 0, text, over
 
 
 @asynccontextmanager
@@ -329,7 +355,9 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     api = [run_routes, round_routes, list_routes, watch_routes]
     routers = [*api, pages, cohort_pages, calculator_pages, static_routes]
     app = make_app("distrust server", _lifespan, routers, settings)
+    answer_with_pages(app)
     app.state.intermediaries = intermediaries
+    app.state.listeners = Readers(1, settings.max_waits)
     allow(*map(str.strip, settings.extensions.split(",")))
     app.state.database = open_database(settings.database_url)
     app.state.database.hold()

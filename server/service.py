@@ -229,17 +229,18 @@ class Service:
         return posted
 
     def events(self, run: str, after: int, limit: int = 500) -> tuple[list[RunEvent], bool]:
-        """Return the events after number `after`, and whether there will be no others."""
-        active = self.active_run(run)
-        with active.lock:
-            fresh = self.store.events(run, after, limit)
-            return fresh, active.state != "running" and len(fresh) < limit
+        """Return the events after number `after`, and whether there will be no others.
+
+        A state is changed after its event is committed. So the state is read first, and no lock is held: a listener
+        who reads a long past keeps no client waiting.
+        """
+        over = self.active_run(run).state != "running"
+        fresh = self.store.events(run, after, limit)
+        return fresh, over and len(fresh) < limit
 
     def newest_event(self, run: str) -> float:
         """Return the newest event's number, or infinity when there will be no others."""
-        active = self.active_run(run)
-        with active.lock:
-            return self.store.newest_event(run) if active.state == "running" else math.inf
+        return self.store.newest_event(run) if self.active_run(run).state == "running" else math.inf
 
     def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]:
         """Return a cohort as it was opened, and its mechanism: all of it is public.

@@ -130,6 +130,9 @@ _COHORT_GRANTS = _GRANTS.where(GRANTS.c.cohort == bindparam("cohort"))
 _STATEMENTS = select(STATEMENTS.c.stage, STATEMENTS.c.digest).where(STATEMENTS.c.cohort == bindparam("cohort"))
 _STATEMENTS = _STATEMENTS.order_by(STATEMENTS.c.number)
 _NEWEST_EVENT = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == bindparam("run"))
+_LATER_EVENTS = select(EVENTS.c.number, EVENTS.c.body).where(EVENTS.c.run == bindparam("run"))
+_LATER_EVENTS = _LATER_EVENTS.where(EVENTS.c.number > bindparam("after")).order_by(EVENTS.c.number)
+_LATER_EVENTS = _LATER_EVENTS.limit(bindparam("limit"))
 _ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
 _ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
@@ -316,10 +319,9 @@ class Store:
 
     def events(self, run: str, after: int, limit: int) -> list[RunEvent]:
         """Return the events with a number above `after`, in order."""
-        query = select(EVENTS.c.number, EVENTS.c.body).where((EVENTS.c.run == run) & (EVENTS.c.number > after))
         with self._database.reading() as connection:
-            rows = connection.execute(query.order_by(EVENTS.c.number).limit(limit)).all()
-        return [RunEvent.model_validate_json(body).model_copy(update={"number": number}) for number, body in rows]
+            rows = connection.execute(_LATER_EVENTS, {"run": run, "after": after, "limit": limit}).all()
+        return [RunEvent.model_validate({**json.loads(body), "number": number}) for number, body in rows]
 
     def newest_event(self, run: str) -> int:
         """Return the number of the run's newest event, 0 before the first."""

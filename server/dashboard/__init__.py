@@ -9,12 +9,13 @@ import mimetypes
 from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from distrust.common.errors import ProtocolError, WrongCohort
@@ -98,6 +99,23 @@ class PageRoute(APIRoute):
                 return error_page(bad_fields(error))
 
         return handler
+
+
+HttpRefusal = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+
+
+def answer_with_pages(app: FastAPI) -> None:
+    """Answer an unknown address with a page where the caller is a browser. Calls of the API get problem documents."""
+    otherwise = cast("HttpRefusal", app.exception_handlers[HTTPException])
+
+    async def refusal(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        browses = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/v1/")
+        if error.status_code == HTTPStatus.NOT_FOUND and browses:
+            return error_page(WrongCohort("this server has no page at this address"))
+        return await otherwise(request, error)
+
+    app.add_exception_handler(HTTPException, refusal)
 
 
 class ReadersPageRoute(PageRoute, ReadersRoute):

@@ -40,6 +40,8 @@ comes back. In t seconds they get at most BURST + SHARE · t."""
 QUESTION = 15.0
 """Seconds of CPU that a reader's question is begun with, the most that one took in the trial. So none overdraws."""
 
+LONGEST = 40  # characters of a number that is typed, and of a value that is quoted
+
 FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
 """The mechanism that the page begins with: the first one that trusts no single party."""
 
@@ -148,12 +150,23 @@ def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:
 
 def _number(field: str, text: str, *, whole: bool = False) -> float:
     try:
-        value = float(text[:40])
+        value = float(text) if len(text) <= LONGEST else math.nan
     except ValueError:
-        raise BadParameter(field, text[:40], "must be a number") from None
+        raise BadParameter(field, text, "must be a number") from None
     if not math.isfinite(value) or (whole and value != int(value)):
-        raise BadParameter(field, text[:40], "must be a whole number" if whole else "must be a finite number")
+        kind = "whole" if whole else "finite"
+        raise BadParameter(field, text, f"must be a {kind} number of at most {LONGEST} characters")
     return value
+
+
+def refusal(error: BadParameter, words: dict[str, str]) -> tuple[str, str]:
+    """Return the page's field that is refused, and a sentence with its name on the page and the value as typed."""
+    field = error.field.removeprefix("mechanism.")
+    if field not in words:
+        return field, error.detail
+    typed = words[field]
+    name = {"epsilon": "ε", "delta": "δ"}.get(field, field)
+    return field, f"{name} = {typed if len(typed) <= LONGEST else typed[:LONGEST] + '…'}: {error.allowed}"
 
 
 def answered(name: str, query: PrivacyQuery, account: CpuAccount | None = None) -> dict[str, Any]:
@@ -260,8 +273,10 @@ def privacy_page(
             context["closed"] = CLOSED
         else:
             context["answer"] = answered(name, query, _readers if asker == "reader" else None)
-    except (BadParameter, Unavailable) as error:
-        context |= {"refused": error.detail, "field": getattr(error, "field", "").removeprefix("mechanism.")}
+    except BadParameter as error:
+        context["field"], context["refused"] = refusal(error, words)
+    except Unavailable as error:
+        context["refused"] = error.detail
     return page(
         "privacy.html",
         part=part,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from distrust.common.calculator.flip import FlipView, flip_views
-from distrust.common.errors import Unavailable, WrongCohort
+from distrust.common.errors import Unavailable, WrongCohort, WrongStage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import CohortView
@@ -33,6 +33,11 @@ class Cohorts(Stated, Protocol):
     def round_report(self, run: str, number: int) -> RoundReport: ...
     def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]: ...
 
+
+WAITS = (
+    "It is planned, and is opened when a client asks for a ticket of it. From then on this page shows what each party "
+    "holds of it. Load it again then."
+)
 
 WORDS = {
     "client": "the client",
@@ -177,7 +182,10 @@ _drawings: OneAtATime[list[dict[str, Any]]] = OneAtATime(KEPT)
 @cohort_pages.get("/runs/{run}/cohorts/{cohort}")
 def show_cohort(run: str, cohort: str, request: Request, service: CohortsDep, part: Fragment = None) -> Response:
     """Return the page of one cohort. Its script may fetch from the cohort's intermediary, and from no other party."""
-    context = cohort_context(service, run, cohort, _drawings if part is None else None)
+    try:
+        context = cohort_context(service, run, cohort, _drawings if part is None else None)
+    except WrongStage as error:
+        return page("error.html", error.status, title=f"Cohort {cohort} waits for clients", run=run, waits=WAITS)
     standing = standing_at(request, context["via"])
     own = {"title": f"Cohort {cohort}", "here": "", "address": standing["address"], "standing_at": standing}
     return page("cohort.html", part=part, connect=[standing["address"]], **own, **context)

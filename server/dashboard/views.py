@@ -1,5 +1,6 @@
 """Describes runs for the pages: contexts of the templates, made of the messages that the API serves to everyone."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from distrust.common.run.progress import (
 )
 from distrust.common.run.round import RoundView
 from distrust.server.dashboard.charts import Bar, Line
+from distrust.server.learner.learner import MOST_FORMED
 
 RUNS = 25  # on one page of the list
 ROUNDS = 20  # newest rounds on a run's page
@@ -49,6 +51,7 @@ class Runs(Stated, Protocol):
     def intervals(self, run: str, after: int, limit: int) -> IntervalList: ...
     def ledger(self, run: str) -> LedgerView: ...
     def regret(self, run: str) -> RegretCurve: ...
+    def newest_event(self, run: str) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ def _listed(service: Runs, line: RunLine) -> ListedRun:
 
 def run_context(service: Runs, run: str) -> dict[str, Any]:
     """Return the context of a run's page. Raises WrongCohort, RunFailed for a run that cannot be read."""
+    told = service.newest_event(run)  # first: what happens from now on is news
     view = service.view(run)
     many = view.config.arms > MANY_ARMS
     rounds = _newest_rounds(service, view, 1 if many else ROUNDS)
@@ -93,6 +97,7 @@ def run_context(service: Runs, run: str) -> dict[str, Any]:
     waiting = _waiting(service, view, newest)
     return {
         "view": view,
+        "told": int(told) if math.isfinite(told) else 0,
         "intervals": _bars(closed, view.snapshot.arms, view.snapshot.chosen),
         "arms": _shown_arms(view.snapshot.arms, view.snapshot.chosen),
         "rounds": rounds,
@@ -103,7 +108,8 @@ def run_context(service: Runs, run: str) -> dict[str, Any]:
         "parameters": _parameters(newest),
         "ledger": _or_none(lambda: service.ledger(run)),
         "regret": _or_none(lambda: service.regret(run)),
-        "most": {"arms": ARMS, "cohorts": COHORTS},
+        "closed": len(closed),
+        "most": {"arms": ARMS, "cohorts": COHORTS, "intervals": MOST_FORMED},
     }
 
 

@@ -12,6 +12,7 @@ class AsgiClient:
     """`with AsgiClient(app) as client: client.get("/healthz")`. Errors of the app are answers, as over a socket."""
 
     def __init__(self, app: FastAPI, headers: dict[str, str] | None = None) -> None:
+        self.app = app
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self._client = httpx.AsyncClient(transport=transport, base_url="http://party", headers=headers)
         self._runner = asyncio.Runner()

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -195,11 +196,33 @@ def test_a_partys_words_are_shown_as_text(browser: Browser, runs: ShownRuns) -> 
         assert (len(asked), asked[0], asked[-1]) == (20, "after=0&limit=1000", "after=49000&limit=1000")
         assert markup in column(page, "keys", "aggregator")
         assert page.locator("main img").count() == 0
-        for messages in ([None], [{**entry, "view": None}], [{**entry, "peer": 1, "view": {}}], None):
-            told["messages"] = messages
+        nested: dict[str, Any] = {
+            **entry,
+            "view": {"a": {"b": [1, {"c": None}]}, "d": [[1], {"e": 2}], "f": "x" * 9000},
+        }
+        told |= {"total": 1, "messages": [nested]}
+        enter(page, "aggregator", "any")
+        shown = column(page, "keys", "aggregator")
+        assert 'a {"b":[1,{"c":null}]}, d [[1], {"e":2}], f xxx' in shown
+        assert len(shown) < 1000
+        enter(page, "server", runs.stack.urls.token)
+        good = {**entry, "view": {}}
+        used = [key for key in good if key != "number"]
+        bad = [{**good, key: value} for key in used for value in (None, [], -1, 0.5)]
+        for change in (
+            *({"messages": [one]} for one in bad),
+            *({"total": one} for one in (None, "1", -1, 0.5, 0)),
+            {"messages": None},
+        ):
+            page.evaluate("document.querySelector('form.token[data-party=aggregator] .told').textContent = ''")
+            told |= {"total": 1, "messages": [good], **change}
             enter(page, "aggregator", "any")
             said = page.inner_text("form.token[data-party=aggregator] .told")
-            assert said == "What the aggregator answered cannot be read: it sent no transcript."
+            assert said == "What the aggregator answered cannot be read: it sent no transcript.", change
+            assert "statement" in column(page, "masked", "server")  # one party's nonsense is told in its column
+        enter(page, "aggregator", "wröng")
+        assert "This is no token" in page.inner_text("form.token[data-party=aggregator] .told")
+        assert page.evaluate("Object.keys(sessionStorage)") == ["distrust.token."]
 
 
 def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> None:
@@ -328,7 +351,7 @@ def test_without_script_the_page_still_says_what_each_party_can_know(browser: Br
 
 
 def test_the_sliders_of_the_privacy_page_change_the_answer(browser: Browser, runs: ShownRuns) -> None:
-    with browser.page(f"{runs.stack.urls.server}/privacy?n=100", width=1280) as page:
+    with browser.page(f"{runs.stack.urls.server}/privacy?n=100", width=1280, refused=[503]) as page:
         exact = page.locator("[data-calibration=exact]")
         std = exact.locator("tr", has_text="standard deviation").first
         before = std.inner_text()
@@ -350,6 +373,19 @@ def test_the_sliders_of_the_privacy_page_change_the_answer(browser: Browser, run
         page.fill("#n", "80")
         expect(page.locator("#answer h2")).to_contain_text("n = 80")
         assert page.get_attribute("#n", "aria-invalid") is None
+        # A question without an answer leaves no figures of another question, and says so where the figures were.
+        page.route("**/privacy?*", lambda route: route.fulfill(status=503, body="<p>some proxy's words</p>"))
+        page.fill("#n", "81")
+        expect(page.locator("#answer")).to_have_text(re.compile(r"^The server refused this question \(HTTP 503\)\."))
+        page.unroute("**/privacy?*")
+        page.evaluate("window.ask = window.fetch; void (window.fetch = () => Promise.reject(new TypeError()))")
+        page.fill("#n", "82")
+        expect(page.locator("#answer .problem")).to_contain_text("The server does not answer this question.")
+        assert page.locator("#answer table").count() == 0
+        assert violations(page) == []
+        page.evaluate("void (window.fetch = window.ask)")
+        page.click("#question button")
+        expect(page.locator("#answer h2")).to_contain_text("n = 82")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (768, "light"), (1280, "dark")])

@@ -164,6 +164,11 @@ def test_files_that_the_form_cannot_take_are_refused_in_words(browser: Browser, 
     toml = "it is not JSON. Of a run file, `distrust config` writes the server's part"
     strange = {
         "[1]": "it holds no table of keys",
+        json.dumps(
+            dict.fromkeys(map(str, range(10_000)), 0) | whole
+        ): "has no field 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 9,990 more.",
+        json.dumps({**whole, "x" * 90: 0}): f"has no field {'x' * 60}….",
+        "[" * 262_145: "it has 262,145 bytes, and the server's part of a run file has at most 262,144.",
         json.dumps({**whole, "policy": {**policy, "x": 1}, "y": [1]}): "has no field policy.x, y",
         json.dumps({**whole, "mechanism.epsilon": 9.5}): 'has no field "mechanism.epsilon"',
         json.dumps({**whole, "horizon": 0}).replace('"horizon": 0', '"horizon": 1e400'): "horizon = Infinity: must be",
@@ -226,8 +231,11 @@ def inputs(page: Page) -> list[list[str | bool]]:
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
     with browser.page(f"{stack.urls.server}/start", refused=[401, 409, 422]) as page:
-        fill(page, FORM, "no token")
+        fill(page, FORM, "wröng")
         go = page.get_by_role("button", name="Start the run")
+        go.click()
+        expect(page.locator("#f-token-error")).to_contain_text("This is no token: it has characters other than")
+        page.get_by_label("operator's token").fill("no token")
         go.click()
         expect(page.locator("#f-token-error")).to_contain_text("needs the operator's token")
         page.get_by_label("operator's token").fill(token(stack))
@@ -270,6 +278,51 @@ def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_
         page.unroute(stack.urls.server + path)
         renew(page)
         expect(stale).to_be_hidden()
+
+
+def test_a_hung_server_is_told_in_eight_seconds_and_asked_again_in_ten_or_when_its_events_are_back(
+    browser: Browser, stack: Stack
+) -> None:
+    with browser.page(stack.urls.server) as page:  # any page of this origin: the next one has a clock of ours
+        page.clock.install(time=0)
+        page.clock.pause_at(1000)
+        page.add_init_script(SOURCES)
+        page.goto(f"{stack.urls.server}/runs/open")
+        page.evaluate(HANG)
+        stale = page.locator("#stale")
+        for back in ("rest", "events"):
+            renew(page)
+            page.clock.run_for(7_900)
+            expect(stale).to_be_hidden()
+            page.clock.run_for(200)
+            expect(stale).to_contain_text("The server has not answered since")
+            page.clock.run_for(22_000)
+            page.evaluate("void window.giveUp(new DOMException('', 'TimeoutError'))")
+            page.evaluate("window.hung = false")
+            page.clock.run_for(100)
+            expect(stale).to_be_visible()
+            if back == "rest":
+                page.clock.run_for(10_000)
+            else:
+                page.evaluate("for (const one of window.sources) one.dispatchEvent(new Event('open'))")
+            expect(stale).to_be_hidden()
+            page.clock.run_for(60_000)
+            page.evaluate("window.hung = true")
+
+
+HANG = """() => {
+  const part = document.getElementById("live").innerHTML;
+  window.hung = true;
+  window.fetch = async () => (window.hung ? new Promise((_, reject) => (window.giveUp = reject)) : new Response(part));
+}"""
+SOURCES = """window.sources = [];
+const Plain = window.EventSource;
+window.EventSource = class extends Plain {
+  constructor(...words) {
+    super(...words);
+    window.sources.push(this);
+  }
+};"""
 
 
 def renew(page: Page) -> None:

@@ -6,6 +6,9 @@ const PARTS = 20; // requests for one transcript; of a longer one evenly spread 
 const SHOWN = 3; // messages of other clients beside the followed one
 const MOST_DIGITS = 12; // of a hexadecimal text
 const MOST_VALUES = 6; // of a list
+const MOST_LETTERS = 400; // of any text of a party
+const LONGEST_LINE = 4000; // letters
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 
 let steps = [...document.querySelectorAll("#steps .step")]; // an aborted cohort ends with others
 const via = [...document.querySelectorAll("form.token")].map((form) => form.dataset.party).find((party) => party !== "server");
@@ -15,6 +18,7 @@ let held = null; // what simulated clients held, by slot
 // Transcripts
 
 async function transcript(form, token) {
+  if (!SENDABLE.test(token)) throw new Unsendable();
   const { messages, total } = await part(form, token, 0);
   const parts = Math.min(PARTS, Math.ceil(total / PAGE));
   const apart = total > PARTS * PAGE ? (total - PAGE) / (PARTS - 1) : PAGE;
@@ -30,13 +34,22 @@ async function part(form, token, after) {
   const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
   if (!answer.ok) throw new Refused(answer.status, await detail(answer));
   const read = await answer.json();
-  if (!Array.isArray(read?.messages) || !read.messages.every(legible)) throw new Refused(answer.status, "it sent no transcript");
+  const whole = Array.isArray(read?.messages) && natural(read.total) && read.messages.length <= read.total;
+  if (!whole || !read.messages.every(legible)) throw new Refused(answer.status, "it sent no transcript");
   return read;
 }
 
+// Another party's words: all that the columns use of a message is checked here, once.
 function legible(one) {
-  return ["peer", "stage", "direction", "hex"].every((key) => typeof one?.[key] === "string") && one.view instanceof Object;
+  const texts = ["peer", "stage", "hex"].every((key) => typeof one?.[key] === "string");
+  return texts && ["in", "out"].includes(one.direction) && natural(one.bytes) && one.view instanceof Object && !Array.isArray(one.view);
 }
+
+function natural(value) {
+  return Number.isSafeInteger(value) && value >= 0;
+}
+
+class Unsendable extends Error {}
 
 class Refused extends Error {
   constructor(status, text) {
@@ -46,11 +59,8 @@ class Refused extends Error {
 }
 
 async function detail(answer) {
-  try {
-    return (await answer.json()).detail;
-  } catch {
-    return `HTTP ${answer.status}`;
-  }
+  const words = await answer.json().catch(() => null);
+  return typeof words?.detail === "string" ? words.detail.slice(0, MOST_LETTERS) : `HTTP ${answer.status}`;
 }
 
 async function open(form, token) {
@@ -74,6 +84,7 @@ async function open(form, token) {
 }
 
 function reason(error, party, origin) {
+  if (error instanceof Unsendable) return "This is no token: it has characters other than letters, digits and signs of ASCII.";
   if (error instanceof Refused && error.status === 401) {
     const kind = party === "server" ? "operator's" : "inspector's";
     const other = party === "server" ? "inspector's" : "operator's";
@@ -209,19 +220,25 @@ function read(entry) {
 }
 
 function shown(value) {
-  if (!Array.isArray(value)) return short(String(value));
-  if (value.length === 1) return String(value[0]);
+  if (!Array.isArray(value)) return plain(value);
+  if (value.length === 1) return plain(value[0]);
   const rest = value.length > MOST_VALUES ? `, … ${count(value.length - MOST_VALUES)} more` : "";
-  return `[${value.slice(0, MOST_VALUES).join(", ")}${rest}]`;
+  return `[${value.slice(0, MOST_VALUES).map(plain).join(", ")}${rest}]`;
+}
+
+// What is inside a value is shown as it was sent: in JSON.
+function plain(value) {
+  return short(value instanceof Object ? JSON.stringify(value) : String(value));
 }
 
 function short(text) {
-  return text.length > MOST_DIGITS && /^[0-9a-f]+$/i.test(text) ? `${text.slice(0, MOST_DIGITS)}…` : text;
+  const most = /^[0-9a-f]+$/i.test(text) ? MOST_DIGITS : MOST_LETTERS;
+  return text.length > most ? `${text.slice(0, most)}…` : text;
 }
 
 function line(text) {
   const made = document.createElement("p");
-  made.textContent = text;
+  made.textContent = text.length > LONGEST_LINE ? `${text.slice(0, LONGEST_LINE)}…` : text;
   return made;
 }
 

@@ -5,7 +5,9 @@
 
 const SOONEST = 700; // ms between two fetches: a run may have thousands of events a second
 const REST = 4; // times as long as the last answer took: a page of a long run costs the server more
+const LATE = 8000; // ms after which the notice tells that there is no answer yet
 const LONGEST = 30000; // ms to wait for an answer
+const RETRY = 10000; // ms at most between a failure and the next try
 
 const live = document.getElementById("live");
 const news = document.getElementById("news");
@@ -16,8 +18,10 @@ stale.setAttribute("role", "alert");
 stale.hidden = true;
 
 let newest = new Date(); // when the part that is shown came
-let fetching = false;
+let fetching = false; // or resting after an answer
 let again = false;
+let failed = false; // the last answer did not come, or was refused
+let resting = 0; // timer; 0 while it does not rest
 
 async function refresh() {
   if (fetching) {
@@ -26,20 +30,40 @@ async function refresh() {
   }
   fetching = true;
   const began = performance.now();
+  const late = setTimeout(() => warn("has not answered"), LATE);
+  failed = !(await renew());
+  clearTimeout(late);
+  const rest = Math.max(SOONEST, REST * (performance.now() - began));
+  resting = setTimeout(rested, failed ? Math.min(rest, RETRY) : rest);
+}
+
+async function renew() {
   try {
     const answer = await fetch(live.dataset.fragment, { headers: { "X-Fragment": "1" }, signal: AbortSignal.timeout(LONGEST) });
     if (answer.ok) swap(await answer.text());
     else warn(`has refused this page (HTTP ${answer.status})`);
+    return answer.ok;
   } catch {
     warn("has not answered");
+    return false;
   }
-  setTimeout(() => {
-    fetching = false;
-    if (again) {
-      again = false;
-      refresh();
-    }
-  }, Math.max(SOONEST, REST * (performance.now() - began)));
+}
+
+function rested() {
+  fetching = false;
+  resting = 0;
+  if (!again) return;
+  again = false;
+  refresh();
+}
+
+// The server's events come again: after a failure there is no reason to rest any longer.
+function reopened() {
+  if (!failed) return;
+  again = true;
+  if (!resting) return; // the answer that it waits for comes now
+  clearTimeout(resting);
+  rested();
 }
 
 function warn(what) {
@@ -84,14 +108,11 @@ const LAST = new Set(["finished", "cancelled", "failed"]);
 
 function listen(address) {
   const source = new EventSource(address);
-  const began = performance.now();
-  let told = false;
+  source.addEventListener("open", reopened);
   for (const [kind, sentence] of Object.entries(SENTENCES)) {
     source.addEventListener(kind, (message) => {
       const words = sentence(JSON.parse(message.data));
-      // The stream begins with all that happened before: only what comes later is news.
-      told ||= performance.now() - began > 1000;
-      if (words && told) say(words);
+      if (words) say(words);
       refresh();
       if (LAST.has(kind)) {
         source.close();

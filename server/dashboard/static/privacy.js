@@ -3,6 +3,8 @@
 
 const PAUSE = 300; // ms without a change before a question is sent
 const SLIDER = 1000; // places of a slider
+const LONGEST = 60000; // ms to wait for an answer: a few questions may be computed before this one
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 
 const form = document.getElementById("question");
 const answer = document.getElementById("answer");
@@ -73,17 +75,9 @@ async function ask() {
   answer.setAttribute("aria-busy", "true");
   const words = new URLSearchParams(new FormData(form));
   history.replaceState(null, "", `/privacy?${words}`);
-  try {
-    const headers = { "X-Fragment": "1" };
-    if (token?.value) {
-      headers.Authorization = `Bearer ${token.value.trim()}`;
-      sessionStorage.setItem("distrust.token.", token.value.trim());
-    }
-    const got = await fetch(`/privacy?${words}`, { headers });
-    swap(await got.text());
-  } catch {
-    say("The server does not answer.");
-  }
+  const secret = token?.value.trim() ?? "";
+  if (SENDABLE.test(secret)) await send(words, secret);
+  else lose("This is no token: it has characters other than letters, digits and signs of ASCII.");
   answer.removeAttribute("aria-busy");
   asking = false;
   if (again) {
@@ -92,10 +86,34 @@ async function ask() {
   }
 }
 
+async function send(words, secret) {
+  const headers = { "X-Fragment": "1" };
+  if (secret) {
+    headers.Authorization = `Bearer ${secret}`;
+    sessionStorage.setItem("distrust.token.", secret);
+  }
+  try {
+    const got = await fetch(`/privacy?${words}`, { headers, signal: AbortSignal.timeout(LONGEST) });
+    if (got.ok) swap(await got.text());
+    else lose(`The server refused this question (HTTP ${got.status}).`);
+  } catch {
+    lose("The server does not answer this question.");
+  }
+}
+
+// Figures of an earlier question would be taken for those of the fields: they go.
+function lose(why) {
+  const notice = document.createElement("p");
+  notice.className = "problem";
+  notice.textContent = `${why} So there are no figures here. “Compute” asks again.`;
+  answer.replaceChildren(notice);
+  say(notice.textContent);
+}
+
 function swap(html) {
   answer.replaceChildren(...new DOMParser().parseFromString(html, "text/html").body.childNodes);
   const problem = answer.querySelector(".problem");
-  const wrong = { clients: "n" }[problem?.dataset.field] ?? problem?.dataset.field;
+  const wrong = problem?.dataset.field;
   for (const field of form.querySelectorAll("[name]")) {
     if (field.name === wrong) field.setAttribute("aria-invalid", "true");
     else field.removeAttribute("aria-invalid");

@@ -7,6 +7,7 @@ const RETRY = 10000; // ms after a question without an answer
 const MOST = 40; // cohorts in one answer: as many as a run's page lists
 const SECONDS = 2 * 86400; // until a deadline at most: the longest stage, after as long without a first message
 const STAGES = ["keys", "shares", "confirm", "masked", "unmask", "report"]; // those that are open
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 const FIRST_STAGES = ["keys", "report"];
 
 const live = document.getElementById("live");
@@ -43,6 +44,7 @@ async function ask() {
 async function look() {
   const before = standings;
   standings = null;
+  if (!SENDABLE.test(token)) return refuse("This is no token: it has characters other than letters, digits and signs of ASCII.");
   try {
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
     const answer = await fetch(`${origin}/v1/cohorts?open=true&${wanted}`, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
@@ -75,10 +77,10 @@ function legible(one) {
   return counts && Number.isFinite(left) && left >= 0 && left <= SECONDS;
 }
 
-function refuse() {
+function refuse(text = `The ${party} refused this token. It wants the operator's token, and not the inspector's.`) {
   token = null;
   sessionStorage.removeItem(kept);
-  return fail("token refused", `The ${party} refused this token. It wants the operator's token, and not the inspector's.`);
+  return fail("token refused", text);
 }
 
 function fail(short, text) {

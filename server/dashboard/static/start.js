@@ -1,6 +1,7 @@
 // Posts the form to the API with the operator's token, and puts each refusal beside the field that it names. The token
 // is kept in this tab's sessionStorage, and is sent to this server only.
 
+const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 const KEPT = "distrust-operator-token";
 const form = document.getElementById("start");
 const problem = document.getElementById("problem");
@@ -120,7 +121,7 @@ function refuse(answer) {
     if (!input) rest.push(line);
     first ??= input;
   }
-  problem.textContent = rest.length ? rest.join("\n") : "The server refuses this run: look at the marked fields.";
+  problem.textContent = rest.length ? rest.join("\n") : "This run was not started: look at the marked fields.";
   problem.hidden = false;
   (first ?? problem).focus();
 }
@@ -128,18 +129,22 @@ function refuse(answer) {
 async function send(event) {
   event.preventDefault();
   clear();
+  const secret = token.value.trim();
+  if (!SENDABLE.test(secret)) {
+    return refuse({ title: "unauthorized", detail: "This is no token: it has characters other than letters, digits and signs of ASCII." });
+  }
   const button = document.getElementById("go");
   const busy = document.getElementById("busy");
   button.disabled = true;
   busy.textContent = "The server plans the first round…";
   try {
     const headers = { "Content-Type": "application/json" };
-    if (token.value) headers.Authorization = `Bearer ${token.value}`;
+    if (secret) headers.Authorization = `Bearer ${secret}`;
     const sent = await fetch("/v1/runs", { method: "POST", headers, body: write(configuration()) });
     const answer = await sent.json();
     if (sent.status === 401) sessionStorage.removeItem(KEPT);
     if (!sent.ok) return refuse(answer);
-    if (token.value) sessionStorage.setItem(KEPT, token.value);
+    if (secret) sessionStorage.setItem(KEPT, secret);
     location.assign(`/runs/${encodeURIComponent(answer.run)}`);
   } catch (error) {
     refuse({ title: "unavailable", detail: `The server does not answer: ${error.message}` });
@@ -154,6 +159,8 @@ async function send(event) {
 
 const CLIENTS = ["environment", "fleet"]; // tables that the server must not see
 const LONGEST = 60; // letters of a refused value
+const MOST_BYTES = 262144; // of a file: the server's part of a run file has a few thousand
+const MOST_NAMED = 10; // keys that the form does not have
 const loadFile = document.getElementById("load-file");
 
 function fill(config) {
@@ -166,7 +173,8 @@ function fill(config) {
   });
   const inputs = inputsOf(policyOption.value, mechanismOption);
   const strange = [...wanted.keys()].filter((name) => !inputs.some((one) => one.name === name));
-  if (strange.length) throw new Error(`the form has no field ${strange.join(", ")}.`);
+  const rest = strange.length > MOST_NAMED ? ` and ${(strange.length - MOST_NAMED).toLocaleString("en")} more` : "";
+  if (strange.length) throw new Error(`the form has no field ${strange.slice(0, MOST_NAMED).map(cut).join(", ")}${rest}.`);
   const faults = inputs.filter((one) => wanted.has(one.name)).flatMap((one) => fault(one, wanted.get(one.name)));
   if (faults.length) throw new Error(faults.join("; "));
   policy.value = policyOption.value;
@@ -221,7 +229,10 @@ function allowed(input, text) {
 }
 
 function quoted(value) {
-  const text = typeof value === "number" ? String(value) : write(value);
+  return cut(typeof value === "number" ? String(value) : write(value));
+}
+
+function cut(text) {
   return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
 }
 
@@ -252,9 +263,10 @@ async function load() {
   clear();
   const file = loadFile.files[0];
   if (!file) return;
+  loadFile.value = ""; // or the browser would report no change when the reader chooses the edited file again
   try {
+    if (file.size > MOST_BYTES) throw new Error(`it has ${file.size.toLocaleString("en")} bytes, and the server's part of a run file has at most ${MOST_BYTES.toLocaleString("en")}.`);
     const text = await file.text();
-    loadFile.value = ""; // or the browser would report no change when the reader chooses the edited file again
     fill(parsed(text, file.name));
     document.getElementById("load-name").textContent = file.name;
     showCommand();

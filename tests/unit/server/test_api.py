@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,10 @@ import httpx
 import pytest
 
 from distrust.common.messages.cohort import TicketAnswer
+from distrust.common.run.progress import RunEvent
 from distrust.common.run.round import RoundView
 from distrust.server.app import ServerSettings, server_app
+from distrust.server.service import Service
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, config
 
@@ -181,7 +184,44 @@ def test_events_stream_to_the_end_and_resume(tmp_path: Path) -> None:
         numbers = [int(line[4:]) for line in whole.splitlines() if line.startswith("id: ")]
         assert numbers == sorted(set(numbers))
         assert whole.rstrip().splitlines()[-2] == "event: finished"
-        rest = await client.get("/runs/demo/events", headers={"Last-Event-ID": str(numbers[2])})
-        assert [line for line in rest.text.splitlines() if line.startswith("id: ")] == [f"id: {n}" for n in numbers[3:]]
+        last = {"Last-Event-ID": str(numbers[2])}
+        for asked in ({"headers": last}, {"params": {"after": numbers[2]}}, {"headers": last, "params": {"after": 0}}):
+            rest = await client.get("/runs/demo/events", **asked)
+            told = [line for line in rest.text.splitlines() if line.startswith("id: ")]
+            assert told == [f"id: {n}" for n in numbers[3:]]
 
     over_http(tmp_path, body)
+
+
+def test_listeners_read_a_long_past_one_after_another_and_in_few_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, most, calls = [0], [0], [0]
+    plain = Service.events
+
+    def counted(self: Service, run: str, after: int) -> tuple[list[RunEvent], bool]:
+        inside[0], calls[0] = inside[0] + 1, calls[0] + 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.01)
+        inside[0] -= 1
+        return plain(self, run, after)
+
+    monkeypatch.setattr(Service, "events", counted)
+    app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
+    service: Service = app.state.service
+    service.create(config())
+    with service.store.writing() as writing:
+        for number in range(1100):
+            writing.event("demo", "cohort-opened", round=number)
+    service.cancel("demo", "enough")
+
+    async def listen() -> list[str]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server/v1") as client:
+            answers = await asyncio.gather(*(client.get("/runs/demo/events") for _ in range(4)))
+        return [answer.text for answer in answers]
+
+    texts = asyncio.run(listen())
+    app.state.database.close()
+    assert [text.count("\nevent: ") for text in texts] == [1102] * 4
+    assert (most[0], calls[0]) == (1, 4 * 3)

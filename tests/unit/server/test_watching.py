@@ -1,6 +1,7 @@
 """Tests of the public views of a run: transcripts, events, the ledger."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,6 +79,13 @@ def test_events_tell_the_run_in_order_and_resume(harness: ServerHarness) -> None
     assert gone == [arm.arm for arm in view.snapshot.arms if not arm.active]
     assert harness.service.events("demo", events[3].number)[0] == events[4:]
     assert not harness.service.events("demo", 0, limit=3)[1]
+
+
+def test_events_are_read_while_a_clients_call_holds_the_run(harness: ServerHarness) -> None:
+    harness.service.create(config())
+    with ThreadPoolExecutor(1) as other, harness.service.active_run("demo").lock:
+        assert len(other.submit(harness.service.events, "demo", 0).result(5)[0]) == 1
+        assert other.submit(harness.service.newest_event, "demo").result(5) == 1
 
 
 def test_the_ledger_has_a_line_for_each_round(harness: ServerHarness) -> None:

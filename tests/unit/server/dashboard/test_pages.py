@@ -60,6 +60,17 @@ def test_a_refused_page_is_a_page_and_a_refused_call_is_a_problem_document(clien
     assert (page.status_code, page.headers["content-type"]) == (422, "text/html; charset=utf-8")
     assert "before" in page.text
     assert (call.status_code, call.headers["content-type"]) == (404, "application/problem+json")
+    browsing = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    lost = client.get("/nix", headers=browsing)
+    assert (lost.status_code, lost.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "404: Not Found" in lost.text
+    assert "this server has no page at this address" in lost.text
+    assert "default-src 'self'" in lost.headers["content-security-policy"]
+    for path, accept in (("/v1/nix", browsing["Accept"]), ("/nix", "*/*"), ("/nix", "application/json")):
+        problem = client.get(path, headers={"Accept": accept})
+        assert (problem.status_code, problem.headers["content-type"]) == (404, "application/problem+json")
+        assert problem.json()["title"] == "not found"
+    assert client.post("/start", headers=browsing).status_code == 405
 
 
 def test_static_files_are_fetched_again_only_when_they_changed(client: AsgiClient) -> None:

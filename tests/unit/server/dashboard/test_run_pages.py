@@ -15,6 +15,7 @@ from distrust.common.messages.cohort import Masking
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RegretCurve
 from distrust.server.app import ServerSettings, server_app
+from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -103,7 +104,24 @@ def test_an_aborted_cohort_and_a_failed_run_say_why(tmp_path: Path) -> None:
     assert reasons
     assert all(reason in words(page.text) for reason in reasons)
     assert view["state"] == "failed"
-    assert f"The run failed: {view['reason']}" in words(page.text)
+    shown = words(page.text)
+    assert f"The run failed: {view['reason']}" in shown
+    assert "arm chosen none: the run failed" in shown
+    assert "The run failed before a round was closed: there is no interval to draw." in shown
+    assert "yet" not in shown.partition("Rounds")[0]
+    assert "are listed" not in shown
+
+
+def test_a_page_says_how_many_aborted_cohorts_it_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    with playing(tmp_path, config(horizon=960), quitting={"1.1": 10**6}) as client:
+        aborted = client.get("/v1/runs/demo").json()["cohorts_aborted"]
+        for most in (2, 0):
+            monkeypatch.setattr(dashboard_views, "COHORTS", most)
+            shown.append(words(client.get("/runs/demo").text))
+    assert aborted > 2
+    assert f"2 of {aborted} are listed: those of the rounds below, 2 at most." in shown[0]
+    assert f"0 of {aborted} are listed" in shown[1]
 
 
 def test_a_run_without_privacy_says_so_first(tmp_path: Path) -> None:
@@ -238,6 +256,15 @@ def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, mo
     assert {0, 2} <= {len(one["intervals"]) for one in rounds}
 
 
+def test_a_run_whose_rounds_are_too_large_for_intervals_does_not_say_that_none_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner, "MOST_FORMED", 1)
+    with playing(tmp_path, config(horizon=96)) as client:
+        shown = words(client.get("/runs/demo").text)
+    assert "No interval is drawn: a round that forms more than 1,000 is served without them." in shown
+
+
 @pytest.mark.parametrize(
     ("mechanism", "stage", "via"),
     [("distributed-polya", "keys or shares", "aggregator"), ("local-laplace-discrete", "report", "shuffler")],
@@ -258,8 +285,15 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     with playing(tmp_path) as client:
         page = client.get("/runs/demo")
         shown = words(page.text)
+        newest = client.app.state.service.newest_event("demo")
+        waiting = client.get(f"/runs/demo/cohorts/{second.cohort}")
         joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
     assert joined == 3
+    assert f'href="/runs/demo/cohorts/{first.cohort}"' in page.text
+    assert f'href="/runs/demo/cohorts/{second.cohort}"' not in page.text  # it has no page yet, which says so
+    assert f"Cohort {second.cohort} waits for clients It is planned" in words(waiting.text)
+    assert (waiting.status_code, "Conflict" in waiting.text) == (409, False)
+    assert f'data-events="/v1/runs/demo/events?after={newest}"' in page.text  # what the page shows is not told again
     # What only the intermediary knows is for the reader's browser to ask, there and nowhere else.
     address = {"aggregator": "http://127.0.0.1:8703", "shuffler": "http://127.0.0.1:8702"}[via]
     assert f"connect-src 'self' {address};" in page.headers["content-security-policy"]
