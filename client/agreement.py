@@ -84,9 +84,10 @@ def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> Non
         seed = None if config.unsafe is None else config.unsafe.noise_seed
         _same("cohort.channel.noise_seed", cohort.channel.noise_seed, seed)
     _check_mechanism(config, round_, cohort.clients, mechanism)
-    difference = first_difference(
-        json.loads(cohort_terms(round_, assignment.arm, mechanism)), read_terms(cohort), "cohort.terms"
-    )
+    terms = cohort_terms(round_, assignment.arm, mechanism)
+    if terms == cohort.terms:
+        return
+    difference = first_difference(json.loads(terms), read_terms(cohort), "cohort.terms")
     if difference is not None:
         field, own, received = difference
         raise Refused(f"{field} = {received!r}: the round itself says {own!r}")
@@ -116,6 +117,8 @@ def _nested(values: Iterable[Any]) -> list[Any]:
 
 def differing_field(own: Cohort, received: Cohort) -> tuple[str, Any, Any] | None:
     """Return the first field in which two cohorts differ, with both values; terms are compared field by field."""
+    if own == received:
+        return None
     values = [{**one.model_dump(mode="json"), "terms": read_terms(one)} for one in (own, received)]
     difference = first_difference(values[0], values[1], "cohort")
     return difference or (None if own.terms == received.terms else ("cohort.terms", own.terms, received.terms))

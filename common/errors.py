@@ -30,7 +30,7 @@ LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errn
 """Numbers of OSErrors that may be gone later: a full disk, a disk that fails, too many open files."""
 
 MOST_DIGITS = 17  # they tell any two doubles apart
-LONGEST = 300  # characters of `describe_error`; a validation error may quote its whole input
+LONGEST_TEXT = 300  # characters of `describe_error`; a validation error may quote its whole input
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Matches what a terminal or a page obeys: C0 but tabs and line ends, C1, marks of the writing's direction."""
@@ -68,8 +68,8 @@ def told_apart(value: float, limit: float) -> tuple[str, str]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an unexpected exception as one line of at most `LONGEST` characters, with its type."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
+    """Return an unexpected exception as one line of at most `LONGEST_TEXT` characters, with its type."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_TEXT]
 
 
 def without_controls(text: str) -> str:

@@ -8,7 +8,7 @@ import stat
 import time
 from pathlib import Path
 
-READ_SECONDS = 60.0
+DEADLINE_SECONDS = 60.0
 """Seconds after which a connection's statements are interrupted. A service's own tables take a few at most."""
 
 LONGEST_VALUE = 512 * 2**20
@@ -39,7 +39,7 @@ def log_of(path: Path) -> Path:
 def open_stored(path: Path) -> sqlite3.Connection:
     """Return a connection that only reads. Without a log nothing is made, changed or locked beside the file.
 
-    Each of its statements that runs after `READ_SECONDS` is interrupted.
+    Each of its statements that runs after `DEADLINE_SECONDS` is interrupted.
 
     Raises  sqlite3.DatabaseError for what is no file, and for anything but stored tables, such as views.
     """
@@ -53,7 +53,7 @@ def open_stored(path: Path) -> sqlite3.Connection:
     address = f"{file.as_uri()}?{'mode=ro' if log.exists() else 'immutable=1'}"
     connection = sqlite3.connect(address, uri=True, isolation_level=None)
     try:
-        end = time.monotonic() + READ_SECONDS
+        end = time.monotonic() + DEADLINE_SECONDS
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         _check_objects(connection)

@@ -287,21 +287,31 @@ class MessageRoute(APIRoute):
 def _writing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Return an endpoint whose message is written where it is made.
 
-    FastAPI would check the message again, and for a plain function in another thread. An asynchronous endpoint, and one
-    that changes FastAPI's own response, is returned as it is.
+    FastAPI would check the message again, and for a plain function in another thread. An endpoint that changes
+    FastAPI's own response is returned as it is.
     """
-    own = any(one.annotation is Response for one in inspect.signature(endpoint).parameters.values())
-    if own or inspect.iscoroutinefunction(endpoint):
+    if any(one.annotation is Response for one in inspect.signature(endpoint).parameters.values()):
         return endpoint
+    if inspect.iscoroutinefunction(endpoint):
+
+        @functools.wraps(endpoint)
+        async def write_soon(**values: Any) -> Any:
+            return _written(await endpoint(**values))
+
+        return write_soon
 
     @functools.wraps(endpoint)
     def write(**values: Any) -> Any:
-        answer = endpoint(**values)
-        if not isinstance(answer, BaseModel):
-            return answer
-        return Response(answer.model_dump_json(by_alias=True), media_type="application/json")
+        return _written(endpoint(**values))
 
     return write
+
+
+def _written(answer: Any) -> Any:
+    """Return a message as a response; anything else as it is."""
+    if not isinstance(answer, BaseModel):
+        return answer
+    return Response(answer.model_dump_json(by_alias=True), media_type="application/json")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

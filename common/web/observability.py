@@ -4,6 +4,7 @@ Logs are one JSON object a line on stderr, and never hold bodies, tickets or tok
 bytes by route for Prometheus; each app has its own registry, so that tests share nothing.
 """
 
+import functools
 import logging
 import sys
 
@@ -53,6 +54,7 @@ class Metrics:
         self._seconds = Histogram("distrust_request_seconds", "time to answer", labels, registry=self.registry)
         self._bytes = Counter("distrust_received_bytes", "bytes of request bodies", labels, registry=self.registry)
         closed = "connections that their callers closed before they were accepted"
+        self._of = functools.cache(self._labelled)
         self._abandoned = Counter("distrust_abandoned_connections", closed, registry=self.registry)
 
     def abandoned(self) -> None:
@@ -61,9 +63,15 @@ class Metrics:
 
     def record(self, method: str, route: str, status: int, seconds: float, received: int) -> None:
         """Count one request. `method` and `route` come from closed sets: a new label is never removed."""
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(method, route).observe(seconds)
-        self._bytes.labels(method, route).inc(received)
+        requests, duration, size = self._of(method, route, status)
+        requests.inc()
+        duration.observe(seconds)
+        size.inc(received)
+
+    def _labelled(self, method: str, route: str, status: int) -> tuple[Counter, Histogram, Counter]:
+        """Return the counts of one kind of request. They are looked up once: a look takes as long as a count."""
+        labels = method, route
+        return self._requests.labels(*labels, status), self._seconds.labels(*labels), self._bytes.labels(*labels)
 
     def answer(self) -> Response:
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)

@@ -42,9 +42,9 @@ PAGE = 500  # entries of a transcript in one answer
 EVERY = 2**53  # messages: more than any transcript has
 MOST_MESSAGES = 2 * 10**7  # of a transcript over HTTP: some of each of a million clients
 MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at most
-MOST_ROUNDS = 10**9  # a run's horizon at most
+LONGEST_RUN = 10**9  # a run's horizon at most
 
-STAGES = frozenset(
+KNOWN_STAGES = frozenset(
     {"cohort", "tickets", "asked", "order", *get_args(CohortStage), "departed", "batch", "estimate"}  # in their order
 )
 """Stages of a transcript's messages."""
@@ -74,8 +74,8 @@ def wanted_of(run: str, round_number: int | None, cohort: str | None, limit: int
     parts = [] if cohort is None else check_name("cohort", cohort).rsplit(".", 3)[1:]
     named = int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
     number = named if round_number is None else round_number
-    if not 1 <= number <= MOST_ROUNDS:
-        raise BadParameter("round", number, f"must be from 1 to {MOST_ROUNDS}")
+    if not 1 <= number <= LONGEST_RUN:
+        raise BadParameter("round", number, f"must be from 1 to {LONGEST_RUN}")
     return Wanted(run, number, cohort, limit)
 
 
@@ -205,7 +205,7 @@ class Services:
         after: int | None = 0
         while after is not None:
             page = await peer.get(path, Transcript, {"after": after, "limit": PAGE})
-            strange = sorted({one.stage for one in page.messages} - STAGES)
+            strange = sorted({one.stage for one in page.messages} - KNOWN_STAGES)
             if strange or page.total > MOST_MESSAGES:
                 what = f"the stage {strange[0]!r}" if strange else f"{page.total:,} messages"
                 raise BadMessage(f"{peer!r} answered with a transcript that cannot be: it has {what}")

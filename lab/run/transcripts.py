@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.errors import LONGEST, Unauthorized, WrongCohort, without_controls
+from distrust.common.errors import LONGEST_TEXT, Unauthorized, WrongCohort, without_controls
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Step, steps
 from distrust.common.notebook import HtmlTable, card, data_frame
@@ -269,12 +269,12 @@ def _value(value: str | float | list[int] | list[str]) -> str:
 
 
 def _short(text: str) -> str:
-    """Return a text, cut to `LONGEST`; of a long hexadecimal one the first digits."""
+    """Return a text, cut to `LONGEST_TEXT`; of a long hexadecimal one the first digits."""
     long = len(text) > MOST_DIGITS and set(text) <= set(hexdigits)
-    return _cut(text, MOST_DIGITS if long else LONGEST)
+    return _cut(text, MOST_DIGITS if long else LONGEST_TEXT)
 
 
-def _cut(text: str, most: int = LONGEST) -> str:
+def _cut(text: str, most: int = LONGEST_TEXT) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 

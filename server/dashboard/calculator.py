@@ -40,7 +40,7 @@ comes back. In t seconds they get at most BURST + SHARE · t."""
 QUESTION = 15.0
 """Seconds of CPU that a reader's question is begun with, the most that one took in the trial. So none overdraws."""
 
-LONGEST = 40  # characters of a number that is typed, and of a value that is quoted
+LONGEST_WORD = 40  # characters of a number that is typed, and of a value that is quoted
 
 FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
 """The mechanism that the page begins with: the first one that trusts no single party."""
@@ -150,12 +150,12 @@ def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:
 
 def _number(field: str, text: str, *, whole: bool = False) -> float:
     try:
-        value = float(text) if len(text) <= LONGEST else math.nan
+        value = float(text) if len(text) <= LONGEST_WORD else math.nan
     except ValueError:
         raise BadParameter(field, text, "must be a number") from None
     if not math.isfinite(value) or (whole and value != int(value)):
         kind = "whole" if whole else "finite"
-        raise BadParameter(field, text, f"must be a {kind} number of at most {LONGEST} characters")
+        raise BadParameter(field, text, f"must be a {kind} number of at most {LONGEST_WORD} characters")
     return value
 
 
@@ -166,7 +166,7 @@ def refusal(error: BadParameter, words: dict[str, str]) -> tuple[str, str]:
         return field, error.detail
     typed = words[field]
     name = {"epsilon": "ε", "delta": "δ"}.get(field, field)
-    return field, f"{name} = {typed if len(typed) <= LONGEST else typed[:LONGEST] + '…'}: {error.allowed}"
+    return field, f"{name} = {typed if len(typed) <= LONGEST_WORD else typed[:LONGEST_WORD] + '…'}: {error.allowed}"
 
 
 def answered(name: str, query: PrivacyQuery, account: CpuAccount | None = None) -> dict[str, Any]:

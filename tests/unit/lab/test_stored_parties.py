@@ -134,11 +134,11 @@ def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...],
 def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
         database.execute("INSERT INTO runs VALUES (1, 'first', hex(zeroblob(1000)), x'00', 'running', NULL)")
-    monkeypatch.setattr("distrust.common.stored_file.READ_SECONDS", 0.02)
+    monkeypatch.setattr("distrust.common.stored_file.DEADLINE_SECONDS", 0.02)
     opened = open_stored(stopped / "server.sqlite3")
     with closing(opened), pytest.raises(sqlite3.OperationalError, match="interrupted"):
         opened.execute(ENDLESS).fetchall()
-    monkeypatch.setattr("distrust.common.stored_file.READ_SECONDS", 60)
+    monkeypatch.setattr("distrust.common.stored_file.DEADLINE_SECONDS", 60)
     monkeypatch.setattr("distrust.common.stored_file.LONGEST_VALUE", 1500)
     with pytest.raises(Unavailable, match=r"server\.sqlite3: it has a value that is too long"):
         outline(stopped)
