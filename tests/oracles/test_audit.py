@@ -128,7 +128,7 @@ def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **wor
     needed = [known for known, kind in MECHANISMS.items() if kind.takes_delta == "needed"]
     delta = {"delta": 1e-2} if name in needed else {}
     stream = {"batches": 4} if name == "tree" else {}
-    spec = MechanismSpec(name=name, epsilon=1.0, **delta, **stream, **words)
+    spec = MechanismSpec(name=name, epsilon=1.0, **delta, **(stream | words))
     ball = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     return planned(spec, CLIENTS, min_honest, ball)
 

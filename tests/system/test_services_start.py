@@ -169,7 +169,7 @@ def test_a_full_disk_at_the_start_is_one_line(tmp_path: Path) -> None:
 def test_a_limit_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     code, words = refusal("shuffler", tmp_path, DISTRUST_MAX_BODIES="1024")
     assert (code, words.count("\n")) == (2, 1)
-    assert words.startswith("distrust shuffler: max_bodies = ")
+    assert words.startswith("distrust shuffler: DISTRUST_MAX_BODIES = ")
 
 
 @pytest.mark.usefixtures("forked")
