@@ -23,10 +23,8 @@ from tests.support.printed_plans import CELL
 
 ROOT = Path(__file__).parents[2]
 FOUND = [feature for feature in umath.__cpu_dispatch__ if umath.__cpu_features__.get(feature, False)]
-WIDE = [feature for feature in FOUND if "512" in feature or feature == "X86_V4"]
 SETS = {
     "the processor": {},
-    "no AVX-512": {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": " ".join(WIDE)},
     "the oldest": {
         "OPENBLAS_CORETYPE": "Nehalem",
         "NPY_DISABLE_CPU_FEATURES": " ".join(FOUND),

@@ -70,15 +70,14 @@ def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack, few_c
     assert 0.6 < found.lower <= found.claim
 
 
-def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack) -> None:
-    """A message has about 50 copies of the mechanism, and one of four clients is lost.
+def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack, few_cohorts: None) -> None:
+    """A message has several hundred copies of the mechanism, and one of four clients is lost.
 
     In 300 audits in process the bound's mean was 0.535, six of its deviations above 0.2: P(lower ≤ 0.2) is below 1e-8.
     """
     found = http(stack, planned_mechanism("distributed-polya", 4, 3), 2000)
     assert (found.view, found.survivors) == ("sum", 3)
     assert found.claim is not None
-    assert 32 <= (found.cohorts or 0) <= 64
     assert 0.2 < found.lower <= found.claim
 
 
@@ -168,7 +167,6 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
 @pytest.mark.parametrize(
     ("name", "clients", "survivors", "epsilon", "trials"),
     [
-        pytest.param("noise-for-everybody", 12, 7, 0.5, 5500, id="noise-for-twelve-and-seven-survive"),
         pytest.param("noise-that-saturates", 10, 10, 0.5, 1500, id="a-modulus-with-walls"),
         pytest.param("misshifted-bits", 5, 5, 1.0, 9500, id="misshifted-bits"),
     ],
@@ -178,9 +176,9 @@ def test_what_is_broken_is_found_out_through_its_service(
 ) -> None:
     """At the usual confidence of 99.9 %. At ε = 0.5 a message holds a hundred replicas, at 1 fifty.
 
-    In 1,500, 600 and 1,500 audits in process the bound's mean was 4.4, 5.6 and 5.6 of its deviations above the claim,
-    and its least 1.09, 1.36 and 1.25 times the claim. If the bound is normal, one of them is missed in less than one
-    of 10⁵ runs.
+    In 600 and 1,500 audits in process the bound's mean was 5.6 of its deviations above the claim, and its least 1.36
+    and 1.25 times the claim. If the bound is normal, one of them is missed in less than one of 10⁵ runs.
+    `tests.oracles.test_audit_broken` audits noise that all clients share where some of them are lost.
     """
     found = http(stack, broken(name, clients, epsilon), trials, survivors, alarm=1e-3)
     assert found.claim is not None

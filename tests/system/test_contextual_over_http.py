@@ -45,7 +45,6 @@ SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
         pytest.param('name = "linucb"\nbatch = 40', SKELLAM, ROWS, 80, id="skellam-on-real-rows"),
         pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
         pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 40, id="one-client-a-round"),
-        pytest.param('name = "ldp-ols"', GAUSSIAN, ONE, 30, id="ols"),
         pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 30, id="sgd-logistic"),
         pytest.param('name = "ldp-sgd"', SPHERE, LOANS, 10, id="sgd-car-loans"),
         pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 30, id="ols-multi-screened"),
