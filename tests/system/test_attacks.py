@@ -140,7 +140,13 @@ def test_halves_of_heads_slow_no_client(service: Attacked) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    ("bodies", "size"), [pytest.param(8, 15_000_000, id="eight-large"), pytest.param(30, 600_000, id="thirty-middling")]
+    ("service", "bodies", "size"),
+    [
+        pytest.param("server", 8, 15_000_000, id="server-eight-large"),
+        pytest.param("shuffler", 30, 600_000, id="shuffler-thirty-middling"),
+        pytest.param("aggregator", 8, 15_000_000, id="aggregator-eight-large"),
+    ],
+    indirect=["service"],
 )
 def test_large_bodies_without_end_slow_no_client(service: Attacked, bodies: int, size: int) -> None:
     answers = check_unhurt_by_process(service, [str(bodies), str(size)])
