@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=400, help="of one client each")
     parser.add_argument("--turns", type=int, default=3, help="of cohorts at D = 1 and D = 20")
     asked = parser.parse_args()
-    rounds = one_client_a_round(25 if asked.quick else asked.rounds)
+    rounds = one_client_a_round(40 if asked.quick else asked.rounds)
     own = rounds.figures
     columns = ("rounds", "a second", "report to next, ms", "p95, ms", "bare, ms", "next / bare", "round / bare")
     times = (1000 * rounds.after, 1000 * rounds.after_p95, 1000 * rounds.bare)
