@@ -1,8 +1,8 @@
 """The privacy page: what a mechanism promises and costs for one cohort, computed by `distrust.common.calculator`.
 
-Computing took up to 15 seconds of CPU in a trial of 738 questions, beside the server's runs. So one question is
-computed at a time, few may wait, answers are kept, sizes are bounded, and only the operator may ask, unless the
-settings open the page to everyone. Then all readers together get a burst of CPU, and a share of one core after it.
+Computing may take seconds of CPU, beside the server's runs. So one question is computed at a time, few may wait,
+answers are kept, sizes are bounded, and only the operator may ask, unless the settings open the page to everyone.
+Then all readers together get a burst of CPU, and a share of one core after it.
 """
 
 import math
@@ -35,10 +35,10 @@ WAITING = 4  # questions that may wait or be computed; each takes a thread of th
 
 BURST, SHARE = 30.0, 0.1
 """Seconds of CPU that readers without the operator's token may have computed at once, and the share of one core that
-comes back. In t seconds they get at most BURST + SHARE · t."""
+comes back. In t seconds they get at most BURST + SHARE · t, unless one question takes longer than QUESTION."""
 
 QUESTION = 15.0
-"""Seconds of CPU that a reader's question is begun with, the most that one took in the trial. So none overdraws."""
+"""Seconds of CPU that must be left when a reader's question is begun. A question that takes longer overdraws."""
 
 LONGEST_WORD = 40  # characters of a number that is typed, and of a value that is quoted
 

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(folder: Path) -> dict[str, list[Any]]:
-    """What running services say of the first and the last round of every run; after that they are stopped."""
+    """Return what running services answer about the first and the last round of every run, and stop them."""
     with forking(), distrust.services(folder) as services:
         return {kind: _played(kind, services) for kind in RUNS}
 

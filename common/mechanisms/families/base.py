@@ -113,7 +113,7 @@ def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa
 
 
 class StreamRelease(Protocol):
-    """What is released of a stream after one more batch, in data units, each of shape (dimension,).
+    """Two estimates that a stream releases after one more batch, in data units, each of shape (dimension,).
 
     batch   the estimate of the batch's own sum.
     prefix  the estimate of the sum of all batches so far.
