@@ -37,8 +37,8 @@ def test_opening_twice_is_opening_once_and_a_changed_cohort_is_a_conflict(party:
 
 def test_a_listing_counts_who_has_answered_and_can_leave_out_what_is_over(party: Party, cohort: Cohort) -> None:
     def listed(path: str) -> list[tuple[str, int | None]]:
-        found = CohortList.model_validate_json(party.get(path).content).cohorts
-        return [(entry.stage, entry.answered) for entry in found]
+        result = CohortList.model_validate_json(party.get(path).content).cohorts
+        return [(entry.stage, entry.answered) for entry in result]
 
     bodies = party.bodies(cohort)
     assert listed("?open=true") == [(party.first, 0)]

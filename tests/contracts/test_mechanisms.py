@@ -121,10 +121,10 @@ def test_the_estimate_is_unbiased_with_the_stated_deviation(mechanism: Mechanism
     for survivors in (FLOOR, CLIENTS):
         data, law = rewards(survivors), mechanism.error(survivors)
         deviation = math.hypot(law.std, math.sqrt(survivors) / (2 * mechanism.precision))
-        found = errors(mechanism, data, "mean")
-        assert abs(np.mean(found)) <= 5.5 * deviation / 20 + 1e-9, survivors
-        assert np.std(found) <= 1.5 * deviation + 1e-9, survivors
-        assert np.std(found) >= 0.6 * law.std, survivors
+        result = errors(mechanism, data, "mean")
+        assert abs(np.mean(result)) <= 5.5 * deviation / 20 + 1e-9, survivors
+        assert np.std(result) <= 1.5 * deviation + 1e-9, survivors
+        assert np.std(result) >= 0.6 * law.std, survivors
 
 
 @every

@@ -77,12 +77,12 @@ def test_the_class_that_a_spec_names_starts_from_it_and_says_what_it_plays(name:
 
 def subclasses(base: type) -> set[type]:
     """Return all classes below `base`, at any depth."""
-    return {found for one in base.__subclasses__() for found in (one, *subclasses(one))}
+    return {result for one in base.__subclasses__() for result in (one, *subclasses(one))}
 
 
 def test_the_list_of_policies_has_every_spec_once() -> None:
-    found = {spec for spec in subclasses(PolicySpec) if "name" in spec.model_fields}
-    assert set(SPECS) == {spec for spec in found if spec.__module__.startswith("distrust.")}
+    result = {spec for spec in subclasses(PolicySpec) if "name" in spec.model_fields}
+    assert set(SPECS) == {spec for spec in result if spec.__module__.startswith("distrust.")}
     assert DEFAULT_POLICY in POLICIES
     assert set(POLICIES.values()) == set(SPECS)
 
@@ -104,6 +104,6 @@ def test_no_mechanism_or_policy_is_known_by_name_in_a_service_or_a_driver() -> N
         for path in ROOT.glob(f"{folder}/**/*.py")
     ]
     names = {*MECHANISMS, *POLICIES} - {*typing.get_args(Link)}  # "identity" is also a link
-    named = {str(path.relative_to(ROOT)): found for path in files if (found := strings(path) & names)}
+    named = {str(path.relative_to(ROOT)): result for path in files if (result := strings(path) & names)}
     assert len(files) > 100
-    assert {path: found for path, found in named.items() if not path.startswith(EXPERTS)} == {}
+    assert {path: result for path, result in named.items() if not path.startswith(EXPERTS)} == {}

@@ -170,8 +170,8 @@ def answer(*words: str) -> dict[str, Any]:
     """Return what `distrust` prints as JSON."""
     shown = CliRunner().invoke(app, [*words, "--json", "-"])
     assert shown.exit_code == 0, shown.output
-    found: dict[str, Any] = json.loads(shown.stdout)
-    return found
+    result: dict[str, Any] = json.loads(shown.stdout)
+    return result
 
 
 @pytest.mark.parametrize("form", ["{}-twofold", "{}:Twofold"])
@@ -180,9 +180,9 @@ def test_the_commands_privacy_and_audit_take_it(form: str, own: Own) -> None:
     name = form.format(own(MECHANISM, GROUP, {"twofold": "Twofold"}))
     shown = answer("privacy", name, "--n", "20", "--epsilon", "2")
     assert shown["exact"]["guarantee"]["epsilon"] == pytest.approx(1.0)
-    found = answer("audit", name, "--n", "1", "--epsilon", "2", "--trials", "20000", "--seed", "3")
-    assert (found["claim"], found["violated"]) == (pytest.approx(1.0), False)
-    assert found["lower"] > 0.5
+    result = answer("audit", name, "--n", "1", "--epsilon", "2", "--trials", "20000", "--seed", "3")
+    assert (result["claim"], result["violated"]) == (pytest.approx(1.0), False)
+    assert result["lower"] > 0.5
 
 
 def test_the_functions_privacy_and_audit_take_it(own: Own) -> None:

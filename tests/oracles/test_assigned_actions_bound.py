@@ -59,8 +59,8 @@ def test_messages_by_place_are_within_the_bound_of_the_whole_crowd(seed: int, us
     """Every place has a randomizer of its own, and every client has other values at each place."""
     tables, (one, other, *rest) = places(seed, users, 1.5)
     local = local_epsilon(tables)
-    found = delta(tables, one, other, rest, share * local)
-    assert found <= clones_delta(share * local, local, users)
+    result = delta(tables, one, other, rest, share * local)
+    assert result <= clones_delta(share * local, local, users)
 
 
 def test_the_enumeration_is_no_empty_comparison() -> None:

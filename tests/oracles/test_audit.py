@@ -68,32 +68,32 @@ UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_
 )
 def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
     mechanism = planned_mechanism(name, calibration, epsilon=0.9)  # some papers' constants end at 1
-    found = kept(mechanism, 11, 40_000)
-    assert found.claim is not None
-    assert found.reach > found.claim
+    result = kept(mechanism, 11, 40_000)
+    assert result.claim is not None
+    assert result.reach > result.claim
 
 
 @pytest.mark.parametrize("name", ["distributed-polya", "local-laplace-discrete", "central-laplace-discrete"])
 def test_discrete_laplace_noise_is_shown_to_be_as_weak_as_it_says(name: str) -> None:
     """The claim is tight, so the audit's lower bound must come near it."""
     mechanism = planned_mechanism(name, "exact")
-    found = audit(mechanism, stream=UnsafeSeededStream(12), trials=20_000, alarm=ALARM)
-    assert found.claim == pytest.approx(1.0)
-    assert found.lower >= 0.75
+    result = audit(mechanism, stream=UnsafeSeededStream(12), trials=20_000, alarm=ALARM)
+    assert result.claim == pytest.approx(1.0)
+    assert result.lower >= 0.75
 
 
 def test_binomial_bits_come_near_their_claim() -> None:
-    found = audit(
+    result = audit(
         planned_mechanism("shuffled-binomial", "exact"), stream=UnsafeSeededStream(13), trials=400_000, alarm=ALARM
     )
-    assert found.delta == 1e-2
-    assert 0.6 <= found.lower <= (found.claim or 0)
+    assert result.delta == 1e-2
+    assert 0.6 <= result.lower <= (result.claim or 0)
 
 
 @pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "shuffled-binomial"])
 @pytest.mark.parametrize(("survivors", "colluders"), [(CLIENTS, 0), (FLOOR, 3), (FLOOR, FLOOR - 1)])
 def test_the_claim_for_survivors_and_colluders_holds(name: str, survivors: int, colluders: int) -> None:
-    found = audit(
+    result = audit(
         planned_mechanism(name, "exact"),
         stream=UnsafeSeededStream(14),
         trials=50_000,
@@ -101,27 +101,27 @@ def test_the_claim_for_survivors_and_colluders_holds(name: str, survivors: int, 
         colluders=colluders,
         alarm=ALARM,
     )
-    assert not found.violated
-    assert (found.survivors, found.colluders) == (survivors, colluders)
+    assert not result.violated
+    assert (result.survivors, result.colluders) == (survivors, colluders)
 
 
 def test_colluders_are_seen_to_weaken_the_guarantee_as_it_says() -> None:
     """Three of eight clients tell their noise. The claim rises, and the audit's lower bound is above the old claim."""
-    found = audit(
+    result = audit(
         planned_mechanism("distributed-polya", "exact"),
         stream=UnsafeSeededStream(15),
         trials=200_000,
         colluders=3,
         alarm=ALARM,
     )
-    assert 1.05 < found.lower <= (found.claim or 0)
+    assert 1.05 < result.lower <= (result.claim or 0)
 
 
 def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
-    found = audit(planned_mechanism("identity", "exact"), stream=UnsafeSeededStream(16), trials=10_000)
-    assert found.claim is None
-    assert not found.violated
-    assert found.lower > 6
+    result = audit(planned_mechanism("identity", "exact"), stream=UnsafeSeededStream(16), trials=10_000)
+    assert result.claim is None
+    assert not result.violated
+    assert result.lower > 6
 
 
 def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **words: Any) -> Mechanism:
@@ -136,8 +136,8 @@ def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **wor
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
-    found = kept(vectors(name, 4, norm), 17, 10_000)
-    assert (found.dimension, found.norm, found.violated) == (4, norm, False)
+    result = kept(vectors(name, 4, norm), 17, 10_000)
+    assert (result.dimension, result.norm, result.violated) == (4, norm, False)
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,16 @@ def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
 )
 def test_vectors_are_shown_to_be_as_weak_as_they_say(name: str, norm: str, least: float) -> None:
     """The audit takes the likelihood ratio of all coordinates. Their sum alone shows less than a third for the box."""
-    found = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(19), trials=60_000, alarm=ALARM)
-    assert least < found.lower <= (found.claim or 0)
+    result = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(19), trials=60_000, alarm=ALARM)
+    assert least < result.lower <= (result.claim or 0)
 
 
 def test_a_stream_is_audited_whole() -> None:
     """One batch is in four nodes of a tree of eight. Its leaf alone shows less than half as much as the prefixes."""
     honest = vectors("tree", 1, "linf", batches=8)
-    found = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
-    assert (found.view, found.evidence) == ("stream", "nodes")
-    assert 0.6 < found.lower <= (found.claim or 0)
+    result = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
+    assert (result.view, result.evidence) == ("stream", "nodes")
+    assert 0.6 < result.lower <= (result.claim or 0)
 
 
 class LeafOnly(Tree):
@@ -173,9 +173,9 @@ class LeafOnly(Tree):
 
 def test_a_tree_with_the_noise_of_one_leaf_is_found_out() -> None:
     leaf = LeafOnly.model_validate({**planned_mechanism("tree", "exact").model_dump(), "batches": 8})
-    found = audit(leaf, stream=UnsafeSeededStream(21), trials=60_000, alarm=ALARM)
-    assert found.claim == pytest.approx(1.0, rel=1e-6)
-    assert found.lower > 1.5
+    result = audit(leaf, stream=UnsafeSeededStream(21), trials=60_000, alarm=ALARM)
+    assert result.claim == pytest.approx(1.0, rel=1e-6)
+    assert result.lower > 1.5
 
 
 def test_a_cohort_that_must_not_be_opened_is_not_audited() -> None:
@@ -210,9 +210,9 @@ def a_pair() -> Setting:
 def test_the_half_that_chooses_is_not_counted() -> None:
     """The worlds are far apart in the first half and equal in the second, so the audit shows nothing."""
     same = np.tile([0.0, 5.0], 500)
-    found = judge_worlds(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
-    assert found.counted == 1000
-    assert found.lower == 0
+    result = judge_worlds(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
+    assert result.counted == 1000
+    assert result.lower == 0
 
 
 @pytest.mark.parametrize(("dimension", "columns"), [(1, 1), (4, 2)])
@@ -221,7 +221,7 @@ def test_all_the_events_tried_share_the_alarm(dimension: int, columns: int) -> N
     setting = Setting(vectors("distributed-polya", dimension, "linf"), FLOOR)
     rng = np.random.default_rng(3)
     worlds = [rng.poisson(mean, (4000, columns)).astype(float) for mean in (3.0, 4.0)]
-    found = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
-    likely, rare = (np.array([hits]) for hits in found.hits)
-    assert found.lower > 0
-    assert found.lower == epsilon_at_least(likely, rare, 2000, 0.0, 0.01 / (8 * columns))[0]
+    result = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
+    likely, rare = (np.array([hits]) for hits in result.hits)
+    assert result.lower > 0
+    assert result.lower == epsilon_at_least(likely, rare, 2000, 0.0, 0.01 / (8 * columns))[0]

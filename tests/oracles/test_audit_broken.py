@@ -22,10 +22,10 @@ ALARM = 1e-9
 @pytest.mark.parametrize("clients", [10, 40])
 def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
     stream, secret = UnsafeSeededStream(21), BROKEN[name].secret
-    found = audit(broken(name, clients), stream=stream, trials=100_000, secret=secret, alarm=ALARM)
-    assert found.claim is not None
-    assert found.lower > 1.2 * found.claim
-    assert found.violated
+    result = audit(broken(name, clients), stream=stream, trials=100_000, secret=secret, alarm=ALARM)
+    assert result.claim is not None
+    assert result.lower > 1.2 * result.claim
+    assert result.violated
 
 
 @pytest.mark.parametrize("name", [name for name, one in BROKEN.items() if one.secret is None])
@@ -35,22 +35,22 @@ def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -
     kind = type(made).__bases__[0]
     assert issubclass(kind, Mechanism)
     honest = kind.model_validate(made.model_dump())
-    found = audit(honest, stream=UnsafeSeededStream(27), trials=30_000, alarm=ALARM)
-    assert found.claim == pytest.approx(made.privacy(made.floor).promise.epsilon)
-    assert 0.5 < found.lower <= (found.claim or 0)
+    result = audit(honest, stream=UnsafeSeededStream(27), trials=30_000, alarm=ALARM)
+    assert result.claim == pytest.approx(made.privacy(made.floor).promise.epsilon)
+    assert 0.5 < result.lower <= (result.claim or 0)
 
 
 def test_half_the_survivors_leak_what_the_exact_law_says() -> None:
     """Half the noise has ε = 2.58. The audit's lower bound is at least three quarters of it, and not above it."""
-    found = audit(broken("noise-for-everybody", 10), stream=UnsafeSeededStream(22), trials=400_000, alarm=ALARM)
+    result = audit(broken("noise-for-everybody", 10), stream=UnsafeSeededStream(22), trials=400_000, alarm=ALARM)
     exact = pure_epsilon(PolyaDifference(Fraction(1, 2), 32.0).pmf(), 32)
     assert exact == pytest.approx(2.58, abs=0.01)
-    assert 0.75 * exact < found.lower <= exact
+    assert 0.75 * exact < result.lower <= exact
 
 
 def test_lap_one_over_epsilon_on_a_range_of_two_costs_twice_epsilon() -> None:
-    found = audit(broken("laplace-for-half-the-range", 10), stream=UnsafeSeededStream(23), trials=400_000, alarm=ALARM)
-    assert 1.9 < found.lower <= 2.0
+    result = audit(broken("laplace-for-half-the-range", 10), stream=UnsafeSeededStream(23), trials=400_000, alarm=ALARM)
+    assert 1.9 < result.lower <= 2.0
 
 
 def narrow() -> DistributedPolya:
@@ -61,8 +61,8 @@ def narrow() -> DistributedPolya:
 
 def test_a_modulus_that_only_wraps_costs_accuracy_and_no_privacy() -> None:
     """Reduction modulo m is post-processing: without room for noise sums are wrong by m/g, and equally private."""
-    found = audit(narrow(), stream=UnsafeSeededStream(24), trials=200_000, alarm=ALARM)
-    assert not found.violated
+    result = audit(narrow(), stream=UnsafeSeededStream(24), trials=200_000, alarm=ALARM)
+    assert not result.violated
     messages = narrow().randomize(np.zeros((1000, 1)), UnsafeSeededStream(25))
     assert int(messages.max()) > 20  # a negative noise, seen from the other end
 

@@ -93,9 +93,9 @@ def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], fa
     masses, users = case
     exact, defined = truth(masses, users, factor), by_definition(masses, users, factor)
     assert exact <= defined
-    found = blanket_delta(tabulated(np.array(masses, dtype=np.float64)), math.log(factor), users)
-    assert found >= float(defined) * (1 - 1e-12)
-    assert found <= float(defined) * 1.01 + 1e-10
+    result = blanket_delta(tabulated(np.array(masses, dtype=np.float64)), math.log(factor), users)
+    assert result >= float(defined) * (1 - 1e-12)
+    assert result <= float(defined) * 1.01 + 1e-10
 
 
 def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:

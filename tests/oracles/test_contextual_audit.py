@@ -77,18 +77,18 @@ def test_a_secret_keeps_the_claim_and_uses_a_fair_share_of_its_noise(
     For permuted records that ε is the one of a single record before it is permuted.
     """
     mechanism = planned_mechanism(name, clients, delta=0.1)
-    found = audit(mechanism, stream=UnsafeSeededStream(31), trials=30_000, secret=secret, alarm=ALARM)
+    result = audit(mechanism, stream=UnsafeSeededStream(31), trials=30_000, secret=secret, alarm=ALARM)
     told = gaussian_epsilon(float(np.linalg.norm(np.subtract(*secret.ends))) / math.sqrt(variance(mechanism)), 0.1)
-    assert (found.view, found.secret, found.violated) == (view, secret.hidden, False)
-    assert share * told < found.lower <= told <= (found.claim or 0)
+    assert (result.view, result.secret, result.violated) == (view, secret.hidden, False)
+    assert share * told < result.lower <= told <= (result.claim or 0)
 
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_stream_of_batches_keeps_its_claim(secret: Secret) -> None:
     mechanism = planned_mechanism("tree", 4, delta=0.1, batches=4)
-    found = audit(mechanism, stream=UnsafeSeededStream(32), trials=20_000, secret=secret, alarm=ALARM)
-    assert (found.view, found.evidence) == ("stream", "nodes")
-    assert 0.35 * 2 < found.lower <= (found.claim or 0)
+    result = audit(mechanism, stream=UnsafeSeededStream(32), trials=20_000, secret=secret, alarm=ALARM)
+    assert (result.view, result.evidence) == ("stream", "nodes")
+    assert 0.35 * 2 < result.lower <= (result.claim or 0)
 
 
 GRADIENTS = ContextualSum(features=2, blocks=3, moments=False, residual="logistic")
@@ -100,9 +100,9 @@ GRADIENTS = ContextualSum(features=2, blocks=3, moments=False, residual="logisti
 def test_the_sphere_keeps_its_claim(secret: Secret) -> None:
     """The claim is the coin's ε. An answer lies in the vector's half of the sphere with a chance by its length."""
     mechanism = planned_mechanism("local-sphere", 4, secret.statistic)
-    found = audit(mechanism, stream=UnsafeSeededStream(33), trials=20_000, secret=secret, alarm=ALARM)
-    assert found.delta == 0
-    assert 0.4 * 2 < found.lower <= (found.claim or 0)
+    result = audit(mechanism, stream=UnsafeSeededStream(33), trials=20_000, secret=secret, alarm=ALARM)
+    assert result.delta == 0
+    assert 0.4 * 2 < result.lower <= (result.claim or 0)
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -111,9 +111,9 @@ def test_a_quarter_of_the_noise_is_found_out(secret: Secret) -> None:
     whole = planned_mechanism("local-gaussian", 4, delta=0.1)
     assert isinstance(whole, LocalGaussian)
     quarter = whole.model_copy(update={"variance": whole.variance / 16})
-    found = audit(quarter, stream=UnsafeSeededStream(34), trials=20_000, secret=secret, alarm=ALARM)
-    assert found.lower > 1.1 * 2
-    assert not found.violated  # its own guarantee says as much
+    result = audit(quarter, stream=UnsafeSeededStream(34), trials=20_000, secret=secret, alarm=ALARM)
+    assert result.lower > 1.1 * 2
+    assert not result.violated  # its own guarantee says as much
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 3.0])
@@ -121,12 +121,12 @@ def test_reports_without_synthetic_updates_tell_the_pulled_arm(epsilon: float) -
     name = "skipped-synthetic-updates"
     bare, secret = broken(name, 10, epsilon), counter_example(name).secret
     assert secret is not None
-    found = audit(bare, stream=UnsafeSeededStream(35), trials=10_000, secret=secret, alarm=ALARM)
-    assert (found.evidence, found.violated) == ("unnoised", True)
-    assert 0.9 * found.reach < found.lower <= found.reach
+    result = audit(bare, stream=UnsafeSeededStream(35), trials=10_000, secret=secret, alarm=ALARM)
+    assert (result.evidence, result.violated) == ("unnoised", True)
+    assert 0.9 * result.reach < result.lower <= result.reach
     honest = LocalGaussian.model_validate(bare.model_dump())
     kept = audit(honest, stream=UnsafeSeededStream(35), trials=10_000, secret=secret, alarm=ALARM)
-    assert kept.claim == found.claim == pytest.approx(epsilon, rel=1e-6)
+    assert kept.claim == result.claim == pytest.approx(epsilon, rel=1e-6)
     assert kept.lower <= kept.claim
 
 
@@ -188,10 +188,10 @@ def test_the_ratio_adds_up_coordinates_that_each_have_values_of_their_own() -> N
         chance = value - np.floor(value)
         return np.log((1 - chance) * parts[0] + chance * parts[1]).sum(axis=2)
 
-    found = evidence(setting, messages)
-    assert found[:, 1] == pytest.approx((log_mass(steps[1]) - log_mass(steps[0]))[:, 0], abs=1e-6)
+    result = evidence(setting, messages)
+    assert result[:, 1] == pytest.approx((log_mass(steps[1]) - log_mass(steps[0]))[:, 0], abs=1e-6)
     unit = (secret.ends[1] - secret.ends[0]) / np.linalg.norm(secret.ends[1] - secret.ends[0])
-    assert found[:, 0] == pytest.approx(messages[:, 0] @ unit, abs=1e-6)
+    assert result[:, 0] == pytest.approx(messages[:, 0] @ unit, abs=1e-6)
 
 
 def test_coordinates_without_noise_are_counted() -> None:
@@ -219,10 +219,10 @@ def test_three_numbers_a_trial_share_the_alarm() -> None:
     setting = Setting(planned_mechanism("local-gaussian", 4, delta=0.1), 4, secret=arm_secret(ARMS))
     rng = np.random.default_rng(39)
     worlds = [rng.normal(mean, 1, (4000, 3)) for mean in (0, 2)]
-    found = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
-    likely, rare = (np.array([hits]) for hits in found.hits)
-    assert found.lower > 0
-    assert found.lower == epsilon_at_least(likely, rare, 2000, 0.1, 0.01 / (8 * 3))[0]
+    result = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
+    likely, rare = (np.array([hits]) for hits in result.hits)
+    assert result.lower > 0
+    assert result.lower == epsilon_at_least(likely, rare, 2000, 0.1, 0.01 / (8 * 3))[0]
 
 
 @pytest.mark.parametrize("name", ["local-gaussian", "distributed-discrete-gaussian", "central-gaussian"])
@@ -232,8 +232,8 @@ def test_without_a_secret_the_ends_are_as_far_apart_as_clients_can_be(name: str)
     ends = Setting(mechanism, 4).ends
     step = (mechanism.high - mechanism.low) / mechanism.precision
     assert ARMS.sensitivity <= np.linalg.norm(ends[1] - ends[0]) < ARMS.sensitivity + step
-    found = audit(mechanism, stream=UnsafeSeededStream(40), trials=30_000, alarm=ALARM)
-    assert 0.6 * 2 < found.lower <= (found.claim or 0)
+    result = audit(mechanism, stream=UnsafeSeededStream(40), trials=30_000, alarm=ALARM)
+    assert 0.6 * 2 < result.lower <= (result.claim or 0)
 
 
 def test_a_secret_of_other_vectors_is_refused() -> None:
@@ -255,10 +255,10 @@ COMMAND = ["audit", "local-gaussian", "--epsilon", "1", "--delta", "0.1", "--tri
 )
 def test_the_command_plans_the_mechanism_for_what_clients_report(words: str, dimension: int) -> None:
     done = CliRunner().invoke(app, [*COMMAND, *words.split(), "--json", "-"])
-    found = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     assert done.exit_code == 0
-    assert (found["secret"], found["dimension"], found["norm"]) == (words.split()[1], dimension, "l2")
-    assert found["lower"] <= found["claim"] == pytest.approx(1, rel=1e-6)
+    assert (result["secret"], result["dimension"], result["norm"]) == (words.split()[1], dimension, "l2")
+    assert result["lower"] <= result["claim"] == pytest.approx(1, rel=1e-6)
     shown = CliRunner().invoke(app, [*COMMAND, *words.split()])
     assert f"the client's {words.split()[1]}" in shown.stdout
 

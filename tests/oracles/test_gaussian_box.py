@@ -83,10 +83,10 @@ def test_epsilon_of_a_box_is_just_below_the_composed_losses(
     variance: float, dimension: int, precision: int, delta: float
 ) -> None:
     grid = Grid(precision, dimension, "linf")
-    found = gaussian_box_epsilon(variance, grid, delta)
+    result = gaussian_box_epsilon(variance, grid, delta)
     composed = product_epsilon(DiscreteGaussian(variance).pmf(), precision, dimension, delta)
-    assert found <= composed <= found * (1 + 1e-4) + 1e-6
-    assert log_delta(variance, grid, found) <= math.log(delta) < log_delta(variance, grid, found * (1 - 1e-8))
+    assert result <= composed <= result * (1 + 1e-4) + 1e-6
+    assert log_delta(variance, grid, result) <= math.log(delta) < log_delta(variance, grid, result * (1 - 1e-8))
 
 
 @pytest.mark.parametrize("square", [1, 4, 9, 25])
@@ -127,9 +127,9 @@ def test_the_variance_for_an_epsilon_keeps_it(epsilon: float, delta: float, squa
 @pytest.mark.parametrize("dimension", [3, 20])
 def test_noise_in_a_box_is_exactly_calibrated(name: str, dimension: int) -> None:
     mechanism = planned_mechanism(name, dimension=dimension)
-    found = mechanism.privacy().profile(delta=1e-6).approximate
-    assert found.how == "exact"
-    assert found.epsilon == mechanism.privacy().promise.epsilon == pytest.approx(0.8, rel=2e-6)
+    result = mechanism.privacy().profile(delta=1e-6).approximate
+    assert result.how == "exact"
+    assert result.epsilon == mechanism.privacy().promise.epsilon == pytest.approx(0.8, rel=2e-6)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
@@ -144,10 +144,10 @@ def test_noise_on_the_grid_is_no_larger_than_in_reals(norm: str) -> None:
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_noise_in_a_ball_keeps_what_was_asked_and_is_labelled_a_bound(name: str, norm: str) -> None:
     mechanism = planned_mechanism(name, norm)
-    found = mechanism.privacy().profile(delta=1e-6).approximate
-    assert found.how == "bound"
-    assert found.epsilon == mechanism.privacy().promise.epsilon
-    assert 0.8 * (1 - 2e-6) <= (found.epsilon or 0) <= 0.8
+    result = mechanism.privacy().profile(delta=1e-6).approximate
+    assert result.how == "bound"
+    assert result.epsilon == mechanism.privacy().promise.epsilon
+    assert 0.8 * (1 - 2e-6) <= (result.epsilon or 0) <= 0.8
 
 
 def test_a_tree_is_all_of_its_nodes_and_coordinates() -> None:
@@ -162,6 +162,6 @@ def test_a_box_whose_sum_is_too_wide_gets_the_bound() -> None:
     grid = Grid(40, 1000, "linf")
     assert not box_fits(3e7, grid)
     mechanism = planned_mechanism("central-gaussian", dimension=1000, precision=1500)
-    found = mechanism.privacy().profile(delta=1e-6).approximate
-    assert found.how == "bound"
-    assert found.epsilon == pytest.approx(0.8, rel=2e-6)
+    result = mechanism.privacy().profile(delta=1e-6).approximate
+    assert result.how == "bound"
+    assert result.epsilon == pytest.approx(0.8, rel=2e-6)

@@ -53,9 +53,9 @@ def box_delta(scale: float, shift: int, dimension: int, epsilon: float) -> mpmat
 @pytest.mark.parametrize("delta", [1e-9, 1e-4, 0.1])
 def test_the_box_is_exact_to_nine_digits(scale: float, shift: int, dimension: int, delta: float) -> None:
     with mpmath.workdps(50):
-        found = laplace_box_epsilon(scale, shift, dimension, delta)
-        assert box_delta(scale, shift, dimension, found) <= delta
-        assert box_delta(scale, shift, dimension, found * (1 - NINE_DIGITS)) > delta
+        result = laplace_box_epsilon(scale, shift, dimension, delta)
+        assert box_delta(scale, shift, dimension, result) <= delta
+        assert box_delta(scale, shift, dimension, result * (1 - NINE_DIGITS)) > delta
 
 
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya"])
@@ -132,10 +132,10 @@ def test_continuous_noise_in_a_box_is_bounded_by_the_grid_s_and_closely(loss: fl
         inside = mpmath.quad(lambda x: mpmath.exp(-x) / 2 * single(e - whole + 2 * x), kinks)
         return single(e - whole) / 2 + inside + mpmath.exp(-whole) / 2 * single(e + whole)
 
-    found = continuous_box_epsilon(loss, 2, delta)
+    result = continuous_box_epsilon(loss, 2, delta)
     with mpmath.workdps(30):
-        assert both(mpmath.mpf(found)) <= delta
-        assert both(mpmath.mpf(found) * (1 - mpmath.mpf("1e-5"))) > delta
+        assert both(mpmath.mpf(result)) <= delta
+        assert both(mpmath.mpf(result) * (1 - mpmath.mpf("1e-5"))) > delta
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_the_bounds_of_balls_are_near_the_best_whole_move(
 ) -> None:
     """The best move has k coordinates, each of ⌊g/k⌋ steps for ℓ₁ and of ⌊g/√k⌋ steps for ℓ₂, with the best k."""
     mechanism = planned_mechanism("central-laplace-discrete", dimension, norm)
-    g, found = mechanism.precision, mechanism.privacy().profile(delta=delta).approximate
+    g, result = mechanism.precision, mechanism.privacy().profile(delta=delta).approximate
     moves = [(k, g // k if norm == "l1" else math.isqrt(g * g // k)) for k in range(1, dimension + 1)]
     best = max(laplace_box_epsilon(mechanism.scale, step, k, delta) for k, step in moves if step > 0)
-    assert found.how == "bound"
-    assert best <= (found.epsilon or 0) <= apart * best
+    assert result.how == "bound"
+    assert best <= (result.epsilon or 0) <= apart * best

@@ -98,9 +98,9 @@ def test_the_issue_s_gaussian_takes_what_is_enough() -> None:
 @pytest.mark.parametrize("clients", [2, 1000, 10**6])
 @pytest.mark.parametrize("name", ["central-laplace", "central-laplace-discrete", "local-laplace", "distributed-polya"])
 def test_the_smallest_epsilon_that_is_documented_is_planned(name: MechanismName, clients: int) -> None:
-    found = planned_mechanism(name, 1e-4, clients=clients).privacy().promise.epsilon
-    assert found is not None
-    assert found <= 1e-4
+    result = planned_mechanism(name, 1e-4, clients=clients).privacy().promise.epsilon
+    assert result is not None
+    assert result <= 1e-4
 
 
 @given(st.floats(1e-4, 50), st.integers(1, 10**6), st.integers(1, 100))
@@ -114,9 +114,9 @@ def test_a_box_s_scale_is_the_least_double_that_keeps_epsilon(epsilon: float, pr
 def test_a_box_of_a_million_clients_keeps_what_was_asked() -> None:
     """The promise is at most the ε that was asked for: clients with that limit refuse 1.0000014."""
     for epsilon in (1.0, 20.0):
-        found = planned_mechanism("central-gaussian", epsilon, 1e-18, 10**6, 20).privacy().promise.epsilon
-        assert found is not None
-        assert epsilon * (1 - 2e-6) <= found <= epsilon
+        result = planned_mechanism("central-gaussian", epsilon, 1e-18, 10**6, 20).privacy().promise.epsilon
+        assert result is not None
+        assert epsilon * (1 - 2e-6) <= result <= epsilon
 
 
 @pytest.mark.parametrize(
@@ -235,11 +235,11 @@ def test_renyi_of_a_move_of_many_deviations_is_that_of_a_longer_support(order: f
     """A support of (α - 1) shifts only would give 181 for 198.6 at α = 1.25, and lose part of every highest order."""
     law, shift = Skellam(2500.0), 900
     (whole,) = rdp(law.pmf(least=math.ceil(2 * order * shift) + 2000), shift, [order])
-    ((_, found),) = skellam_divergences(law.variance, shift, 2, norm, (order,))
+    ((_, result),) = skellam_divergences(law.variance, shift, 2, norm, (order,))
     if norm == "linf":
-        assert found == pytest.approx(2 * whole, rel=1e-9)
+        assert result == pytest.approx(2 * whole, rel=1e-9)
     else:
-        assert whole <= found * (1 + 1e-9)
+        assert whole <= result * (1 + 1e-9)
 
 
 def test_a_law_that_is_not_known_far_enough_out_is_covered_by_nothing() -> None:
@@ -258,9 +258,9 @@ def test_balls_of_twenty_coordinates_take_hardly_more_than_noise_in_reals(
     mechanism = planned_mechanism(name, 1.0, 1e-6, 1000, 20, norm=norm)
     least = (mechanism.high - mechanism.low) / largest_ratio(1.0, 1e-6)
     assert least < mechanism.error(1000).std <= most * least
-    found = mechanism.privacy().promise.epsilon
-    assert found is not None
-    assert 1 - 2e-6 <= found <= 1.0
+    result = mechanism.privacy().promise.epsilon
+    assert result is not None
+    assert 1 - 2e-6 <= result <= 1.0
 
 
 @pytest.mark.parametrize("norm", [*BALLS, "linf"])

@@ -133,8 +133,8 @@ def test_a_biased_law_is_composed_above_every_order_of_ups_and_downs(trials: int
     )
     parts = [[up] * k + [down] * (4 - k) for k in range(5)]
     apart = [reduce(lambda a, b: a.compose(b), part).get_epsilon_for_delta(1e-6) for part in parts]
-    found = compose_exactly(pmf, shift, 4, 1e-6)
-    assert max(apart) * (1 - 1e-3) <= found <= max(apart) * 1.05
+    result = compose_exactly(pmf, shift, 4, 1e-6)
+    assert max(apart) * (1 - 1e-3) <= result <= max(apart) * 1.05
 
 
 def test_the_lost_mass_is_taken_off_delta() -> None:

@@ -115,8 +115,8 @@ def test_a_quantile_is_the_least_of_forty_digits(trials: int, chance: float, p: 
 def test_the_papers_constants_are_shown_as_they_are_however_many_bits_they_take(
     clients: int, epsilon: float, delta: float, true: float, middle: float
 ) -> None:
-    found = read(answer("shuffled-binomial", clients=clients, epsilon=epsilon, delta=delta))
-    paper = found["paper"]
+    result = read(answer("shuffled-binomial", clients=clients, epsilon=epsilon, delta=delta))
+    paper = result["paper"]
     assert paper["guarantee"]["epsilon"] == pytest.approx(true, rel=1e-3)
     assert paper["profile"]["approximate"]["how"] == "exact"
     assert (paper["error"]["quantiles"][0], paper["error"]["quantiles_how"]) == (

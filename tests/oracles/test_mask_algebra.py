@@ -35,8 +35,8 @@ def test_the_rank_and_the_groups_agree() -> None:
     for _ in range(400):
         stories = {slot: chance.choice(views[slot]) for slot in chance.sample(range(7), chance.randint(3, 7))}
         threshold, colluders = chance.randint(1, 4), set(chance.sample(range(7), chance.randint(0, 3)))
-        found = groups(graph, stories, threshold, colluders)
-        assert dimension(graph, stories, threshold, colluders) == len(found)
+        result = groups(graph, stories, threshold, colluders)
+        assert dimension(graph, stories, threshold, colluders) == len(result)
 
 
 @pytest.mark.parametrize(("n", "degree"), [(2, 1), (3, 2), (4, 3), (4, 2), (5, 4), (5, 2), (6, 5), (6, 4), (6, 2)])
@@ -124,7 +124,7 @@ def test_every_story_of_a_few_clients_without_statements(n: int, degree: int, th
     different, everything = different_stories(graph, threshold)
     if degree == n - 1:
         assert everything == (2 * n - 1) ** n  # for each client none, or one of n - 1 others in either way
-    opened = [found for stories in different for found in groups(graph, stories, threshold)]
+    opened = [result for stories in different for result in groups(graph, stories, threshold)]
     assert min(map(len, opened)) == fewest
 
 
@@ -202,11 +202,11 @@ def test_fewer_than_t_colluders_learn_the_sum_of_the_others_and_t_open_all_clien
             continue  # clients refuse: fewer than t neighbours are left
         honest = survivors - colluders
         views = dict.fromkeys(survivors, Story(everyone, survivors))
-        found = groups(graph, views, threshold, colluders)
+        result = groups(graph, views, threshold, colluders)
         if len(colluders) < threshold:
-            assert found == ({honest} if honest else set())
+            assert result == ({honest} if honest else set())
         else:
-            assert found == {frozenset({slot}) for slot in honest}
+            assert result == {frozenset({slot}) for slot in honest}
 
 
 def test_colluders_and_chosen_losses_cut_the_ring_where_w_is_not_kept() -> None:

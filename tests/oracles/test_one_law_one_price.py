@@ -27,9 +27,9 @@ def planned(name: str, **words: Any) -> Mechanism:
 
 @cache
 def price(name: str, **words: int) -> float:
-    found = guaranteed(planned(name, **words), question(name, contributions=20, target_delta=1e-6, **words)).epsilon
-    assert found is not None
-    return found
+    result = guaranteed(planned(name, **words), question(name, contributions=20, target_delta=1e-6, **words)).epsilon
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("name", LAPLACE)

@@ -43,8 +43,8 @@ def agrees(found: float | None, truth: mpmath.mpf) -> None:
 def check_renyi(profile: Profile, truth: Callable[[float], mpmath.mpf]) -> None:
     assert profile.rdp_how == "exact"
     assert [order for order, _ in profile.rdp] == list(PROFILE_ORDERS)
-    for order, found in profile.rdp:
-        agrees(found, truth(order))
+    for order, result in profile.rdp:
+        agrees(result, truth(order))
 
 
 def check_delta(profile: Profile, delta_at: Callable[[float], mpmath.mpf]) -> None:

@@ -60,10 +60,10 @@ def test_epsilon_at_delta_is_the_library_s_to_nine_digits(law: str, delta: float
 def test_renyi_by_order_is_the_library_s(mechanism: Mechanism, event: Any, count: int) -> None:
     accountant = RdpAccountant(PROFILE_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(event, count)
-    found = mechanism.privacy().profile().repeated(count)
+    result = mechanism.privacy().profile().repeated(count)
     theirs = accountant._rdp
-    assert [epsilon for _, epsilon in found.known] == pytest.approx(list(theirs), rel=1e-9)
-    assert found.rdp_how == "exact"
+    assert [epsilon for _, epsilon in result.known] == pytest.approx(list(theirs), rel=1e-9)
+    assert result.rdp_how == "exact"
 
 
 def distributions() -> dict[str, tuple[Mechanism, Any]]:
@@ -86,9 +86,9 @@ def test_several_releases_cost_no_less_than_the_library_s_composed_losses(law: s
     """Ten Rényi orders give an upper bound of the composed losses, at most 35 % above them."""
     mechanism, one = distributions()[law]
     composed = one.self_compose(12).get_epsilon_for_delta(1e-6)
-    found = mechanism.privacy().profile(delta=1e-6).repeated(12).approximate
-    assert found.how == "bound"
-    assert composed * (1 - 1e-3) <= found.epsilon <= 1.35 * composed
+    result = mechanism.privacy().profile(delta=1e-6).repeated(12).approximate
+    assert result.how == "bound"
+    assert composed * (1 - 1e-3) <= result.epsilon <= 1.35 * composed
 
 
 def test_our_composition_of_randomized_response_counts_and_their_accountant_does_not() -> None:
@@ -99,6 +99,6 @@ def test_our_composition_of_randomized_response_counts_and_their_accountant_does
     assert forgetful.get_epsilon(1e-6) == single.get_epsilon(1e-6)
     loss = privacy_loss_distribution.from_randomized_response(event.noise_parameter, 2)
     composed = loss.self_compose(count).get_epsilon_for_delta(1e-6)
-    found = of_pure(epsilon, 1e-6, "exact").repeated(count).approximate.epsilon
-    assert found is not None
-    assert 5 * epsilon < composed * (1 - 1e-3) <= found <= 1.1 * composed
+    result = of_pure(epsilon, 1e-6, "exact").repeated(count).approximate.epsilon
+    assert result is not None
+    assert 5 * epsilon < composed * (1 - 1e-3) <= result <= 1.1 * composed

@@ -95,17 +95,17 @@ def test_chords_are_above_the_divergence_and_close_to_it_when_they_are_many(
     epsilons = np.geomspace(last / 4000, last, points)
     deltas = np.array([float(curve(mpmath.mpf(e))) for e in epsilons])
     for order in (1.25, 2.0, 8.0):
-        found, exact = curve_renyi(epsilons, deltas, order), float(truth(order))
-        assert found >= exact
-        assert points < 400 or found <= 1.01 * exact
+        result, exact = curve_renyi(epsilons, deltas, order), float(truth(order))
+        assert result >= exact
+        assert points < 400 or result <= 1.01 * exact
     doubled = curve_renyi(epsilons, np.minimum(2 * deltas, 1), 2.0)
     assert doubled > curve_renyi(epsilons, deltas, 2.0)
 
 
 def test_large_orders_do_not_overflow() -> None:
     epsilons = np.linspace(0.1, 50, 300)
-    found = curve_renyi(epsilons, np.where(epsilons < 50, 0.5, 0.0), 128.0)
-    assert 49 < found < 50.1
+    result = curve_renyi(epsilons, np.where(epsilons < 50, 0.5, 0.0), 128.0)
+    assert 49 < result < 50.1
 
 
 @pytest.mark.parametrize(("rho", "order", "start"), [(0.1, 2.0, 1.0), (1.0, 4.0, 12.0), (0.01, 32.0, 1.5)])
@@ -136,20 +136,20 @@ def test_the_quick_curve_of_the_clones_is_above_the_slow_one_and_near_it(local: 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.5])
 def test_the_quick_tail_of_the_blanket_is_above_the_truth(seed: int, outputs: int, users: int, epsilon: float) -> None:
     masses = random_table(seed, 2, outputs)
-    found = max(extreme_delta(tabulated(masses), pair, epsilon, users) for pair in ((0, 1), (1, 0)))
-    assert true_delta(masses, users, epsilon) <= found <= 1
+    result = max(extreme_delta(tabulated(masses), pair, epsilon, users) for pair in ((0, 1), (1, 0)))
+    assert true_delta(masses, users, epsilon) <= result <= 1
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 5.0, 9.0])
 def test_far_out_one_message_has_to_outweigh_all_the_others(epsilon: float) -> None:
     """A thousand messages at ε have at least one message's δ at ε + ln 1000, and a close upper bound."""
     randomizer = added_noise(DiscreteGaussian(2.0).pmf(1e-280), 2)
-    found = extreme_delta(randomizer, (0, 2), epsilon, 1000)
+    result = extreme_delta(randomizer, (0, 2), epsilon, 1000)
 
     def alone(factor: float) -> float:
         return float(np.maximum(randomizer.masses[0] - factor * randomizer.masses[2], 0).sum())
 
-    assert alone(1000 * math.exp(epsilon)) <= found <= alone(1000 * math.expm1(epsilon) / 8)
+    assert alone(1000 * math.exp(epsilon)) <= result <= alone(1000 * math.expm1(epsilon) / 8)
 
 
 def exact_renyi(masses: Array, users: int, order: float) -> float:
@@ -169,9 +169,9 @@ def exact_renyi(masses: Array, users: int, order: float) -> float:
 def test_shuffled_responses_stay_below_the_clones_and_those_below_one_message(
     users: int, local: float, order: float
 ) -> None:
-    found = clones_renyi(local, users, [order])[0]
-    assert exact_renyi(responses(local), users, order) <= found * (1 + 1e-12)
-    assert found <= 1.01 * response_renyi(local, order) + 1e-3
+    result = clones_renyi(local, users, [order])[0]
+    assert exact_renyi(responses(local), users, order) <= result * (1 + 1e-12)
+    assert result <= 1.01 * response_renyi(local, order) + 1e-3
 
 
 @pytest.mark.parametrize(("seed", "inputs", "outputs", "users"), [(1, 2, 3, 4), (2, 3, 3, 3), (3, 2, 2, 7)])
@@ -179,8 +179,8 @@ def test_any_table_s_shuffled_messages_stay_below_the_blanket(seed: int, inputs:
     masses = random_table(seed, inputs, outputs)
     local = max(float(np.log(a / b).max()) for a, b in itertools.permutations(masses, 2))
     orders = (1.5, 2.0, 8.0)
-    found = blanket_renyi(tabulated(masses), users, local**2 / 2, orders)
-    for order, bound in zip(orders, found, strict=True):
+    result = blanket_renyi(tabulated(masses), users, local**2 / 2, orders)
+    for order, bound in zip(orders, result, strict=True):
         assert exact_renyi(masses, users, order) <= bound
 
 
@@ -200,16 +200,16 @@ def test_laplace_messages_put_between_the_ends_are_no_less_private_and_lose_noth
 def test_laplace_messages_stay_below_their_blanket_and_that_below_the_clones(users: int) -> None:
     randomizer = laplace_on_grid(0.5, 1)
     orders = (1.5, 2.0, 16.0)
-    found = blanket_renyi(randomizer, users, 2.0, orders, 2.0)
-    for order, bound, loose in zip(orders, found, clones_renyi(2.0, users, orders), strict=True):
+    result = blanket_renyi(randomizer, users, 2.0, orders, 2.0)
+    for order, bound, loose in zip(orders, result, clones_renyi(2.0, users, orders), strict=True):
         assert exact_renyi(randomizer.masses, users, order) <= bound < loose
 
 
 @pytest.mark.parametrize("users", [1, 3])
 def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
     """Randomized response is ½ε₀²-zCDP, so the bound for concentrated messages covers it."""
-    found = concentrated_renyi(users, 0.5, (1.5, 4.0), lambda delta: zcdp_epsilon(0.5, delta)[0])
-    for order, bound in zip((1.5, 4.0), found, strict=True):
+    result = concentrated_renyi(users, 0.5, (1.5, 4.0), lambda delta: zcdp_epsilon(0.5, delta)[0])
+    for order, bound in zip((1.5, 4.0), result, strict=True):
         assert exact_renyi(responses(1.0), users, order) <= bound
 
 
@@ -251,15 +251,15 @@ def test_returning_clients_are_charged_by_it() -> None:
 def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
     """If all others send one value, the divergence is at least one message's less α/(α - 1) · ln n."""
     rho = 1 / (2 * variance)
-    found = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
-    for order, bound in zip(PROFILE_ORDERS, found, strict=True):
+    result = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
+    for order, bound in zip(PROFILE_ORDERS, result, strict=True):
         assert bound >= order * rho - order / (order - 1) * math.log(users) - 1e-9, order
 
 
 @pytest.mark.parametrize(("shift", "delta"), [(200, 1e-15), (210, 1e-15), (300, 4.7e-13), (120, 1e-6)])
 def test_one_discrete_gaussian_far_out_is_as_private_as_continuous_noise(shift: int, delta: float) -> None:
-    found = law_epsilon(DiscreteGaussianSum(1e4, 1), shift, delta)
-    assert found == pytest.approx(gaussian_epsilon(shift / 100, delta), rel=1e-4)
+    result = law_epsilon(DiscreteGaussianSum(1e4, 1), shift, delta)
+    assert result == pytest.approx(gaussian_epsilon(shift / 100, delta), rel=1e-4)
 
 
 def test_more_messages_never_promise_less() -> None:

@@ -68,29 +68,29 @@ def test_several_numbers_of_bits_cost_no_less_than_the_worst_adaptive_client_and
     times: int, chance: float, slack: float
 ) -> None:
     grid, delta = Grid(2, 1, "linf"), 0.01
-    found = binomial_epsilon(40, chance, grid, delta, times)
+    result = binomial_epsilon(40, chance, grid, delta, times)
     laws = pairs(40, chance, grid)
-    assert adaptive_delta(laws, found, times) <= delta
-    assert adaptive_delta(laws, found / slack, times) > delta
+    assert adaptive_delta(laws, result, times) <= delta
+    assert adaptive_delta(laws, result / slack, times) > delta
 
 
 @pytest.mark.parametrize("chance", [0.5, 0.3])
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_two_vectors_of_bits_cost_no_less_than_the_worst_adaptive_client(norm: Norm, chance: float) -> None:
     grid, delta = Grid(1 if norm == "linf" else 2, 2, norm), 0.02
-    found = binomial_epsilon(24, chance, grid, delta, 2)
-    assert math.isfinite(found)
+    result = binomial_epsilon(24, chance, grid, delta, 2)
+    assert math.isfinite(result)
     laws = pairs(24, chance, grid)
-    assert adaptive_delta(laws, found, 2) <= delta
-    assert adaptive_delta(laws, found / 2, 2) > delta
+    assert adaptive_delta(laws, result, 2) <= delta
+    assert adaptive_delta(laws, result / 2, 2) > delta
 
 
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_several_vectors_of_bits_cost_less_than_their_sum_and_more_than_fewer(norm: Norm, times: int) -> None:
     grid = Grid(30, 5, norm)
-    once, fewer, found = (binomial_epsilon(20_000, 0.5, grid, 0.01, count) for count in (1, times - 1, times))
-    assert fewer < found < 0.85 * times * once
+    once, fewer, result = (binomial_epsilon(20_000, 0.5, grid, 0.01, count) for count in (1, times - 1, times))
+    assert fewer < result < 0.85 * times * once
 
 
 def bits(clients: int) -> Mechanism:

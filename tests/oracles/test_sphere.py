@@ -132,8 +132,8 @@ def test_one_coordinate_is_one_bit_and_nothing_is_rounded(precision: int | None)
     assert mechanism.modulus == 500 * mechanism.precision + 1
     assert mechanism.rounding == 0
     total, ones = messages.sum(axis=0), int((messages > 0).sum())
-    found = mechanism.estimate(total, 500, UnsafeSeededStream(0))
-    assert found == pytest.approx((2 * ones - 500) * mechanism.radius, rel=1e-12)
+    result = mechanism.estimate(total, 500, UnsafeSeededStream(0))
+    assert result == pytest.approx((2 * ones - 500) * mechanism.radius, rel=1e-12)
 
 
 @pytest.mark.parametrize("dimension", [2, 12])

@@ -60,7 +60,7 @@ def beyond(middles: NDArray[np.float64], masses: NDArray[np.float64], terms: int
 
 def reached(terms: int, dimension: int, ratio: float, p: float) -> float:
     """Return the largest quantile of |error| over LENGTHS, for answers of length 1."""
-    found = []
+    result = []
     for length in LENGTHS:
         middles, masses = answer(dimension, length * ratio * radius(1.0, dimension, 60.0))
 
@@ -69,8 +69,8 @@ def reached(terms: int, dimension: int, ratio: float, p: float) -> float:
             return math.log(max(tails, 1e-300) / p)
 
         std = math.sqrt(terms / dimension)
-        found.append(float(brentq(both, std, 9 * std, xtol=1e-4 * std)))
-    return max(found)
+        result.append(float(brentq(both, std, 9 * std, xtol=1e-4 * std)))
+    return max(result)
 
 
 def cells(row: str) -> list[str]:
@@ -87,9 +87,9 @@ def compared(terms: int, dimension: int, epsilon: float) -> list[float]:
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_document_says_how_far_the_bound_is_from_what_data_reach(row: str) -> None:
     terms, dimension, epsilon, *ratios = cells(row)
-    found = compared(int(terms), int(dimension), float(epsilon))
-    assert all(ratio >= 1 for ratio in found)
-    assert found == pytest.approx([float(ratio) for ratio in ratios], abs=6e-3)
+    result = compared(int(terms), int(dimension), float(epsilon))
+    assert all(ratio >= 1 for ratio in result)
+    assert result == pytest.approx([float(ratio) for ratio in ratios], abs=6e-3)
 
 
 def test_the_document_has_the_table() -> None:
@@ -101,5 +101,5 @@ def test_the_tail_of_two_answers_is_that_of_their_density(share: float) -> None:
     """In three dimensions a coordinate is uniform (Archimedes), so that P(U + V - E > q) is a weighted area."""
     middles, masses = answer(3, share)
     corner = (2 - 1.5) ** 2 / 2  # both in the positive half, where the density is (1 + share)/2
-    found = beyond(middles, masses, 2, 1.5 - 2 * float(middles @ masses))
-    assert found == pytest.approx(corner * ((1 + share) / 2) ** 2, rel=2e-3)
+    result = beyond(middles, masses, 2, 1.5 - 2 * float(middles @ masses))
+    assert result == pytest.approx(corner * ((1 + share) / 2) ** 2, rel=2e-3)

@@ -76,10 +76,10 @@ def test_no_pair_of_inputs_beats_the_proven_epsilon(
     grid = Grid(*ball, norm)
     epsilon = binomial_epsilon(trials, chance, grid, delta)
     assert math.isfinite(epsilon)
-    found = worst_delta(trials, chance, grid, epsilon)
-    assert 0 < found <= delta
+    result = worst_delta(trials, chance, grid, epsilon)
+    assert 0 < result <= delta
     if norm == "linf" and chance == 0.5:  # composed from the worst corner to its opposite: the bound is tight
-        assert found >= delta * 0.998
+        assert result >= delta * 0.998
 
 
 @pytest.mark.parametrize(("norm", "excess"), [("l1", 0.15), ("l2", 0.25)])

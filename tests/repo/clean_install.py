@@ -33,7 +33,7 @@ def call(*command: str | Path, cwd: Path, **variables: str) -> str:
 
 def interpreters() -> dict[str, str]:
     """Return version and path of each supported Python: this one, those on PATH, and those of pyenv."""
-    found = {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
+    result = {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in SUPPORTED:
         for candidate in (f"python{version}", *map(str, pyenv.glob(f"{version}.*/bin/python3"))):
@@ -43,8 +43,8 @@ def interpreters() -> dict[str, str]:
             except (OSError, subprocess.CalledProcessError):
                 continue  # not here, or it cannot make environments
             if answer.strip() == version:
-                found.setdefault(version, candidate)
-    return found
+                result.setdefault(version, candidate)
+    return result
 
 
 def check_bytes(folder: Path, wheel: Path) -> None:
@@ -91,15 +91,15 @@ def main() -> None:
     wheels, sdists = sorted((ROOT / "dist").glob("*.whl")), sorted((ROOT / "dist").glob("*.tar.gz"))
     if len(wheels) != 1 or len(sdists) != 1:
         sys.exit("dist/ needs one wheel and one sdist: make dist")
-    found = interpreters()
-    versions = sorted(found, key=lambda version: int(version.partition(".")[2]))
+    result = interpreters()
+    versions = sorted(result, key=lambda version: int(version.partition(".")[2]))
     if len(versions) == 1:
         print(f"Python {versions[0]} is the only one here that is supported: it is the oldest and the newest")
     check_bill()
     with tempfile.TemporaryDirectory() as folder:
         check_bytes(Path(folder), wheels[0])
         for version in dict.fromkeys((versions[0], versions[-1])):
-            check_archives(Path(folder), version, found[version], [*wheels, *sdists])
+            check_archives(Path(folder), version, result[version], [*wheels, *sdists])
 
 
 if __name__ == "__main__":

@@ -42,13 +42,13 @@ def imports() -> Graph:
     """Return for each module the modules that it imports, also inside functions."""
     known, graph = trees(), {}
     for name, tree in known.items():
-        found = set()
+        result = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
+                result |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        ours = (dotted.removeprefix("distrust.") for dotted in found if dotted.startswith("distrust."))
+                result |= {f"{node.module}.{alias.name}" for alias in node.names}
+        ours = (dotted.removeprefix("distrust.") for dotted in result if dotted.startswith("distrust."))
         graph[name] = {target for dotted in ours if (target := nearest(dotted, known)) and target != name}
     return graph
 
@@ -143,14 +143,14 @@ def repeated_constants() -> set[str]:
 
 def constants(tree: ast.Module) -> list[tuple[str, str]]:
     """Return the name and the expression of each public constant and type alias of a module."""
-    found = []
+    result = []
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             value = ast.unparse(node.value)
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
-            found += [(one, value) for one in names if not one.startswith("_") and not value.startswith("TypeVar(")]
-    return found
+            result += [(one, value) for one in names if not one.startswith("_") and not value.startswith("TypeVar(")]
+    return result
 
 
 def imported_names(tree: ast.Module) -> set[str]:
@@ -172,13 +172,13 @@ def imported_names(tree: ast.Module) -> set[str]:
 @cache
 def bodies() -> list[int]:
     """Return the lines of every function's body, without its docstring."""
-    found = []
+    result = []
     for tree in trees().values():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 own = node.body[1:] if ast.get_docstring(node) is not None else node.body
-                found.append(own[-1].end_lineno - own[0].lineno + 1 if own else 0)  # type: ignore[operator]
-    return found
+                result.append(own[-1].end_lineno - own[0].lineno + 1 if own else 0)  # type: ignore[operator]
+    return result
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def test_addresses_name_services_and_their_ports() -> None:
 
 def test_the_override_of_the_deployment_page_shows_pages_the_intermediaries_and_publishes_loopback_only() -> None:
     page = (ROOT / "docs/how-to/deploy.md").read_text("utf-8")
-    found = re.search(r"```yaml\n# docker-compose.override.yml\n(.*?)```", page, re.DOTALL)
-    assert found
-    services = yaml.safe_load(found[1])["services"]
+    result = re.search(r"```yaml\n# docker-compose.override.yml\n(.*?)```", page, re.DOTALL)
+    assert result
+    services = yaml.safe_load(result[1])["services"]
     server = services.pop("server")["environment"]
     for name, service in services.items():
         settings = importlib.import_module(f"distrust.{name}.app")

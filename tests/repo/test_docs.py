@@ -42,7 +42,7 @@ EVENT = re.compile(r"""(?<![\w.])(?:_?log\.\w+|write)\(\s*"([^"]+)"(?: if confli
 def test_operations_lists_every_log_event() -> None:
     rooms = ("aggregator", "client", "common", "server", "shuffler")
     texts = [path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py")]
-    logged = {event for text in texts for found in EVENT.findall(text) for event in found if event}
+    logged = {event for text in texts for result in EVENT.findall(text) for event in result if event}
     _, _, section = (ROOT / "docs/operations.md").read_text("utf-8").partition("## Log events\n")
     rows = [line.split("|")[1] for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")]
     assert logged == {event for row in rows for event in re.findall(r"`(\w+)`", row)}
@@ -99,14 +99,14 @@ def papers() -> set[str]:
 
 
 def test_every_key_of_a_paper_is_in_papers_md() -> None:
-    found = {(name, key) for name, text in sources().items() for key in KEYED.findall(text)}
-    assert {key for _, key in found} >= {"MAB", "DLB", "CTX", "FREE", "GLB"}
-    assert [(name, key) for name, key in sorted(found) if key not in papers()] == []
+    result = {(name, key) for name, text in sources().items() for key in KEYED.findall(text)}
+    assert {key for _, key in result} >= {"MAB", "DLB", "CTX", "FREE", "GLB"}
+    assert [(name, key) for name, key in sorted(result) if key not in papers()] == []
 
 
 def test_every_author_and_year_is_in_papers_md() -> None:
-    found = {(name, f"{who} {year}") for name, text in sources().items() for who, year in DATED.findall(text)}
-    cited = {(name, key.removeprefix("Source ")) for name, key in found if name != "docs/papers.md"}
+    result = {(name, f"{who} {year}") for name, text in sources().items() for who, year in DATED.findall(text)}
+    cited = {(name, key.removeprefix("Source ")) for name, key in result if name != "docs/papers.md"}
     assert len({key for _, key in cited}) > 30
     assert [(name, key) for name, key in sorted(cited) if key not in papers() | DATES] == []
 

@@ -28,8 +28,8 @@ def test_published_rows_are_those_of_all_cells_as_the_experiment_is_now(
     name: str, loaded: dict[str, Experiment]
 ) -> None:
     wanted = {cell: cell_digest(loaded[name], cell) for cell in all_cells(loaded[name])}
-    found = {Cell(row.panel, row.series, row.repetition): row.digest for row in rows(name)}
-    assert list(found.items()) == list(wanted.items())  # in the order of the table
+    result = {Cell(row.panel, row.series, row.repetition): row.digest for row in rows(name)}
+    assert list(result.items()) == list(wanted.items())  # in the order of the table
     assert len(rows(name)) == len(wanted)
 
 

@@ -22,10 +22,10 @@ MODELS = {"central": "Alg. 1 (central)", "shuffled": "Alg. 3 (shuffled)", "local
 
 @cache
 def table(name: str) -> dict[tuple[str, str], list[Row]]:
-    found: dict[tuple[str, str], list[Row]] = {}
+    result: dict[tuple[str, str], list[Row]] = {}
     for row in rows(name):
-        found.setdefault((row.panel, row.series), []).append(row)
-    return found
+        result.setdefault((row.panel, row.series), []).append(row)
+    return result
 
 
 def regret(name: str, panel: str, *series: str) -> str:
@@ -227,8 +227,8 @@ def test_the_index_has_the_repetitions_and_the_time_of_the_rows(name: str) -> No
     counts = {len(pair) for pair in table(name).values()}
     fewer = f" ({min(counts)} of one series)" if len(counts) > 1 else ""
     minutes = sum(row.seconds for row in rows(name)) / 60
-    (found,) = (one for one in INDEX.splitlines() if one.startswith(f"| `{name}` |"))
-    assert found.endswith(f" | {max(counts)}{fewer} | {minutes:.0f} |")
+    (result,) = (one for one in INDEX.splitlines() if one.startswith(f"| `{name}` |"))
+    assert result.endswith(f" | {max(counts)}{fewer} | {minutes:.0f} |")
 
 
 def test_no_run_dropped_its_best_arm_and_as_many_intervals_missed_as_the_text_says() -> None:

@@ -36,7 +36,7 @@ def test_a_file_is_a_chapter_of_at_most_400_lines() -> None:
 
 
 def test_no_file_names_a_path_of_a_developers_machine() -> None:
-    assert [(name(path), found) for path in FILES if (found := MACHINE_PATH.findall(text_of(path)))] == []
+    assert [(name(path), result) for path in FILES if (result := MACHINE_PATH.findall(text_of(path)))] == []
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -74,7 +74,7 @@ def wrong(path: Path) -> list[str]:
     source = path.read_text("utf-8")
     if path.suffix == ".py" and not DOTTED.search(IMPORTS.sub("", source)):
         return []  # most files: to parse all of them and to find their comments takes seconds
-    named = ((line, found) for line, text in texts(path) for found in DOTTED.findall(text))
+    named = ((line, result) for line, text in texts(path) for result in DOTTED.findall(text))
     others = ((line, name) for line, name in named if name not in NOUNS and name.split(".")[1] not in FILES)
     return [f"{line}: {name}" for line, name in others if not exists(name)]
 
@@ -85,8 +85,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 def test_every_module_that_a_text_names_is_there() -> None:
     assert len(SOURCES) > 300
-    found = {path.relative_to(ROOT).as_posix(): wrong(path) for path in (*SOURCES, *PAGES)}
-    assert {path: names for path, names in found.items() if names} == {}
+    result = {path.relative_to(ROOT).as_posix(): wrong(path) for path in (*SOURCES, *PAGES)}
+    assert {path: names for path, names in result.items() if names} == {}
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def test_the_examples_of_the_public_names_print_what_they_show(monkeypatch: pyte
     monkeypatch.setenv("NO_COLOR", "1")
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     examples = {name: finder.find(getattr(distrust, name), name) for name in distrust.__all__}
-    shown = {name for name, found in examples.items() if any(one.examples for one in found)}
+    shown = {name for name, result in examples.items() if any(one.examples for one in result)}
     assert shown >= {"audit", "compare", "parse", "privacy", "run", "sweep"}
-    for found in examples.values():
-        for one in found:
+    for result in examples.values():
+        for one in result:
             runner.run(one)
     assert runner.summarize(verbose=False).failed == 0
 

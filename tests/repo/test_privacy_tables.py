@@ -32,11 +32,11 @@ def cells(row: str) -> list[str]:
 def test_an_audit_of_the_document_finds_what_it_says(row: str) -> None:
     command, claim, lower = cells(row)
     done = CliRunner().invoke(app, command.split()[1:])
-    found = json.loads(done.stdout)
-    assert f"{found['claim']:.3g}" == claim
-    assert found["lower"] == pytest.approx(float(lower), abs=LUCK)
+    result = json.loads(done.stdout)
+    assert f"{result['claim']:.3g}" == claim
+    assert result["lower"] == pytest.approx(float(lower), abs=LUCK)
     assert done.exit_code == ("--broken" in command)
-    assert found["violated"] == ("--broken" in command)
+    assert result["violated"] == ("--broken" in command)
 
 
 def test_the_document_states_the_tolerance_of_audits() -> None:

@@ -34,20 +34,20 @@ def sources() -> dict[str, set[str]]:
 
 def names(tree: ast.Module) -> set[str]:
     """Return the dotted names that a module imports or mentions."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            result |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Attribute):
-            found.add(ast.unparse(node))
-    return found
+            result.add(ast.unparse(node))
+    return result
 
 
 def users(*wanted: str) -> set[str]:
     """Return the files that mention any of these names."""
-    return {path for path, found in sources().items() if found & set(wanted)}
+    return {path for path, result in sources().items() if result & set(wanted)}
 
 
 def inside(path: str, places: set[str]) -> bool:
@@ -63,12 +63,12 @@ def test_no_party_draws_from_a_generator_that_is_no_csprng(name: str) -> None:
 
 def test_a_numpy_generator_is_for_worlds_only() -> None:
     assert users("np.random.Generator", "np.random.PCG64") == {"common/randomness.py"}
-    found = users("distrust.common.randomness.generator")
-    assert found
-    assert {path for path in found if not inside(path, WORLDS)} == set()
+    result = users("distrust.common.randomness.generator")
+    assert result
+    assert {path for path in result if not inside(path, WORLDS)} == set()
 
 
 def test_seeded_streams_are_for_worlds_and_runs_that_are_named_unsafe() -> None:
-    found = users("distrust.common.randomness.UnsafeSeededStream")
-    assert {path for path in found if not inside(path, WORLDS | NAMED_UNSAFE)} == set()
-    assert found >= NAMED_UNSAFE
+    result = users("distrust.common.randomness.UnsafeSeededStream")
+    assert {path for path in result if not inside(path, WORLDS | NAMED_UNSAFE)} == set()
+    assert result >= NAMED_UNSAFE

@@ -148,5 +148,5 @@ def labels(lines: list[str]) -> set[str]:
 
 
 def test_the_readmes_run_file_is_one() -> None:
-    found = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    assert [parse(text).config.run for text in found] == ["first"]
+    result = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert [parse(text).config.run for text in result] == ["first"]

@@ -43,8 +43,8 @@ class Recipe:
 
     def commands(self, step: int) -> list[list[str]]:
         """Return the words of a step's commands, for this name."""
-        found = re.findall(r"`((?:pytest|distrust) [^`]+)`", self.steps[step - 1])
-        return [shlex.split(command.replace("NAME", self.name)) for command in found]
+        result = re.findall(r"`((?:pytest|distrust) [^`]+)`", self.steps[step - 1])
+        return [shlex.split(command.replace("NAME", self.name)) for command in result]
 
     def write(self, step: int, example: str) -> None:
         """Add the file that a step names first, from the folder of examples."""
@@ -73,14 +73,14 @@ class Recipe:
         file = self.copy / path
         lines = file.read_text("utf-8").splitlines(keepends=True)
         statements = [one for one in ast.parse("".join(lines)).body if isinstance(one, ast.Assign | ast.AnnAssign)]
-        (found,) = [one for one in statements if ast.unparse(one).split(" =")[0].split(":")[0] == table]
-        assert found.end_lineno is not None
-        last = lines[found.end_lineno - 1]
-        if found.lineno < found.end_lineno:
+        (result,) = [one for one in statements if ast.unparse(one).split(" =")[0].split(":")[0] == table]
+        assert result.end_lineno is not None
+        last = lines[result.end_lineno - 1]
+        if result.lineno < result.end_lineno:
             assert last[0] in ")]}"
-            lines.insert(found.end_lineno - 1, f"    {line},\n")
+            lines.insert(result.end_lineno - 1, f"    {line},\n")
         else:
-            lines[found.end_lineno - 1] = re.sub(r",?([)\]}])$", lambda end: f", {line}{end[1]}", last)
+            lines[result.end_lineno - 1] = re.sub(r",?([)\]}])$", lambda end: f", {line}{end[1]}", last)
         file.write_text("".join(lines), "utf-8")
 
     def import_(self, path: str, line: str) -> None:

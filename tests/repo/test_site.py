@@ -72,15 +72,15 @@ def test_operations_that_refuse_without_a_token_name_it_in_openapi_and_no_operat
     needs = {name: re.search(r" Needs the (\w+)'s token\.", words) for name, words in operations}
     refusing = {name for name, words in operations if re.search(r" Problems: .*\b401\b", words)}
     assert {needs[name][1] for name in refusing if needs[name]} == {"operator", "inspector"}  # type: ignore[index]
-    assert {name for name, found in needs.items() if found} == refusing
+    assert {name for name, result in needs.items() if result} == refusing
     assert list(tmp_path.iterdir()) == []
 
 
 def test_examples_in_python_print_what_the_pages_show() -> None:
     pages = [page for page in sorted(DOCS.rglob("*.md")) if page.name != "library.md"]  # which test_readme.py plays
-    found = [example for page in pages for example in EXAMPLES.findall(page.read_text("utf-8"))]
-    assert len(found) > 1
-    for code, shown in found:
+    result = [example for page in pages for example in EXAMPLES.findall(page.read_text("utf-8"))]
+    assert len(result) > 1
+    for code, shown in result:
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == shown.strip()
 

@@ -61,8 +61,8 @@ class AggregatorHarness:
         """Return the batch, or why there is none, once the mixing thread is done."""
         self.service.settled(self.cohort.cohort)
         self.service._mixer.submit(lambda: None).result(timeout=20)
-        found = self.service.batch(self.cohort.cohort)
-        return BatchAnswer.model_validate_json(found) if isinstance(found, bytes) else found
+        result = self.service.batch(self.cohort.cohort)
+        return BatchAnswer.model_validate_json(result) if isinstance(result, bytes) else result
 
     def sum(self) -> list[int]:
         answer = self.released()

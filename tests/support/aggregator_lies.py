@@ -116,8 +116,8 @@ class Played:
 
     def cohorts(self) -> dict[str, Cohort]:
         """Return by name the cohorts that clients asked the aggregator for."""
-        found = [one.answer for one in self.exchanges if one.url.path.endswith("/terms")]
-        return {one.cohort: one for one in map(Cohort.model_validate_json, found)}
+        result = [one.answer for one in self.exchanges if one.url.path.endswith("/terms")]
+        return {one.cohort: one for one in map(Cohort.model_validate_json, result)}
 
     def answers(self, fleet: str, cohort: str) -> dict[str, dict[str, Any]]:
         """Return by stage the view that a fleet got of a cohort as the stage opened."""
@@ -148,8 +148,8 @@ class Played:
 
     def opened(self) -> dict[str, set[frozenset[int]]]:
         """Return by cohort the sets of clients whose sums are determined; cohorts without such a set are left out."""
-        found = {name: self.determined(cohort) for name, cohort in self.cohorts().items()}
-        return {name: sums for name, sums in found.items() if sums}
+        result = {name: self.determined(cohort) for name, cohort in self.cohorts().items()}
+        return {name: sums for name, sums in result.items() if sums}
 
 
 def liar(stage: str, lie: Lie, exchanges: list[Exchange], caller: str) -> Tamper:

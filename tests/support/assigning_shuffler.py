@@ -46,9 +46,9 @@ class AssigningShuffler:
     def released(self, cohort: Cohort) -> GroupedRecords:
         self.service.settled(cohort.cohort)
         self.service._mixer.submit(lambda: None).result(timeout=20)
-        found = self.service.batch(cohort.cohort)
-        assert isinstance(found, bytes)
-        batch = BatchAnswer.model_validate_json(found).batch
+        result = self.service.batch(cohort.cohort)
+        assert isinstance(result, bytes)
+        batch = BatchAnswer.model_validate_json(result).batch
         assert batch is not None
         assert isinstance(batch.content, GroupedRecords)
         return batch.content

@@ -28,11 +28,11 @@ class Browser:
 
     def __enter__(self) -> Self:
         expect.set_options(timeout=PATIENCE_MS)
-        found = shutil.which("chromium")
-        assert found is not None, "apt-get install chromium"
+        result = shutil.which("chromium")
+        assert result is not None, "apt-get install chromium"
         with ExitStack() as undo:
             playwright = undo.enter_context(sync_playwright())
-            self._chromium = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+            self._chromium = playwright.chromium.launch(executable_path=result, args=ARGUMENTS)
             undo.callback(self._chromium.close)
             self._cleanup = undo.pop_all()
         return self
@@ -84,8 +84,8 @@ def origin(url: str) -> str:
 
 def violations(page: Page) -> list[str]:
     """Return what axe-core finds against the rules of accessibility: rule, and the elements that break it."""
-    found = Axe().run(page).response["violations"]
-    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in found]
+    result = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {[node['html'][:120] for node in one['nodes'][:3]]}" for one in result]
 
 
 def overflow(page: Page) -> int:

@@ -22,8 +22,8 @@ def comparison(**words: Any) -> Comparison:
 
 def read(answered: Report | Comparison) -> dict[str, Any]:
     """Return the object that a program parses."""
-    found: dict[str, Any] = json.loads(json_of(answered.described()))
-    return found
+    result: dict[str, Any] = json.loads(json_of(answered.described()))
+    return result
 
 
 def text(shown: Table) -> str:

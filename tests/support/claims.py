@@ -44,9 +44,9 @@ class PublishedRows:
 
     def of(self, panel: str, series: str, column: str) -> Floats:
         """Return a column, shape (repetitions,)."""
-        found = [getattr(row, column) for row in self.rows if (row.panel, row.series) == (panel, series)]
-        assert found, f"no rows for {panel!r}, {series!r}"
-        return np.array(found, dtype=np.float64)
+        result = [getattr(row, column) for row in self.rows if (row.panel, row.series) == (panel, series)]
+        assert result, f"no rows for {panel!r}, {series!r}"
+        return np.array(result, dtype=np.float64)
 
 
 @cache

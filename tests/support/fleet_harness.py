@@ -93,8 +93,8 @@ class FleetHarness:
         del wait
         await asyncio.sleep(LOOK)
         assert isinstance(self.intermediary, Aggregator)
-        found: StatementList = await self._call(self.intermediary.statements, cohort.cohort, after)
-        return found
+        result: StatementList = await self._call(self.intermediary.statements, cohort.cohort, after)
+        return result
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
         await asyncio.sleep(0)
@@ -118,8 +118,8 @@ class FleetHarness:
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         assert isinstance(self.intermediary, Shuffler)
         self.action_requests.append(request)
-        found: ActionAnswer = await self._call(self.intermediary.actions, cohort.cohort, request)
-        return found
+        result: ActionAnswer = await self._call(self.intermediary.actions, cohort.cohort, request)
+        return result
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         self.threads.add(threading.get_ident())

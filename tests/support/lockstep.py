@@ -107,8 +107,8 @@ class Lockstep:
         planned = mechanism_for(statistic, batch, **self.mechanism)
         rows = planned.randomize(vectors.reshape(-1, statistic.dimension), stream)
         sums = rows.reshape(self.runs, batch, -1).sum(axis=1) % planned.modulus
-        found = np.stack([planned.estimate(one, batch, stream) for one in sums])
-        return found, RoundNoise(batch, float(np.hypot(planned.error(batch).std, planned.rounding * np.sqrt(batch))))
+        result = np.stack([planned.estimate(one, batch, stream) for one in sums])
+        return result, RoundNoise(batch, float(np.hypot(planned.error(batch).std, planned.rounding * np.sqrt(batch))))
 
 
 @dataclass(frozen=True)

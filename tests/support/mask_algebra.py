@@ -61,8 +61,8 @@ def known_masks(
         for v in graph[slot]:
             alive[v] += 1
             lost[v] += 1
-    found = [{v for v in shares if v in colluders or shares[v] >= threshold} for shares in (alive, lost)]
-    return found[0], found[1]
+    result = [{v for v in shares if v in colluders or shares[v] >= threshold} for shares in (alive, lost)]
+    return result[0], result[1]
 
 
 def unknown_masks(
@@ -101,10 +101,10 @@ def groups(
     for mask in unknown_masks(graph, stories, threshold, colluders):
         first, second = (*mask, -1)[:2]
         parent[root(first)] = root(second)
-    found: dict[int, set[int]] = {}
+    result: dict[int, set[int]] = {}
     for slot in honest:
-        found.setdefault(root(slot), set()).add(slot)
-    return {frozenset(group) for top, group in found.items() if top != root(-1)}
+        result.setdefault(root(slot), set()).add(slot)
+    return {frozenset(group) for top, group in result.items() if top != root(-1)}
 
 
 def dimension(
@@ -162,17 +162,17 @@ def opening(graph: Graph, victim: int, threshold: int, lost: int) -> dict[int, S
     matrix = csr_array((np.ones(len(at)), (at, np.repeat(np.arange(len(pairs)), 2))), shape=(len(rows), len(pairs)))
     least = np.array([threshold] * len(near) + [0] * len(tellers))
     limit = np.array([len(graph)] * len(near) + [most] * len(tellers))
-    found = milp(
+    result = milp(
         np.ones(len(pairs)),
         constraints=LinearConstraint(matrix, least, limit),
         integrality=np.ones(len(pairs)),
         bounds=Bounds(0, 1),
     )
-    if found.x is None:
+    if result.x is None:
         return None
     everyone = frozenset(range(len(graph)))
     losses: dict[int, set[int]] = {slot: set() for slot in everyone}
-    for (u, w), chosen in zip(pairs, found.x, strict=True):
+    for (u, w), chosen in zip(pairs, result.x, strict=True):
         if chosen > 0.5:
             losses[u].add(w)
     return {slot: Story(everyone, everyone - gone) for slot, gone in losses.items()}

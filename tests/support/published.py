@@ -29,7 +29,7 @@ def rows(name: str) -> list[Row]:
 def drawn_from(path: Path) -> str:
     """Return the stamp inside a PNG or a PDF; empty where there is none."""
     if path.suffix == ".pdf":
-        found = re.search(rf"/Keywords \({DRAWN_FROM} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
-        return found[1] if found else ""
+        result = re.search(rf"/Keywords \({DRAWN_FROM} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
+        return result[1] if result else ""
     with Image.open(path) as picture:
         return str(picture.info.get(DRAWN_FROM, ""))

@@ -137,14 +137,14 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "cohort"))
     @invariant()
     def what_is_released_counts_everyone_at_most_once_and_never_changes(self) -> None:
-        found = self.service.batch(self.cohort.cohort)
-        if isinstance(found, BatchAnswer):
+        result = self.service.batch(self.cohort.cohort)
+        if isinstance(result, BatchAnswer):
             assert self.first_answer is None
-            assert found.batch is None
+            assert result.batch is None
             return
-        assert self.first_answer in (None, found)
-        self.first_answer = found
-        answer = BatchAnswer.model_validate_json(found)
+        assert self.first_answer in (None, result)
+        self.first_answer = result
+        answer = BatchAnswer.model_validate_json(result)
         assert answer.batch is not None
         survivors = set(self.survivors())
         assert self.counted(answer) == sum(1 << slot for slot in survivors)

@@ -276,14 +276,14 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
     rows, begin = CohortRandomizer.rows, Secrets.__init__
 
     def noted_rows(self: CohortRandomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
-        found = rows(self, slots)
+        result = rows(self, slots)
         name = self.assignment.cohort.cohort
         truth.rewards[name] = self._vectors[:, 0]
-        truth.rows[name] |= dict(zip(slots, found, strict=True))
+        truth.rows[name] |= dict(zip(slots, result, strict=True))
         truth.plays[name] |= {} if self._order is None else {slot: int(self._order[slot]) for slot in slots}
         truth.moduli[name] = self.mechanism.modulus
-        truth.payloads |= {record(row, self.round.mechanism.modulus) for row in found}
-        return found
+        truth.payloads |= {record(row, self.round.mechanism.modulus) for row in result}
+        return result
 
     def noted_secrets(self: Secrets) -> None:
         begin(self)

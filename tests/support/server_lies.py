@@ -248,8 +248,8 @@ def named(reason: str) -> str:
     field = re.sub(r"^http://server answered something that is no \w+: (round\.(assignments\.0\.)?)?", "", field)
     field = field.removeprefix("the run's mechanism cannot be planned for this cohort: ")
     field = re.sub(r"^cohort \S+: the (shuffler|aggregator) was told ", "", field)
-    found = re.match(r"[a-z_.]+(?=(\[\d+\])*( = |: ))", re.sub(r"\.0(?= = )", "", field))
-    return found.group() if found else f"no field in {reason!r}"
+    result = re.match(r"[a-z_.]+(?=(\[\d+\])*( = |: ))", re.sub(r"\.0(?= = )", "", field))
+    return result.group() if result else f"no field in {reason!r}"
 
 
 def names(reason: str, path: Path_) -> bool:
@@ -265,15 +265,15 @@ def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
             have another digest, and perhaps another field that follows from the changed one. If false, the client sees
             that the configuration differs from its digest, but not in which field.
     """
-    found, own = named(reason), ".".join(map(str, path))
+    result, own = named(reason), ".".join(map(str, path))
     if path in {("version",), ("run",)}:
-        return found == ("version" if path == ("version",) else "config.run")
+        return result == ("version" if path == ("version",) else "config.run")
     if not reason.startswith("refused: "):  # the field has one legal value: no client reads another
-        return found in {own, *ALIKE.get(own, ())}
+        return result in {own, *ALIKE.get(own, ())}
     if not whole:
-        return found == "config"
+        return result == "config"
     if path == ("arms",):  # compared with the client's own world
-        return found == "config.arms"
+        return result == "config.arms"
     if path[0] == "mechanism" and own not in SHOWN:
-        return found.startswith("mechanism.")
-    return found in SHOWN.get(own, {"cohort.config", "mechanism.wrap"})  # the policy decides how often sums may wrap
+        return result.startswith("mechanism.")
+    return result in SHOWN.get(own, {"cohort.config", "mechanism.wrap"})  # the policy decides how often sums may wrap

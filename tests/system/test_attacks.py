@@ -40,9 +40,9 @@ def service(
 ) -> Iterator[Attacked]:
     """Yield one service of each kind for most attacks. A later attack shows the harm that an earlier one left."""
     allow_sockets(4096)
-    with attacked(request.param, tmp_path_factory.mktemp("attacked"), DISTRUST_SHUFFLER_URL=elsewhere) as found:
-        found.prepare()
-        yield found
+    with attacked(request.param, tmp_path_factory.mktemp("attacked"), DISTRUST_SHUFFLER_URL=elsewhere) as result:
+        result.prepare()
+        yield result
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,9 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """Yield a shuffler with short times for heads and bodies."""
     limits = {"DISTRUST_HEADER_SECONDS": str(HEAD_SECONDS), "DISTRUST_BODY_SECONDS": str(BODY_SECONDS)}
     limits["DISTRUST_BODY_RATE"] = "1e9"  # the largest body must be able to arrive in that time
-    with attacked("shuffler", tmp_path_factory.mktemp("hasty"), **limits) as found:
-        found.open("target", 8)
-        yield found
+    with attacked("shuffler", tmp_path_factory.mktemp("hasty"), **limits) as result:
+        result.open("target", 8)
+        yield result
 
 
 def allow_sockets(number: int) -> None:
@@ -64,16 +64,16 @@ def allow_sockets(number: int) -> None:
 def check_unhurt(service: Attacked, attack: Callable[[], None]) -> None:
     """Assert that honest work right after `attack` has begun keeps half of its speed, and that memory stays bounded."""
     service.forget_peak()
-    found: list[float] = []
-    while len(found) < ATTEMPTS:
+    result: list[float] = []
+    while len(result) < ATTEMPTS:
         before = service.honest_seconds(TIMES)
         attack()
-        found.append(service.honest_seconds(TIMES) / before)
+        result.append(service.honest_seconds(TIMES) / before)
         service.hang_up()
-        if found[-1] <= SLOWER:
+        if result[-1] <= SLOWER:
             break
     assert service.peak() < LARGER * service.fresh
-    assert found[-1] <= SLOWER, f"honest work took {found} times as long under attack"
+    assert result[-1] <= SLOWER, f"honest work took {result} times as long under attack"
 
 
 def check_unhurt_by_process(service: Attacked, work: list[str]) -> list[tuple[str, bool]]:
@@ -83,19 +83,19 @@ def check_unhurt_by_process(service: Attacked, work: list[str]) -> list[tuple[st
     """
     command = [sys.executable, "-m", "tests.support.attacker", str(service.port), service.target.upload, *work]
     service.forget_peak()
-    found, answers = list[float](), list[tuple[str, bool]]()
-    while len(found) < ATTEMPTS:
+    result, answers = list[float](), list[tuple[str, bool]]()
+    while len(result) < ATTEMPTS:
         before = service.honest_seconds(TIMES)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "begun\n"
-            found.append(service.honest_seconds(TIMES) / before)
+            result.append(service.honest_seconds(TIMES) / before)
             printed, _ = attacker.communicate()
         answers += json.loads(printed)
-        if found[-1] <= SLOWER:
+        if result[-1] <= SLOWER:
             break
     assert service.peak() < LARGER * service.fresh
-    assert found[-1] <= SLOWER, f"honest work took {found} times as long under attack"
+    assert result[-1] <= SLOWER, f"honest work took {result} times as long under attack"
     return answers
 
 

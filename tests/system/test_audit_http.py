@@ -64,10 +64,10 @@ def few_cohorts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack, few_cohorts: None) -> None:
-    found = http(stack, planned_mechanism("local-laplace-discrete", 100, 100), 12_000)
-    assert (found.transport, found.view, found.trials) == ("http", "message", 12_000)
-    assert found.claim is not None
-    assert 0.6 < found.lower <= found.claim
+    result = http(stack, planned_mechanism("local-laplace-discrete", 100, 100), 12_000)
+    assert (result.transport, result.view, result.trials) == ("http", "message", 12_000)
+    assert result.claim is not None
+    assert 0.6 < result.lower <= result.claim
 
 
 def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack, few_cohorts: None) -> None:
@@ -75,17 +75,17 @@ def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack, few_coho
 
     In 300 audits in process the bound's mean was 0.535, six of its deviations above 0.2: P(lower ≤ 0.2) is below 1e-8.
     """
-    found = http(stack, planned_mechanism("distributed-polya", 4, 3), 2000)
-    assert (found.view, found.survivors) == ("sum", 3)
-    assert found.claim is not None
-    assert 0.2 < found.lower <= found.claim
+    result = http(stack, planned_mechanism("distributed-polya", 4, 3), 2000)
+    assert (result.view, result.survivors) == ("sum", 3)
+    assert result.claim is not None
+    assert 0.2 < result.lower <= result.claim
 
 
 def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack, few_cohorts: None) -> None:
     """The bound is ε/5 above the claim. P(not) is below 1e-6: it is five deviations below the bound's mean."""
-    found = http(stack, broken("laplace-for-half-the-range", 100), 8000)
-    assert found.claim is not None
-    assert found.lower > 1.2 * found.claim
+    result = http(stack, broken("laplace-for-half-the-range", 100), 8000)
+    assert result.claim is not None
+    assert result.lower > 1.2 * result.claim
 
 
 KINDS = [
@@ -119,11 +119,11 @@ def test_what_the_services_release_keeps_the_claim(
     words: dict[str, Any] = {"batches": 2} if name == "tree" else {}
     words |= WEAK if MECHANISMS[name].takes_delta else {}
     clients = 100 if name == "local-sphere" else 4
-    found = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)
-    assert (found.trials, found.survivors) == (1000, clients - 1)
-    assert not found.violated
-    assert (found.claim is None) == (name == "identity")
-    assert (found.lower > 3) == (name == "identity")
+    result = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)
+    assert (result.trials, result.survivors) == (1000, clients - 1)
+    assert not result.violated
+    assert (result.claim is None) == (name == "identity")
+    assert (result.lower > 3) == (name == "identity")
 
 
 HALVED: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -138,8 +138,8 @@ HALVED: dict[str, Callable[[Any], dict[str, Any]]] = {
 def test_half_the_noise_is_found_out_at_that_delta(stack: Stack, few_cohorts: None, name: str) -> None:
     """In 300 audits in process the bound's mean was seven of its deviations above the claim, and its least 1.05."""
     whole = planned_mechanism(name, 4, 3, **WEAK)
-    found = http(stack, whole.model_copy(update=HALVED[name](whole)), 2000)
-    assert found.lower > WEAK["epsilon"] >= (whole.privacy().promise.epsilon or 0.0) * (1 - 1e-9)
+    result = http(stack, whole.model_copy(update=HALVED[name](whole)), 2000)
+    assert result.lower > WEAK["epsilon"] >= (whole.privacy().promise.epsilon or 0.0) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,11 @@ def test_half_the_noise_is_found_out_at_that_delta(stack: Stack, few_cohorts: No
     ],
 )
 def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, cohorts: int) -> None:
-    found = http(stack, mechanism, trials)
-    assert (found.dimension, found.norm, found.cohorts) == (mechanism.dimension, mechanism.norm, cohorts)
-    assert found.claim is not None
-    assert found.reach > found.claim
-    assert not found.violated
+    result = http(stack, mechanism, trials)
+    assert (result.dimension, result.norm, result.cohorts) == (mechanism.dimension, mechanism.norm, cohorts)
+    assert result.claim is not None
+    assert result.reach > result.claim
+    assert not result.violated
 
 
 @pytest.mark.slow
@@ -180,10 +180,10 @@ def test_what_is_broken_is_found_out_through_its_service(
     and 1.25 times the claim. If the bound is normal, one of them is missed in less than one of 10⁵ runs.
     `tests.oracles.test_audit_broken` audits noise that all clients share where some of them are lost.
     """
-    found = http(stack, broken(name, clients, epsilon), trials, survivors, alarm=1e-3)
-    assert found.claim is not None
-    assert found.lower > found.claim
-    assert found.violated
+    result = http(stack, broken(name, clients, epsilon), trials, survivors, alarm=1e-3)
+    assert result.claim is not None
+    assert result.lower > result.claim
+    assert result.violated
 
 
 def test_half_a_cohort_cannot_be_lost_on_the_way(stack: Stack) -> None:
@@ -211,6 +211,6 @@ def test_the_pulled_arm_is_told_by_reports_without_synthetic_updates_and_by_no_o
     bare = broken("skipped-synthetic-updates", 100)
     mechanism = bare if name else LocalGaussian.model_validate(bare.model_dump())
     setting = Setting(mechanism, 100, transport="http", secret=counter_example("skipped-synthetic-updates").secret)
-    found = asyncio.run(audit_over_http(setting, stack.urls, trials=1500, alarm=ALARM))
-    assert (found.view, found.secret, found.cohorts) == ("message", "arm", 15)
-    assert found.violated == (name is not None)
+    result = asyncio.run(audit_over_http(setting, stack.urls, trials=1500, alarm=ALARM))
+    assert (result.view, result.secret, result.cohorts) == ("message", "arm", 15)
+    assert result.violated == (name is not None)

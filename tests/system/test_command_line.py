@@ -129,11 +129,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def ours(folder: Path) -> list[int]:
     """Return the ids of processes whose working folder this is."""
-    found = []
+    result = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # ended meanwhile, or a zombie
-            found += [int(entry.name)] if (entry / "cwd").readlink() == folder else []
-    return found
+            result += [int(entry.name)] if (entry / "cwd").readlink() == folder else []
+    return result
 
 
 @pytest.mark.slow

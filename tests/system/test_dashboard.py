@@ -225,8 +225,8 @@ def choose(page: Page, name: str, text: str) -> None:
 def inputs(page: Page) -> list[list[str | bool]]:
     """Return the value of each input of the form, and whether it is shown."""
     words = "[...document.getElementById('start').elements].map((one) => [one.value ?? '', !one.closest('[hidden]')])"
-    found: list[list[str | bool]] = page.evaluate(words)
-    return found
+    result: list[list[str | bool]] = page.evaluate(words)
+    return result
 
 
 def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:

@@ -21,15 +21,15 @@ MOST_BYTES = 60_000  # of a picture
 
 def shown(notebook: Any) -> list[tuple[str, Any]]:
     """Return the outputs of all cells: texts as they are, a picture as its kind alone."""
-    found: list[tuple[str, Any]] = []
+    result: list[tuple[str, Any]] = []
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if output.output_type == "stream":
-                found.append((output.name, output.text))
+                result.append((output.name, output.text))
             else:
                 texts = {kind: value for kind, value in output.data.items() if kind.startswith("text/")}
-                found.append((output.output_type, (sorted(output.data), texts)))
-    return found
+                result.append((output.output_type, (sorted(output.data), texts)))
+    return result
 
 
 def picked() -> list[Path]:

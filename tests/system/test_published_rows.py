@@ -64,7 +64,7 @@ def test_cells_that_are_played_again_are_the_published_rows(name: str) -> None:
     beginnings = [row for row in published if row.cell in wanted and long(experiment, row.cell)]
     for row in beginnings:
         check_beginning(experiment, row)
-    found = [play_cell(experiment, one) for one in wanted if one not in {row.cell for row in beginnings}]
-    played = [row for row in found if isinstance(row, Row)]
-    assert len(played) + len(beginnings) == len(wanted) > 0, found
+    result = [play_cell(experiment, one) for one in wanted if one not in {row.cell for row in beginnings}]
+    played = [row for row in result if isinstance(row, Row)]
+    assert len(played) + len(beginnings) == len(wanted) > 0, result
     assert differing_columns(published, played) == {}

@@ -76,11 +76,11 @@ class AtTheAssigningShuffler(AtTheShuffler):
     def bodies(self, view: StageView, who: set[int]) -> dict[int, bytes]:
         if who:
             self.ask(who)
-        key, found = server.seals.public_key().public_bytes_raw(), {}
+        key, result = server.seals.public_key().public_bytes_raw(), {}
         for slot in who & self.client_plays.keys():
             mark, value, place = bytes([slot + 1] * REPORT_ID), (1 << slot).to_bytes(8), PLACES[self.client_plays[slot]]
-            found[slot] = mark + seal(key, self.cohort, mark, value, place) + secret(slot)
-        return found
+            result[slot] = mark + seal(key, self.cohort, mark, value, place) + secret(slot)
+        return result
 
     def counted(self, answer: BatchAnswer) -> int:
         """Return the sum of the records' values. Each record opens at its group's action only."""

@@ -54,13 +54,13 @@ def until_kept(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:
 
 def working(session: int) -> list[str]:
     """Return the /proc status lines of a session's processes that still run."""
-    found = []
+    result = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
             text = path.read_text("utf-8", errors="replace")
             state, _, _, sid = text.rsplit(")", 1)[1].split()[:4]
-            found += [text] if int(sid) == session and state != "Z" else []
-    return found
+            result += [text] if int(sid) == session and state != "Z" else []
+    return result
 
 
 def until_no_process_works(session: int) -> None:

@@ -138,5 +138,5 @@ def test_the_first_tenths_of_a_run_that_is_played_again_are_those_of_its_row(
     policy["failure"] = share / horizon
     (played,) = play_together([parse_table({**words, "policy": policy, "horizon": round(share * horizon)})])
     (row,) = (one for one in published(name).rows if one.cell == cell)
-    found = played.regret[[len(played.regret) * (point + 1) // points - 1 for point in range(points)]]
-    assert found == pytest.approx(row.curve[:points], rel=1e-12)
+    result = played.regret[[len(played.regret) * (point + 1) // points - 1 for point in range(points)]]
+    assert result == pytest.approx(row.curve[:points], rel=1e-12)

@@ -124,11 +124,11 @@ def listen(known: Known, tap: pytest.MonkeyPatch) -> None:
         return paid
 
     def noted_rows(self: CohortRandomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
-        found, name = rows(self, slots), self.assignment.cohort.cohort
+        result, name = rows(self, slots), self.assignment.cohort.cohort
         assert isinstance(self.mechanism, GridMechanism)
         known.vectors[name], known.mechanisms[name] = self._vectors, self.mechanism
-        known.rows[name] |= dict(zip(slots, found, strict=True))
-        return found
+        known.rows[name] |= dict(zip(slots, result, strict=True))
+        return result
 
     tap.setattr(GeneralizedLinear, "contexts", noted_contexts)
     tap.setattr(GeneralizedLinear, "pay", noted_pay)
@@ -161,7 +161,9 @@ def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
 def rounds(recorded: RecordedRun, run: str) -> list[Round]:
     """Return the rounds that the server told the clients of a run, in order."""
     answers = [one.answer for one in recorded.between("fleet", "server") if one.url.path == f"/v1/runs/{run}/round"]
-    found_rounds = [Round.model_validate(found) for text in answers if (found := json.loads(text)["round"]) is not None]
+    found_rounds = [
+        Round.model_validate(result) for text in answers if (result := json.loads(text)["round"]) is not None
+    ]
     return list({one.number: one for one in found_rounds}.values())
 
 

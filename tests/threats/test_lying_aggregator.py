@@ -94,10 +94,10 @@ def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[
     honest = store.slots
 
     def slots(tx: Any, name: str, stage: str) -> list[int]:
-        found = honest(tx, name, stage)
+        result = honest(tx, name, stage)
         if stage != "masked":
-            return found
-        return kept(aggregator_service._roster(tx, store.need(tx, name).cohort), found)
+            return result
+        return kept(aggregator_service._roster(tx, store.need(tx, name).cohort), result)
 
     return slots
 
@@ -202,9 +202,9 @@ def test_boxes_that_go_to_other_clients_open_for_no_client_and_cost_no_reward(
     honest = protocol.route
 
     def swapped(sharing: Any, bodies: Any) -> dict[int, bytes]:
-        found = honest(sharing, bodies)
-        slots = list(found)
-        return {slot: found[other] for slot, other in zip(slots, [*slots[1:], slots[0]], strict=True)}
+        result = honest(sharing, bodies)
+        slots = list(result)
+        return {slot: result[other] for slot, other in zip(slots, [*slots[1:], slots[0]], strict=True)}
 
     monkeypatch.setattr(aggregator_service.protocol, "route", swapped)
     played = attack(tmp_path, config(), {})

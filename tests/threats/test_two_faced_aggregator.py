@@ -62,7 +62,7 @@ def test_no_lie_to_some_of_the_neighbours_opens_both_secrets_of_one_client(maske
         lie = place < told_lost
         answer = tell(masked, slot, OTHERS if lie else list(range(N)))
         kinds["lost" if lie else "alive"].append((place + 1, share_of(masked, VICTIM, slot, answer)))
-    assert min(len(found) for found in kinds.values()) < 12
+    assert min(len(result) for result in kinds.values()) < 12
     few = min(kinds.values(), key=len)
     secrets = masked.clients[VICTIM]._secrets
     assert secrets is not None
@@ -146,5 +146,5 @@ def read_victim(simulation: Simulation, stories: dict[int, Story], answers: dict
         (plus if w > victim else minus).append(key)
     m = channel.modulus
     masked_ = sum_masked(simulation.cohort, [simulation.masked[victim]])
-    found = subtract(masked_, subtract(sum_masks(plus, m, 1), sum_masks(minus, m, 1), m), m)
-    return int(found[0])
+    result = subtract(masked_, subtract(sum_masks(plus, m, 1), sum_masks(minus, m, 1), m), m)
+    return int(result[0])

@@ -147,10 +147,10 @@ def test_the_aggregators_masked_inputs_are_not_the_inputs(recorded: RecordedRun)
     for cohort in cohorts(recorded, "masked"):
         assert isinstance(cohort.channel, Masking)
         m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
-        found = {slot: unpack(body, m, 1) for slot, body in bodies(recorded, "aggregator", cohort, "masked").items()}
-        assert len(found) >= cohort.minimum
+        result = {slot: unpack(body, m, 1) for slot, body in bodies(recorded, "aggregator", cohort, "masked").items()}
+        assert len(result) >= cohort.minimum
         assert m > 16_000
-        assert sum(bool((found[slot] == rows[slot]).all()) for slot in found) < 4
+        assert sum(bool((result[slot] == rows[slot]).all()) for slot in result) < 4
 
 
 def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(recorded: RecordedRun) -> None:
@@ -159,9 +159,9 @@ def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(recorded: Reco
         m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
         survivors = bodies(recorded, "aggregator", cohort, "masked")
         summed = sum_rows(np.stack([rows[slot] for slot in survivors]), m)
-        found = batch(recorded, cohort).batch
-        assert found is not None
-        assert found.content == ModularSum(body=pack(summed, m))
+        result = batch(recorded, cohort).batch
+        assert result is not None
+        assert result.content == ModularSum(body=pack(summed, m))
 
 
 # The server.
@@ -206,32 +206,32 @@ def test_the_server_never_meets_a_message_as_a_client_sent_it(
 def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded: RecordedRun) -> None:
     """The order is neither that of slots nor of arrival: 11 records or more agree with one by chance below 1e-7."""
     for cohort in cohorts(recorded, "sealed"):
-        found = batch(recorded, cohort).batch
-        assert found is not None
-        assert isinstance(found.content, Records)
-        size = len(found.content.body) // found.content.count
-        released = [found.content.body[at : at + size] for at in range(0, len(found.content.body), size)]
+        result = batch(recorded, cohort).batch
+        assert result is not None
+        assert isinstance(result.content, Records)
+        size = len(result.content.body) // result.content.count
+        released = [result.content.body[at : at + size] for at in range(0, len(result.content.body), size)]
         arrived = {slot: body[REPORT_ID:] for slot, body in bodies(recorded, "shuffler", cohort, "report").items()}
         assert sorted(released) == sorted(arrived.values())
         assert released != list(arrived.values())
         assert released != [arrived[slot] for slot in sorted(arrived)]
         ids = [body[:REPORT_ID] for body in bodies(recorded, "shuffler", cohort, "report").values()]
         mixed = np.bitwise_xor.reduce([list(hashlib.sha256(one).digest()) for one in ids])
-        assert found.content.checksum == bytes(mixed.tolist())
+        assert result.content.checksum == bytes(mixed.tolist())
 
 
 def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> None:
     """All ones arrive, and no client's message of ones and then zeros is left in the batch: false alarm below 1e-9."""
     for cohort in cohorts(recorded, "bits"):
-        found = batch(recorded, cohort).batch
-        assert found is not None
-        assert isinstance(found.content, PermutedBits)
+        result = batch(recorded, cohort).batch
+        assert result is not None
+        assert isinstance(result.content, PermutedBits)
         assert isinstance(cohort.channel, LabelledBits)
         assert cohort.channel.width > 48
         sent = bodies(recorded, "shuffler", cohort, "report")
         ones = sum(int.from_bytes(body).bit_count() for body in sent.values())
-        assert int.from_bytes(found.content.body).bit_count() == ones
-        assert not any(body in found.content.body for body in sent.values())
+        assert int.from_bytes(result.content.body).bit_count() == ones
+        assert not any(body in result.content.body for body in sent.values())
 
 
 def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None:

@@ -70,11 +70,11 @@ def groups(cohort: Cohort, released: BatchAnswer) -> list[list[bytes]]:
     assert released.batch is not None
     assert isinstance(released.batch.content, GroupedRecords)
     assert isinstance(cohort.channel, AssignedRecords)
-    body, size, found = released.batch.content.body, sealed_size(cohort.channel.size), []
+    body, size, result = released.batch.content.body, sealed_size(cohort.channel.size), []
     for count in released.batch.content.counts:
-        found.append([body[at : at + size] for at in range(0, count * size, size)])
+        result.append([body[at : at + size] for at in range(0, count * size, size)])
         body = body[count * size :]
-    return found
+    return result
 
 
 def reports(recorded: RecordedRun) -> dict[int, bytes]:
@@ -231,12 +231,12 @@ def test_what_the_server_opens_is_noised_and_opens_under_its_action_only(
     opener = partial(open_record, key, cohort)
     modulus = recorded.truth.moduli[cohort.cohort]
     rows = sorted(int(row[0]) for row in recorded.truth.rows["dealt.1.0.1"].values())
-    found = [
+    result = [
         int(unpack(opener(record, place)[1], modulus, 1)[0])
         for place, group in enumerate(groups(cohort, released))
         for record in group
     ]
-    assert sorted(found) == rows
+    assert sorted(result) == rows
     grid = np.rint(1000 * (recorded.truth.rewards[cohort.cohort] + 1) / 2)
     plays = recorded.truth.plays[cohort.cohort]
     bare = [s for s, row in recorded.truth.rows[cohort.cohort].items() if abs(int(row[0]) - grid[plays[s]]) <= 1]

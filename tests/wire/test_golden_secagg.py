@@ -147,7 +147,7 @@ def test_the_factors_of_a_challenge_and_a_blend() -> None:
         hashlib.sha512(start + b"\0\0\0\x08" + i.to_bytes(8, "big") + b"\0\0\0\x20" + KEY).digest() for i in (1, 2)
     ]
     factors = Binding(cohort).challenge(KEY)
-    assert list(factors) == [int.from_bytes(found, "big") % (2**130 - 6) + 1 for found in hashes]
+    assert list(factors) == [int.from_bytes(result, "big") % (2**130 - 6) + 1 for result in hashes]
     assert blend(factors, [(2, 3, 4)]) == ((2 * factors[0] + 3 * factors[1] + 4) % PRIME).to_bytes(17, "big")
 
 
@@ -213,8 +213,8 @@ def test_recorded_bodies_still_add_up() -> None:
     masked = {i: bytes.fromhex(body) for i, body in enumerate(MASKED)}
     answers = {i: bytes.fromhex(body) for i, body in enumerate(ANSWERS)}
     verdict = protocol.close_confirm(Sharing(roster, range(4)), confirmed)
-    found = recover(verdict, masked, commitments, answers)
-    assert (found.total.tolist(), found.liars, found.disputes) == ([9, 2, 5], (), 0)
+    result = recover(verdict, masked, commitments, answers)
+    assert (result.total.tolist(), result.liars, result.disputes) == ([9, 2, 5], (), 0)
 
 
 ROSTER = (

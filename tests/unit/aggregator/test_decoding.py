@@ -37,10 +37,10 @@ def test_what_is_decoded_agrees_with_all_but_half_of_the_spare_shares_or_is_noth
     _, points, values = shared_secret(t, t + spare, chance)
     for place in chance.sample(range(t + spare), spare):
         values[place] = chance.randrange(PRIME)
-    found = decode(points, values, t)
-    if found is not None:
-        off = sum(value_at(found, x) != y for x, y in zip(points, values, strict=True))
-        assert len(found) == t
+    result = decode(points, values, t)
+    if result is not None:
+        off = sum(value_at(result, x) != y for x, y in zip(points, values, strict=True))
+        assert len(result) == t
         assert 2 * off <= spare
 
 
@@ -61,8 +61,8 @@ def test_fewer_than_t_shares_decode_to_nothing() -> None:
 @given(st.lists(ELEMENT, min_size=1, max_size=9), st.randoms(use_true_random=False))
 def test_interpolation_goes_through_all_points(values: list[int], chance: random.Random) -> None:
     points = sorted(chance.sample(range(1, 30), len(values)))
-    found = interpolate(points, values)
-    assert [value_at(found, x) for x in points] == values
+    result = interpolate(points, values)
+    assert [value_at(result, x) for x in points] == values
 
 
 @settings(deadline=None, max_examples=60)

@@ -102,11 +102,11 @@ def test_liars_of_every_kind_and_dropouts_together_change_no_sum_and_no_victim_i
     for slot, kind in kinds.items():
         if kind in {"false shares", "withholds"} and slot in simulation.answers:
             lies.return_false_shares(slot, about[slot], MISSING if kind == "withholds" else None)
-    found = simulation.release()
+    result = simulation.release()
     survivors = list(simulation.masked)
     assert set(range(n)) - set(survivors) <= set(dealers) | set(lost)
-    assert found.total.tolist() == [total(survivors)]
-    assert certain <= set(found.liars) <= set(liars)
+    assert result.total.tolist() == [total(survivors)]
+    assert certain <= set(result.liars) <= set(liars)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -127,9 +127,9 @@ def test_on_a_ring_a_tenth_of_liars_and_a_tenth_of_dropouts_change_no_sum(seed: 
     answered(simulation, lost)
     for slot in liars:
         lies.return_false_shares(slot, simulation.roster.neighbours(slot))
-    found = simulation.release()
-    assert found.total.tolist() == [total([s for s in range(n) if s not in lost])]
-    assert found.liars == tuple(sorted(liars))
+    result = simulation.release()
+    assert result.total.tolist() == [total([s for s in range(n) if s not in lost])]
+    assert result.liars == tuple(sorted(liars))
 
 
 @pytest.mark.parametrize("kind", ["rubbish boxes", "rubbish shares"])
@@ -155,10 +155,10 @@ def test_a_dealer_with_shares_off_its_polynomial_is_left_out_or_can_be_rebuilt_w
     simulation.send_confirm(simulation.shared)
     assert (5 in simulation.members) == (bad <= 5)
     lost = [slot for slot in range(24) if slot not in wrong and slot != 5][: 2 if bad <= 5 else 1]
-    found = answered(simulation, lost).release()
-    assert found.total.tolist() == [total(sorted(simulation.masked))]
-    assert set(found.liars) == ({5} if bad >= 12 else set())
-    assert found.disputes == (0 if bad >= 12 else bad)
+    result = answered(simulation, lost).release()
+    assert result.total.tolist() == [total(sorted(simulation.masked))]
+    assert set(result.liars) == ({5} if bad >= 12 else set())
+    assert result.disputes == (0 if bad >= 12 else bad)
 
 
 @pytest.mark.parametrize("other", [11, 12])
@@ -183,9 +183,9 @@ def test_one_false_share_names_the_neighbour_that_returned_it(owner: int, lost: 
     answered(simulation, lost)
     liar = simulation.roster.neighbours(owner)[0]
     lies.return_false_shares(liar, [owner])
-    found = simulation.release()
-    assert found.total.tolist() == [total(sorted(simulation.masked))]
-    assert (found.liars, found.disputes) == ((liar,), 0)
+    result = simulation.release()
+    assert result.total.tolist() == [total(sorted(simulation.masked))]
+    assert (result.liars, result.disputes) == ((liar,), 0)
 
 
 def test_a_share_of_the_wrong_kind_names_the_neighbour_that_returned_it() -> None:
@@ -196,8 +196,8 @@ def test_a_share_of_the_wrong_kind_names_the_neighbour_that_returned_it() -> Non
     wrong = b"".join(pair[SHARE_SIZE:] for pair in secrets.held.values() if pair is not None)
     answered(simulation)
     simulation.answers[7] = wrong
-    found = simulation.release()
-    assert (found.total.tolist(), found.liars) == ([total(range(24))], (7,))
+    result = simulation.release()
+    assert (result.total.tolist(), result.liars) == ([total(range(24))], (7,))
 
 
 def test_a_share_that_was_confirmed_and_is_withheld_names_its_holder() -> None:
@@ -226,8 +226,8 @@ def test_a_victim_of_fewer_than_t_accusers_stays_and_is_not_named() -> None:
     simulation.judge()
     assert named_at_confirm(simulation) == accusers
     assert simulation.members == tuple(range(24))
-    found = answered(simulation).release()
-    assert (found.total.tolist(), found.liars, found.disputes) == ([total(range(24))], tuple(accusers), 0)
+    result = answered(simulation).release()
+    assert (result.total.tolist(), result.liars, result.disputes) == ([total(range(24))], tuple(accusers), 0)
 
 
 def test_a_dealer_and_its_friends_cannot_make_honest_neighbours_look_false() -> None:
@@ -249,9 +249,9 @@ def test_a_dealer_and_its_friends_cannot_make_honest_neighbours_look_false() -> 
         simulation.answers[slot] = body[: SHARE_SIZE * place] + false + body[SHARE_SIZE * place + SHARE_SIZE :]
     heard = {*friends, *kept, *right, 5}
     simulation.answers = {slot: body for slot, body in simulation.answers.items() if slot in heard}
-    found = simulation.release()
-    assert found.total.tolist() == [total(range(24))]
-    assert (found.liars, found.disputes) == ((), 2)
+    result = simulation.release()
+    assert result.total.tolist() == [total(range(24))]
+    assert (result.liars, result.disputes) == ((), 2)
 
 
 def on_another_polynomial(share: bytes, point: int, kept: Sequence[int]) -> bytes:

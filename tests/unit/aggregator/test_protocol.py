@@ -49,12 +49,12 @@ def test_the_exact_sum_of_the_survivors_or_a_named_error(
     gone = [frozenset(slot for slot in leaving if stage[slot] == i) for i in range(5)]
     vectors, simulation = unique(n, dimension, modulus), enrol(cohort, dropout=dropout, corrupt=corrupt)
     try:
-        found = play_stages(simulation, vectors, Departures(*gone), chance.sample(range(n), n))
+        result = play_stages(simulation, vectors, Departures(*gone), chance.sample(range(n), n))
     except TooSmall:  # only if more left than the rate allows, or the cohort is too small for any loss
         assert len(leaving) > int(dropout * n) or n - len(leaving) < protocol.min_clients(cohort)
         return
     survivors = [slot for slot in range(n) if slot not in leaving or stage[slot] == 4]
-    assert found.tolist() == honest_sum(vectors, survivors, modulus)
+    assert result.tolist() == honest_sum(vectors, survivors, modulus)
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "confirm", "masked", "unmask"])
@@ -63,17 +63,17 @@ def test_on_a_sparse_graph_clients_may_be_lost_at_any_stage(n: int, stage: str) 
     chance = random.Random(n)
     lost = chance.sample(range(n), n // 10)
     vectors, simulation = unique(n, 3, 2**62 - 57), enrol(make_cohort(n, 2**62 - 57, 3))
-    found = play_stages(simulation, vectors, Departures(**{stage: lost}), chance.sample(range(n), n))
+    result = play_stages(simulation, vectors, Departures(**{stage: lost}), chance.sample(range(n), n))
     survivors = [slot for slot in range(n) if slot not in lost or stage == "unmask"]
-    assert found.tolist() == honest_sum(vectors, survivors, 2**62 - 57)
+    assert result.tolist() == honest_sum(vectors, survivors, 2**62 - 57)
 
 
 def test_losses_at_all_stages_together_are_survived() -> None:
     simulation, vectors = enrol(make_cohort(100, 1000, 1)), unique(100, 1, 1000)
     gone = [range(2 * i, 2 * i + 2) for i in range(5)]
     departures = Departures(*gone)
-    found = play_stages(simulation, vectors, departures, range(100)).tolist()
-    assert found == honest_sum(vectors, list(range(8, 100)), 1000)
+    result = play_stages(simulation, vectors, departures, range(100)).tolist()
+    assert result == honest_sum(vectors, list(range(8, 100)), 1000)
 
 
 def finished(n: int = 24, modulus: int = 97, lost: tuple[int, ...] = (3,)) -> tuple[Simulation, Vector]:

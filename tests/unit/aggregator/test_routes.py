@@ -96,9 +96,9 @@ def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
                 upload = server.upload(cohort, name, masking_clients.answer(view, range(5)))
                 await client.post(f"/c1/{name}", json=upload.model_dump(mode="json"))
                 if name != "keys":
-                    found = await waiter
-                    known += found.statements
-                    assert found.over == (name == "unmask")
+                    result = await waiter
+                    known += result.statements
+                    assert result.over == (name == "unmask")
                 else:
                     waiter.cancel()
             assert [item.stage for item in known] == ["confirm", "masked", "unmask"]

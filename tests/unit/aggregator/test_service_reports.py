@@ -56,13 +56,13 @@ def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(h
         assert [item.stage for item in known.statements] == list(STAGES[2 : STAGES.index(stage) + 2])
         assert harness.service.statements("c1", 2).statements == known.statements[2:]
     assert harness.released().state == "released"
-    found = harness.service.statements("c1", 0)
+    result = harness.service.statements("c1", 0)
     roster = Roster(cohort, views[0].members, views[0].roster or b"")
     first = confirm_statement(roster.digest, roster.cohort, views[1].members, views[1].challenge or b"")
     second = masked_statement(first, cohort, views[2].members)
     third = unmask_statement(second, cohort, views[3].members)
-    assert [item.digest for item in found.statements] == [first, second, third]
-    assert found.over
+    assert [item.digest for item in result.statements] == [first, second, third]
+    assert result.over
 
 
 def test_two_cohorts_never_have_one_challenge_and_a_restart_keeps_it(tmp_path: Path) -> None:

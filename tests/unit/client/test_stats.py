@@ -34,4 +34,4 @@ def test_a_report_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Pa
     path.write_text("old")
     write_report({"clients": {"served": 3}}, path)
     assert json.loads(path.read_text()) == {"clients": {"served": 3}}
-    assert [found.name for found in tmp_path.iterdir()] == ["fleet.json"]
+    assert [result.name for result in tmp_path.iterdir()] == ["fleet.json"]

@@ -44,8 +44,8 @@ def test_no_hit_and_only_hits_have_the_trivial_ends() -> None:
 
 def test_the_bound_is_the_logarithm_of_the_ends() -> None:
     low, high = at_least(counts(700), 1000, 5e-4)[0], at_most(counts(100), 1000, 5e-4)[0]
-    found = epsilon_at_least(counts(700), counts(100), 1000, 0.01, 1e-3)[0]
-    assert found == pytest.approx(math.log((low - 0.01) / high))
+    result = epsilon_at_least(counts(700), counts(100), 1000, 0.01, 1e-3)[0]
+    assert result == pytest.approx(math.log((low - 0.01) / high))
 
 
 @pytest.mark.parametrize("delta", [0.0, 0.5, 0.9])

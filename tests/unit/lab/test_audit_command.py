@@ -17,10 +17,10 @@ def audit(*words: str) -> Result:
 
 def test_a_kept_claim_exits_0_and_prints_one_object() -> None:
     honest = audit("distributed-polya", "--epsilon", "1", "--n", "8", "--seed", "3", "--json", "-")
-    found = json.loads(honest.stdout)
+    result = json.loads(honest.stdout)
     assert honest.exit_code == 0
-    assert found["lower"] <= found["claim"]
-    assert (found["trials"], found["counted"], found["violated"]) == (100_000, 50_000, False)
+    assert result["lower"] <= result["claim"]
+    assert (result["trials"], result["counted"], result["violated"]) == (100_000, 50_000, False)
 
 
 def test_a_broken_claim_exits_1_and_says_so() -> None:
@@ -37,9 +37,9 @@ def test_the_same_seed_gives_the_same_finding() -> None:
 
 def test_vectors_of_a_norm_are_audited() -> None:
     words = ("--dimension", "3", "--norm", "l2", "--low", "-1", "--trials", "5000", "--seed", "4", "--json", "-")
-    found = json.loads(audit("distributed-polya", "--epsilon", "2", *words).stdout)
-    assert (found["dimension"], found["norm"], found["view"], found["cohorts"]) == (3, "l2", "sum", None)
-    assert 0 < found["lower"] <= found["claim"]
+    result = json.loads(audit("distributed-polya", "--epsilon", "2", *words).stdout)
+    assert (result["dimension"], result["norm"], result["view"], result["cohorts"]) == (3, "l2", "sum", None)
+    assert 0 < result["lower"] <= result["claim"]
 
 
 def test_a_table_says_what_was_looked_at() -> None:
@@ -104,8 +104,8 @@ def test_what_can_show_nothing_is_refused_before_anything_is_played(
 def test_a_finding_says_how_far_its_trials_reach() -> None:
     """Fifty trials cannot contradict ε = 8, and say so; the table does not call that a clean bill."""
     words = ("local-laplace-discrete", "--epsilon", "8", "--trials", "50", "--seed", "1")
-    found = json.loads(audit(*words, "--json", "-").stdout)
-    assert 0 <= found["lower"] <= found["reach"] < found["claim"]
+    result = json.loads(audit(*words, "--json", "-").stdout)
+    assert 0 <= result["lower"] <= result["reach"] < result["claim"]
     shown = audit(*words)
     assert "too few trials to contradict the claim" in shown.stdout
     assert "nothing against the claim" not in shown.stdout

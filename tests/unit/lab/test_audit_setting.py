@@ -93,10 +93,10 @@ def test_permuted_records_are_told_by_the_mean_of_their_ratios() -> None:
     assert table is not None
     assert evidence_names(setting) == ("sum", "likelihood")
     records = np.array([[[0.0], [1], [0], [2], [-1], [0]]])
-    found = evidence(setting, records)
-    assert found[0, 0] == 2
-    assert found[0, 1] == pytest.approx(math.log(np.exp(table.of(records)).mean()))
-    assert evidence(setting, records[:, ::-1]) == pytest.approx(found)
+    result = evidence(setting, records)
+    assert result[0, 0] == 2
+    assert result[0, 1] == pytest.approx(math.log(np.exp(table.of(records)).mean()))
+    assert evidence(setting, records[:, ::-1]) == pytest.approx(result)
 
 
 def test_a_stream_is_told_by_its_nodes() -> None:

@@ -83,9 +83,11 @@ def test_outside_the_theorem_it_is_refused(epsilon: float, delta: float, batches
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-18), (1e-4, 0.499), (0.999, 1e-18), (0.999, 0.499)])
 def test_at_the_ends_of_what_is_allowed_there_are_figures(epsilon: float, delta: float) -> None:
-    found = composition_curves(epsilon, delta)
-    assert all(math.isfinite(value) and value > 0 for curve in (found.paper, found.rdp, found.exact) for value in curve)
-    assert list(found.rdp) == sorted(found.rdp)
+    result = composition_curves(epsilon, delta)
+    assert all(
+        math.isfinite(value) and value > 0 for curve in (result.paper, result.rdp, result.exact) for value in curve
+    )
+    assert list(result.rdp) == sorted(result.rdp)
 
 
 def test_the_figure_command_writes_both_pictures_and_refuses_what_it_does_not_draw(tmp_path: Path) -> None:

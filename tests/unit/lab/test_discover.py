@@ -40,12 +40,12 @@ def printed(*words: str, code: int = 0) -> str:
 
 
 def test_list_has_everything_that_a_run_file_or_a_figure_names() -> None:
-    found = json.loads(printed("list", "--json", "-"))
-    assert list(found["policies"]) == list(POLICIES)
-    assert list(found["mechanisms"]) == list(MECHANISMS)
-    assert list(found["environments"]) == list(ENVIRONMENTS)
-    assert list(found["figures"]) == known_experiments()
-    assert [name for kind in found.values() for name, meaning in kind.items() if len(meaning) < 10] == []
+    result = json.loads(printed("list", "--json", "-"))
+    assert list(result["policies"]) == list(POLICIES)
+    assert list(result["mechanisms"]) == list(MECHANISMS)
+    assert list(result["environments"]) == list(ENVIRONMENTS)
+    assert list(result["figures"]) == known_experiments()
+    assert [name for kind in result.values() for name, meaning in kind.items() if len(meaning) < 10] == []
     text = printed("list", "policies")
     assert all(name in text for name in POLICIES)
 
@@ -221,14 +221,14 @@ def test_an_option_is_named_as_it_was_typed_and_a_field_of_a_file_by_its_name() 
 
 def test_the_help_of_fleet_shows_types_and_ranges_and_a_meaning_of_every_option() -> None:
     lines = [line.strip() for line in printed("fleet", "-h").splitlines()]
-    found = {line.split()[0]: line for line in lines if line.startswith("--")}
-    assert set(found) == {"--" + name.replace("_", "-") for name in FleetSettings.model_fields}
-    assert re.fullmatch(r"--server-url <str> +The learner .*", found["--server-url"])
-    assert found["--block"].startswith("--block <int range>")
+    result = {line.split()[0]: line for line in lines if line.startswith("--")}
+    assert set(result) == {"--" + name.replace("_", "-") for name in FleetSettings.model_fields}
+    assert re.fullmatch(r"--server-url <str> +The learner .*", result["--server-url"])
+    assert result["--block"].startswith("--block <int range>")
     assert "default: 512; 1<=x<=4096]" in " ".join(lines)
-    assert re.fullmatch(r"--allow-unsafe +Take part in rounds without privacy", found["--allow-unsafe"])
+    assert re.fullmatch(r"--allow-unsafe +Take part in rounds without privacy", result["--allow-unsafe"])
     assert "[default: 8192; x>=1]" in " ".join(lines)
-    assert found["--log-level"].startswith("--log-level <debug|info|warning|error>")
+    assert result["--log-level"].startswith("--log-level <debug|info|warning|error>")
     assert "Least severe event that is logged" in " ".join(lines)
 
 
@@ -298,8 +298,8 @@ def test_list_runs_reads_a_folder_of_any_name_and_writes_nothing(tmp_path: Path)
         database.execute("CREATE TABLE runs (run, state)")
         database.execute("INSERT INTO runs VALUES ('first', 'finished')")
         database.commit()
-    found = json.loads(printed("list", "runs", "--data", str(folder), "--json", "-"))
-    assert found == {"runs": {"first": "finished"}}
+    result = json.loads(printed("list", "runs", "--data", str(folder), "--json", "-"))
+    assert result == {"runs": {"first": "finished"}}
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert [path.name for path in folder.iterdir()] == ["server.sqlite3"]
 

@@ -97,10 +97,10 @@ def test_figures_of_the_document_are_what_their_command_prints(command: str) -> 
     done = CliRunner().invoke(app, command.split()[1:])
     shown = json.loads(done.stdout)
     for path, value in [places for name, *places in ROWS if name == command]:
-        found: Any = shown
+        result: Any = shown
         for step in path.split("."):
-            found = found[int(step)] if isinstance(found, list) else found[step]
-        assert f"{found:d}" == value if isinstance(found, int) else f"{found:.4g}" == value, path
+            result = result[int(step)] if isinstance(result, list) else result[step]
+        assert f"{result:d}" == value if isinstance(result, int) else f"{result:.4g}" == value, path
 
 
 def test_the_document_has_figures() -> None:

@@ -145,19 +145,19 @@ def test_side_by_side_trust_is_what_the_model_needs() -> None:
 
 
 def test_side_by_side_a_missing_delta_is_a_sentence_and_no_row() -> None:
-    found = comparison(clients=200, epsilon=0.9)
-    refused = {row["mechanism"]: row["refused"] for row in read(found)["mechanisms"] if "refused" in row}
+    result = comparison(clients=200, epsilon=0.9)
+    refused = {row["mechanism"]: row["refused"] for row in read(result)["mechanisms"] if "refused" in row}
     assert "delta" in refused["shuffled-binomial"]
     assert "distributed-polya" not in refused
-    assert "delta" in str(comparison_table(found).caption)
+    assert "delta" in str(comparison_table(result).caption)
 
 
 def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
     def epsilon(contributions: int, target: float | None = None) -> float:
         query = PrivacyQuery(clients=100, epsilon=0.2, contributions=contributions, target_delta=target)
-        found = guaranteed(query.planned("distributed-polya", "exact"), query)
-        assert found.epsilon is not None
-        return found.epsilon
+        result = guaranteed(query.planned("distributed-polya", "exact"), query)
+        assert result.epsilon is not None
+        return result.epsilon
 
     assert epsilon(30) == pytest.approx(30 * epsilon(1))
     assert epsilon(30, 1e-6) < 0.85 * epsilon(30)
@@ -183,9 +183,9 @@ def test_contributions_out_of_range_are_refused(change: dict[str, Any]) -> None:
 def over(name: str, contributions: int, target: float, **words: Any) -> tuple[str, float | None]:
     words |= {"contributions": contributions, "target_delta": target}
     query = PrivacyQuery(clients=1000, epsilon=1.0, delta=1e-6, **words)
-    found = guaranteed(query.planned(name, "exact"), query)
-    assert found.delta == target
-    return found.kind, found.epsilon
+    result = guaranteed(query.planned(name, "exact"), query)
+    assert result.delta == target
+    return result.kind, result.epsilon
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ SMALL: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-6, "target_d
 
 def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
     queried = answer("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
-    found: float = read(queried)["exact"]["guarantee"]["epsilon"]
-    return found
+    result: float = read(queried)["exact"]["guarantee"]["epsilon"]
+    return result
 
 
 def small(**words: Any) -> Comparison:
@@ -50,9 +50,9 @@ def test_more_colluders_than_may_answer_are_refused() -> None:
 
 @pytest.mark.parametrize(("survivors", "opened"), [(None, True), (900, True), (899, False)])
 def test_a_sum_that_is_never_opened_is_said_to_be_one(survivors: int | None, opened: bool) -> None:  # noqa: FBT001
-    found = answer("distributed-polya", epsilon=1.0, survivors=survivors, **COHORT)
-    assert read(found)["notes"] == ([] if opened else ["never opened: a release needs 900 answers, and 899 came"])
-    assert ("never opened" in text(report_table(found))) != opened
+    result = answer("distributed-polya", epsilon=1.0, survivors=survivors, **COHORT)
+    assert read(result)["notes"] == ([] if opened else ["never opened: a release needs 900 answers, and 899 came"])
+    assert ("never opened" in text(report_table(result))) != opened
 
 
 def test_side_by_side_it_is_said_once() -> None:
@@ -118,10 +118,10 @@ def coarse_losses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_what_is_compared_is_compared_at_one_delta(coarse_losses: None) -> None:
     """Two contributions at 1e-6 each: those that add up by basic composition need 2e-6, the others less."""
     both = small(contributions=2)
-    found = read(both)
-    deltas = {row["guarantee"]["delta"] for row in found["mechanisms"] if "guarantee" in row}
-    assert deltas == {0.0, found["shared_delta"]}
-    assert found["shared_delta"] == pytest.approx(2e-6)
+    result = read(both)
+    deltas = {row["guarantee"]["delta"] for row in result["mechanisms"] if "guarantee" in row}
+    assert deltas == {0.0, result["shared_delta"]}
+    assert result["shared_delta"] == pytest.approx(2e-6)
     assert "2 contributions, compared at δ = 2e-06" in text(comparison_table(both))
 
 
@@ -149,9 +149,9 @@ PROMISE = {
 
 
 def test_the_object_of_one_mechanism_has_these_keys_in_this_order() -> None:
-    found = read(answer("distributed-polya", clients=20, epsilon=1.0))
-    assert list(found) == ["mechanism", *QUESTION, "exact", "paper"]
-    for side in (found["exact"], found["paper"]):
+    result = read(answer("distributed-polya", clients=20, epsilon=1.0))
+    assert list(result) == ["mechanism", *QUESTION, "exact", "paper"]
+    for side in (result["exact"], result["paper"]):
         assert list(side) == ["parameters", "bits", "via", "error", *PROMISE]
         assert list(side["parameters"]) == ["g", "m", "tau", "scale"]
         assert list(side["error"]) == ["survivors", "of", "std", "rounding_std", "quantiles", "quantiles_how"]
@@ -160,10 +160,10 @@ def test_the_object_of_one_mechanism_has_these_keys_in_this_order() -> None:
 
 
 def test_the_object_of_all_mechanisms_has_these_keys_in_this_order() -> None:
-    found = compared(delta=None)
-    assert list(found) == [*QUESTION, "shared_delta", "tail", "mechanisms"]
-    row = next(row for row in found["mechanisms"] if "refused" not in row)
+    result = compared(delta=None)
+    assert list(result) == [*QUESTION, "shared_delta", "tail", "mechanisms"]
+    row = next(row for row in result["mechanisms"] if "refused" not in row)
     assert list(row) == ["mechanism", "calibration", *PROMISE, "same_promise", "error", "bits", "via", "trust"]
     assert list(row["error"]) == ["std", "quantile", "quantile_how"]
-    refused = next(row for row in found["mechanisms"] if "refused" in row)
+    refused = next(row for row in result["mechanisms"] if "refused" in row)
     assert list(refused) == ["mechanism", "calibration", "refused"]

@@ -81,10 +81,10 @@ def _cohorts(record: RoundRecord) -> list[CohortView]:
     ended = {one.cohort: one for one in record.released.values()}
     views = []
     for cohort in record.cohorts:
-        found = ended.get(cohort.cohort)
+        result = ended.get(cohort.cohort)
         how: dict[str, Any] = {"state": "aborted", "reason": "too few"}
-        if found is not None:
-            how = {"state": "released", "survivors": found.survivors, "estimate": found.sum, "counts": found.counts}
+        if result is not None:
+            how = {"state": "released", "survivors": result.survivors, "estimate": result.sum, "counts": result.counts}
         place = {"arm": cohort.arm, "attempt": cohort.attempt, "clients": cohort.clients, "granted": cohort.clients}
         views.append(CohortView.model_validate({"cohort": cohort.cohort, **place, **how}))
     return views

@@ -67,9 +67,9 @@ def test_the_parties_stand_side_by_side_in_the_terminals_width(width: int) -> No
 
 
 def test_the_json_object_has_every_message_that_was_read_and_says_how_many_there_are() -> None:
-    found = json.loads(json.dumps(described(Wanted("first", 1, None, 3), [SIGHT])))
-    (cohort,) = found["cohorts"]
-    assert (found["run"], found["round"], cohort["cohort"]) == ("first", 1, REPORT.cohorts[0].cohort)
+    result = json.loads(json.dumps(described(Wanted("first", 1, None, 3), [SIGHT])))
+    (cohort,) = result["cohorts"]
+    assert (result["run"], result["round"], cohort["cohort"]) == ("first", 1, REPORT.cohorts[0].cohort)
     assert cohort["guarantee"]["epsilon"] == REPORT.guarantee.epsilon
     assert [one["stage"] for one in cohort["intermediary"]["messages"]] == [one.stage for one in BY_S]
     assert cohort["intermediary"]["messages"][2]["view"] == {"modulus": 997, "masked": [31]}

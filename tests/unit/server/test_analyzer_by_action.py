@@ -46,12 +46,12 @@ def grouped(
     cohort: Cohort = COHORT,
 ) -> GroupedRecords:
     """Return rows in their order, `counts` a group. places: what they were sealed to, if not to their group's."""
-    found = sum(counts)
-    reports = reports or [secrets.token_bytes(16) for _ in range(found)]
+    result = sum(counts)
+    reports = reports or [secrets.token_bytes(16) for _ in range(result)]
     at = places or np.repeat(np.arange(len(counts)), counts).tolist()
     body = b"".join(
         seal(KEYS.public.seal, cohort, report, pack(row, MECHANISM.modulus), place)
-        for report, row, place in zip(reports, ROWS[:found], at, strict=True)
+        for report, row, place in zip(reports, ROWS[:result], at, strict=True)
     )
     return GroupedRecords(counts=counts, body=body, checksum=checksum(reports))
 

@@ -37,8 +37,8 @@ def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store]
 
     @contextmanager
     def patched(store: Store) -> Iterator[Writing]:
-        with writing(store) as found:
-            yield found
+        with writing(store) as result:
+            yield result
         raise Unavailable("the connection was lost behind the commit")
 
     return patched

@@ -104,8 +104,8 @@ def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
         content = GroupedRecords(counts=TIMES, body=b"".join(sealed), checksum=checksum(reports))
         batch = Batch(cohort=of.cohort, survivors=N, content=content)
         opener = partial(open_record, KEYS.seal, of)
-        found = analyze_parts(BY_ACTION, of, batch, UnsafeSeededStream(1, "analyzer"), opener)[0]
-        return [float(one) for one in found]
+        result = analyze_parts(BY_ACTION, of, batch, UnsafeSeededStream(1, "analyzer"), opener)[0]
+        return [float(one) for one in result]
 
     rewards = np.where(places == place, 1.0, -1.0)[:, np.newaxis]
     rows = BY_ACTION.randomize(rewards, UnsafeSeededStream(1, "rows"))

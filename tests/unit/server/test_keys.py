@@ -15,7 +15,7 @@ def test_keys_are_made_once_and_found_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "server.keys"
     assert load_or_make(path).public == load_or_make(path).public
     assert path.stat().st_mode & 0o777 == 0o600
-    assert [found.name for found in path.parent.iterdir()] == ["server.keys"]
+    assert [result.name for result in path.parent.iterdir()] == ["server.keys"]
 
 
 def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:

@@ -205,16 +205,16 @@ def test_a_run_that_cannot_be_started_is_refused_by_field(changes: dict[str, Any
 def test_the_guarantee_is_the_weakest_of_the_rounds() -> None:
     learner = Learner(config(horizon=2000))
     play(learner, released)
-    found = learner.snapshot().guarantee
-    assert (found.kind, found.epsilon) == ("pure", pytest.approx(1.0, abs=1e-9))
-    assert max(one.guarantee.epsilon or 0 for one in learner.rounds) == found.epsilon
-    assert any("one cohort" in text for text in found.assumptions)
+    result = learner.snapshot().guarantee
+    assert (result.kind, result.epsilon) == ("pure", pytest.approx(1.0, abs=1e-9))
+    assert max(one.guarantee.epsilon or 0 for one in learner.rounds) == result.epsilon
+    assert any("one cohort" in text for text in result.assumptions)
 
 
 def test_a_seeded_run_has_no_guarantee_and_says_why() -> None:
-    found = Learner(config(unsafe={"noise_seed": 1})).snapshot().guarantee
-    assert (found.kind, found.epsilon) == ("none", None)
-    assert "noise_seed" in found.assumptions[0]
+    result = Learner(config(unsafe={"noise_seed": 1})).snapshot().guarantee
+    assert (result.kind, result.epsilon) == ("none", None)
+    assert "noise_seed" in result.assumptions[0]
 
 
 def test_runs_with_similar_names_never_share_a_cohort() -> None:

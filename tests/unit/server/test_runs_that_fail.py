@@ -49,7 +49,7 @@ def from_round_2(module: Any, name: str, broken: Callable[..., Any]) -> Callable
 
     def patched(*args: Any, **kwargs: Any) -> Any:
         number = next(
-            (found for one in args if (found := getattr(one, "round", getattr(one, "number", None))) is not None), 1
+            (result for one in args if (result := getattr(one, "round", getattr(one, "number", None))) is not None), 1
         )
         return broken(*args) if number > 1 else honest(*args, **kwargs)
 

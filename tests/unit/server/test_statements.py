@@ -43,10 +43,10 @@ class Stating(InMemoryIntermediaries):
 def cohort(harness: ServerHarness) -> Cohort:
     """Return a masked cohort that is open at the aggregator."""
     harness.service.create(config())
-    found = next(one for one in harness.service.active_run("demo").pending() if one.cohort == NAME)
+    result = next(one for one in harness.service.active_run("demo").pending() if one.cohort == NAME)
     with harness.service.store.writing() as writing:
-        writing.cohort(found)
-    return found
+        writing.cohort(result)
+    return result
 
 
 def published(harness: ServerHarness) -> list[Statement]:

@@ -17,10 +17,10 @@ def guarantees_of(harness: ServerHarness) -> list[Guarantee]:
 def test_an_unsafe_run_shows_no_privacy_and_why_everywhere(harness: ServerHarness) -> None:
     harness.service.create(config(unsafe={"noise_seed": 1}))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    found = guarantees_of(harness)
-    assert len(found) >= 6
-    assert {(one.kind, one.epsilon, one.line()) for one in found} == {("none", None, "no privacy")}
-    assert all("noise_seed" in " ".join(one.assumptions) for one in found)
+    result = guarantees_of(harness)
+    assert len(result) >= 6
+    assert {(one.kind, one.epsilon, one.line()) for one in result} == {("none", None, "no privacy")}
+    assert all("noise_seed" in " ".join(one.assumptions) for one in result)
 
 
 def test_the_same_run_with_noise_from_the_operating_system_keeps_its_promise(harness: ServerHarness) -> None:

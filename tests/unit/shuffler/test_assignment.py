@@ -209,9 +209,9 @@ def test_within_a_group_every_order_is_as_likely() -> None:
     """Three records of one action, two of another: 6 · 2 ways, 2400 times; false alarm 1e-6."""
     deal, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
     reports = [(slot, bytes([slot]) * 16 + bytes([slot]) + bytes(32)) for slot in range(5)]
-    found = [records_by_action(reports, deal, order, SystemStream()).body for _ in range(2400)]
-    assert all({*body[:3]} == {1, 2, 4} for body in found)
-    counts = np.unique(found, return_counts=True)[1]
+    result = [records_by_action(reports, deal, order, SystemStream()).body for _ in range(2400)]
+    assert all({*body[:3]} == {1, 2, 4} for body in result)
+    counts = np.unique(result, return_counts=True)[1]
     assert counts.size == 12
     assert stats.chisquare(counts).pvalue > 1e-6
 

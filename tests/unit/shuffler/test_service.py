@@ -39,13 +39,13 @@ class ShufflerHarness:
     def released(self, cohort: Cohort) -> BatchAnswer:
         self.service.settled(cohort.cohort)
         self.service._mixer.submit(lambda: None).result(timeout=20)
-        found = self.service.batch(cohort.cohort)
-        return BatchAnswer.model_validate_json(found) if isinstance(found, bytes) else found
+        result = self.service.batch(cohort.cohort)
+        return BatchAnswer.model_validate_json(result) if isinstance(result, bytes) else result
 
     def released_at_once(self, cohort: Cohort) -> BatchAnswer:
-        found = self.service.batch(cohort.cohort)
-        assert isinstance(found, bytes)
-        return BatchAnswer.model_validate_json(found)
+        result = self.service.batch(cohort.cohort)
+        assert isinstance(result, bytes)
+        return BatchAnswer.model_validate_json(result)
 
     def close(self) -> None:
         self.service.close()
@@ -85,9 +85,9 @@ def test_the_batch_holds_no_report_id_in_clear_and_no_order_of_arrival(harness: 
     cohort = harness.service.open(server.sealed(clients=60))
     bodies = {slot: report(cohort, slot) for slot in range(60)}
     harness.put(cohort, bodies)
-    found = records(harness.released(cohort))
-    assert sorted(found) == sorted(body[16:] for body in bodies.values())
-    assert found != [body[16:] for body in bodies.values()]  # false alarm 1 in 60!
+    result = records(harness.released(cohort))
+    assert sorted(result) == sorted(body[16:] for body in bodies.values())
+    assert result != [body[16:] for body in bodies.values()]  # false alarm 1 in 60!
 
 
 def test_labelled_bits_are_permuted_label_by_label(harness: ShufflerHarness) -> None:
@@ -108,9 +108,9 @@ def test_the_order_comes_from_the_stream_alone(tmp_path: Path) -> None:
         harness.service = Shuffler(harness.database, harness.clock, stream=lambda: UnsafeSeededStream(seed))
         cohort = harness.service.open(server.sealed(clients=20))
         harness.put(cohort, {slot: slot.to_bytes(16, "big") + bytes([slot]) * 72 for slot in range(20)})
-        found = records(harness.released(cohort))
+        result = records(harness.released(cohort))
         harness.close()
-        return found
+        return result
 
     assert run("a", 1) == run("b", 1) != run("c", 2)
 

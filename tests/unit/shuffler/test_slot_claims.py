@@ -104,6 +104,6 @@ def test_a_claim_is_good_for_one_slot_of_one_cohort_of_one_run() -> None:
     own = server.assigned()
     others = [own.model_copy(update=change) for change in ({"cohort": "c2"}, {"run": "r2"}, {"round": 2})]
     others += [own.model_copy(update={"config": bytes([1]) * 32})]
-    found = {claim(cohort, slot, one) for cohort, slot, one in product([own, *others], (0, 1), (THIEF, secret(0)))}
-    assert len(found) == 5 * 2 * 2
-    assert {len(one) for one in found} == {32}
+    result = {claim(cohort, slot, one) for cohort, slot, one in product([own, *others], (0, 1), (THIEF, secret(0)))}
+    assert len(result) == 5 * 2 * 2
+    assert {len(one) for one in result} == {32}

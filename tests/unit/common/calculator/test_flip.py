@@ -24,9 +24,9 @@ FALSE_ALARM = 1e-6  # of one chi-square test; 32 of them, and the streams have f
 
 
 def calibrated(name: str, query: PrivacyQuery = QUERY) -> GridMechanism:
-    found = suited(query, name).planned(name, "exact")
-    assert isinstance(found, GridMechanism)
-    return found
+    result = suited(query, name).planned(name, "exact")
+    assert isinstance(result, GridMechanism)
+    return result
 
 
 def by_party(mechanism: Mechanism) -> dict[str, FlipView]:

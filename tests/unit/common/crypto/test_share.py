@@ -40,10 +40,10 @@ def test_a_share_is_the_polynomial_at_its_point(polynomial: list[int], count: in
 def test_long_polynomials_are_evaluated_exactly(size: int) -> None:
     """Beyond 512 coefficients the products are added up in blocks; these are the largest that there are."""
     largest = [PRIME - 1] * size
-    found = evaluate((largest, [1] * size), size + 1)
+    result = evaluate((largest, [1] * size), size + 1)
     for x in (1, 2, size, size + 1):
         value = sum(pow(x, i, PRIME) for i in range(size)) % PRIME
-        assert found[x - 1] == (-value % PRIME).to_bytes(17, "big") + value.to_bytes(17, "big")
+        assert result[x - 1] == (-value % PRIME).to_bytes(17, "big") + value.to_bytes(17, "big")
 
 
 @given(st.lists(st.tuples(*[st.integers(0, PRIME - 1)] * 3), max_size=5), st.integers(1, PRIME - 1))
@@ -60,12 +60,12 @@ def test_the_blinding_polynomial_is_uniform_with_its_constant() -> None:
 
 @given(st.sets(st.integers(1, 2000), min_size=1, max_size=40).map(lambda s: tuple(sorted(s))))
 def test_coefficients_are_lagranges(points: tuple[int, ...]) -> None:
-    for x, found in zip(points, coefficients(points), strict=True):
+    for x, result in zip(points, coefficients(points), strict=True):
         value = 1
         for other in points:
             if other != x:
                 value = value * other * pow(other - x, -1, PRIME) % PRIME
-        assert found == value
+        assert result == value
 
 
 @pytest.mark.parametrize("points", [(0, 1), (1, 1), (2, 1), (-1, 2)], ids=["zero", "twice", "unsorted", "negative"])

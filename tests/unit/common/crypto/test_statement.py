@@ -43,10 +43,10 @@ def test_no_stage_has_the_statement_of_another() -> None:
 
 
 def test_the_factors_of_a_challenge_are_two_nonzero_field_elements_bound_to_cohort_and_challenge() -> None:
-    found = [
+    result = [
         *Binding(COHORT).challenge(bytes(32)),
         *Binding(COHORT).challenge(bytes(31) + b"\1"),
         *Binding(COHORT.model_copy(update={"cohort": "d"})).challenge(bytes(32)),
     ]
-    assert len(set(found)) == 6
-    assert all(0 < factor < PRIME for factor in found)
+    assert len(set(result)) == 6
+    assert all(0 < factor < PRIME for factor in result)

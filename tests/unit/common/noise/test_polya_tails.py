@@ -25,13 +25,13 @@ def test_quantiles_are_those_of_the_stored_law(shape: float, scale: float, p: fl
 @pytest.mark.parametrize("shape", [200, 3000])
 def test_quantiles_of_a_law_too_long_to_be_stored_are_exact(shape: int, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = PolyaDifference(Fraction(shape), 90_000 / math.sqrt(shape))
-    found = [noise.quantile(p) for p in LEVELS]
+    result = [noise.quantile(p) for p in LEVELS]
     assert noise.quantile_how == "exact"
     with monkeypatch.context() as patched:
         patched.setattr(law, "LIMIT", 1 << 22)
         stored = polya_difference_logs.__wrapped__(noise.shape, noise.scale)
     assert stored.size > law.LIMIT
-    assert found == [symmetric_quantile(stored, law.LOST, p) for p in LEVELS]
+    assert result == [symmetric_quantile(stored, law.LOST, p) for p in LEVELS]
 
 
 def test_a_million_terms_are_nearly_gaussian() -> None:

@@ -40,8 +40,8 @@ def test_one_shuffled_client_has_the_local_guarantee_that_was_asked_for(dimensio
 @pytest.mark.parametrize(("norm", "epsilon"), [("linf", 1.0), ("l2", 1.0), ("l1", 20.0), ("linf", 20.0)])
 def test_grids_of_one_step_are_calibrated_for_shares_that_hardly_move(norm: str, epsilon: float) -> None:
     words = {"delta": 1e-6, "dimension": 3, "norm": norm, "precision": 1, "epsilon": epsilon}
-    found = planned_mechanism("distributed-discrete-gaussian", **words).privacy().promise.epsilon
-    assert epsilon * 0.9 < found <= epsilon
+    result = planned_mechanism("distributed-discrete-gaussian", **words).privacy().promise.epsilon
+    assert epsilon * 0.9 < result <= epsilon
 
 
 def test_shares_that_are_nearly_always_zero_promise_nothing() -> None:
@@ -52,9 +52,9 @@ def test_shares_that_are_nearly_always_zero_promise_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["central-gaussian", "distributed-discrete-gaussian"])
 def test_returning_clients_are_charged_by_the_curve_that_the_guarantee_carries(name: str) -> None:
-    found = report(name, delta=1e-6, contributions=20)
-    assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-3)
-    assert found["guarantee"]["epsilon"] < 7
+    result = report(name, delta=1e-6, contributions=20)
+    assert result["guarantee"]["epsilon"] == pytest.approx(result["profile"]["approximate"]["epsilon"], rel=1e-3)
+    assert result["guarantee"]["epsilon"] < 7
 
 
 def test_a_release_without_a_curve_is_never_taken_for_one_with_it() -> None:
@@ -66,15 +66,15 @@ def test_a_release_without_a_curve_is_never_taken_for_one_with_it() -> None:
 
 @pytest.mark.parametrize("name", ["distributed-skellam", "shuffled-binomial"])
 def test_a_smaller_target_delta_than_the_releases_own_is_served_from_the_law(name: str) -> None:
-    found = report(name, delta=1e-6, contributions=20, target_delta=1e-9)
-    assert 5 < found["guarantee"]["epsilon"] < 20
-    assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-3)
+    result = report(name, delta=1e-6, contributions=20, target_delta=1e-9)
+    assert 5 < result["guarantee"]["epsilon"] < 20
+    assert result["guarantee"]["epsilon"] == pytest.approx(result["profile"]["approximate"]["epsilon"], rel=1e-3)
 
 
 @pytest.mark.parametrize(("epsilon", "precision", "norm"), [(1.0, 45, "l2"), (20.0, 1, "l1")])
 def test_skellam_vectors_have_one_epsilon(epsilon: float, precision: int, norm: str) -> None:
-    found = report("distributed-skellam", delta=1e-6, dimension=3, epsilon=epsilon, precision=precision, norm=norm)
-    assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-6)
+    result = report("distributed-skellam", delta=1e-6, dimension=3, epsilon=epsilon, precision=precision, norm=norm)
+    assert result["guarantee"]["epsilon"] == pytest.approx(result["profile"]["approximate"]["epsilon"], rel=1e-6)
 
 
 @pytest.mark.parametrize("survivors", [None, 500])
@@ -106,8 +106,8 @@ def test_a_target_delta_below_it_is_refused_too(delta: float) -> None:
 
 
 def test_constants_of_a_paper_that_cannot_be_computed_leave_the_exact_ones_alone() -> None:
-    found = report("shuffled-binomial", clients=100_000, epsilon=0.1, delta=1e-6)
-    assert 0.08 < found["guarantee"]["epsilon"] <= 0.1
+    result = report("shuffled-binomial", clients=100_000, epsilon=0.1, delta=1e-6)
+    assert 0.08 < result["guarantee"]["epsilon"] <= 0.1
 
 
 @pytest.mark.parametrize("contributions", [1, 3])
@@ -130,18 +130,18 @@ def test_ten_thousand_contributions_are_composed_on_a_grid_that_fits(name: str) 
     delta = None if name == "distributed-polya" else 1e-9
     words = {"clients": 1000, "epsilon": 0.01, "delta": delta, "contributions": 10_000, "target_delta": 1e-4}
     query = PrivacyQuery(**words)
-    found = guaranteed(query.planned(name, "exact"), query)
-    assert found.epsilon < 0.01 * math.sqrt(2 * 10_000 * math.log(1e4)) + 10_000 * 0.01**2
+    result = guaranteed(query.planned(name, "exact"), query)
+    assert result.epsilon < 0.01 * math.sqrt(2 * 10_000 * math.log(1e4)) + 10_000 * 0.01**2
 
 
 @pytest.mark.parametrize("clients", [2, 3])
 def test_returning_clients_of_shuffled_messages_show_every_message_and_not_their_sum(clients: int) -> None:
     """All multisets of two releases, enumerated: one client answers 0 or 1, the others 0 (noise cut at ±14)."""
     words = {"clients": clients, "epsilon": 2.0, "delta": 0.01, "precision": 1}
-    found = report("shuffled-laplace", contributions=2, target_delta=0.03, **words)["guarantee"]["epsilon"]
+    result = report("shuffled-laplace", contributions=2, target_delta=0.03, **words)["guarantee"]["epsilon"]
     scale = planned_mechanism("shuffled-laplace", **words).scale
     one, other = _shuffled_laws(np.exp(-np.abs(np.arange(-14, 15)) / scale), clients)
-    pairs = np.multiply.outer(one, one) - math.exp(found) * np.multiply.outer(other, other)
+    pairs = np.multiply.outer(one, one) - math.exp(result) * np.multiply.outer(other, other)
     assert float(np.maximum(pairs, 0).sum()) <= 0.03
 
 

@@ -72,13 +72,13 @@ def total(mechanism: Mechanism, messages: NDArray[np.uint64]) -> NDArray[np.uint
 def errors(mechanism: Mechanism, data: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return about DRAWS errors of coordinates of sums, shape (cohorts, d)."""
     cohorts = -(-DRAWS // mechanism.dimension)
-    found = []
+    result = []
     for i in range(cohorts):
         messages = mechanism.randomize(data, UnsafeSeededStream(7, i))
         assert int(messages.max()) < mechanism.modulus
         opened = mechanism.estimate(total(mechanism, messages), CLIENTS, UnsafeSeededStream(8, i))
-        found.append(opened - data.sum(axis=0))
-    return np.array(found)
+        result.append(opened - data.sum(axis=0))
+    return np.array(result)
 
 
 def rounding(mechanism: Mechanism, data: NDArray[np.float64]) -> float:
@@ -112,8 +112,8 @@ def test_answers_and_colluders_change_the_guarantee(name: MechanismName) -> None
     for norm, dimension in DIFFERENT:
         mechanism = planned_mechanism(name, norm, dimension)
         pairs = ((CLIENTS, 0), (FLOOR, 0), (FLOOR, 15), (FLOOR, 30), (FLOOR + 4, 4))
-        found = [mechanism.privacy(*pair).promise.epsilon for pair in pairs]
-        *honest, again = [math.inf if value is None else value for value in found]
+        result = [mechanism.privacy(*pair).promise.epsilon for pair in pairs]
+        *honest, again = [math.inf if value is None else value for value in result]
         assert honest == sorted(honest), (norm, dimension)
         assert again == honest[1]
         if mechanism.privacy().promise.model == "distributed" or name == "shuffled-binomial":
@@ -129,14 +129,14 @@ def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName
     """
     for norm, dimension in DIFFERENT:
         mechanism, data = planned_mechanism(name, norm, dimension), inside(norm, dimension)
-        found = errors(mechanism, data)
-        count = found.shape[0] if name == "local-sphere" else found.size
+        result = errors(mechanism, data)
+        count = result.shape[0] if name == "local-sphere" else result.size
         variance = mechanism.error(CLIENTS).std ** 2
         room = rounding(mechanism, data)
-        mean = np.abs(found.mean(axis=0)).max()
-        assert mean <= 5.5 * math.sqrt((variance + room) / found.shape[0]) + 1e-9, (norm, dimension)
+        mean = np.abs(result.mean(axis=0)).max()
+        assert mean <= 5.5 * math.sqrt((variance + room) / result.shape[0]) + 1e-9, (norm, dimension)
         slack = 1 + 6.6 * math.sqrt(5 / count)
-        measured = float((found**2).mean())
+        measured = float((result**2).mean())
         assert measured <= (variance + room) * slack + 1e-9, (norm, dimension)
         if name != "local-sphere":  # the law's deviation is that of the worst vectors
             assert measured >= variance / slack - 1e-9, (norm, dimension)

@@ -33,14 +33,14 @@ def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 2
 
     started = time.monotonic()
     threading.Thread(target=act_and_show).start()
-    found = asyncio.run(bell.until("c1", seen.is_set, bool, seconds))
-    return found, time.monotonic() - started
+    result = asyncio.run(bell.until("c1", seen.is_set, bool, seconds))
+    return result, time.monotonic() - started
 
 
 def test_a_ring_wakes_who_waits_for_it(no_looking_again: None) -> None:
     bell = ChangeNotifier()
-    found, seconds = wait_while(bell, lambda: bell.notify("c1"))
-    assert found
+    result, seconds = wait_while(bell, lambda: bell.notify("c1"))
+    assert result
     assert seconds < 10
 
 
@@ -59,8 +59,8 @@ def test_a_ring_for_another_topic_wakes_no_poll(no_looking_again: None) -> None:
 
 
 def test_another_workers_change_is_seen_without_a_ring() -> None:
-    found, seconds = wait_while(ChangeNotifier(), lambda: None)
-    assert found
+    result, seconds = wait_while(ChangeNotifier(), lambda: None)
+    assert result
     assert seconds < 10
 
 

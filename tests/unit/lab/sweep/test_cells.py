@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_a_failure_that_says_why(
     run: Callable[[RunFile], Result], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distrust.lab.sweep.cells.in_process", SimpleNamespace(run=run))
-    found = play_cell(load_experiment(small(tmp_path)), CELL)
-    assert isinstance(found, Failure)
-    assert found.cell == CELL
-    assert reason in found.reason
+    result = play_cell(load_experiment(small(tmp_path)), CELL)
+    assert isinstance(result, Failure)
+    assert result.cell == CELL
+    assert reason in result.reason

@@ -113,14 +113,14 @@ def test_files_are_equal_only_with_the_same_bytes(file: str, old: str, new: str,
 
 
 def test_files_are_equal_only_with_the_same_names_and_libraries(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {code.files_digest()}
+    result = {code.files_digest()}
     path = copied / "distrust/common/law.py"
     path.rename(path.with_name("laws.py"))
     code.files_digest.cache_clear()
-    found.add(code.files_digest())
+    result.add(code.files_digest())
     monkeypatch.setattr(code, "version", lambda _name: "0.0")
     code.files_digest.cache_clear()
-    assert len(found | {code.files_digest()}) == 3
+    assert len(result | {code.files_digest()}) == 3
 
 
 @pytest.mark.slow
@@ -128,8 +128,8 @@ def test_every_module_that_plays_a_cell_is_part_of_it() -> None:
     profile = cProfile.Profile(builtins=False)  # it counts calls in C; a tracing function would take ten times as long
     for name, series in PLAYED:
         experiment = load_experiment(name, quick=True)
-        found = profile.runcall(play_cell, experiment, Cell(experiment.panels[0].label, series, 0))
-        assert isinstance(found, Row), found
+        result = profile.runcall(play_cell, experiment, Cell(experiment.panels[0].label, series, 0))
+        assert isinstance(result, Row), result
     ran = {entry.code.co_filename for entry in profile.getstats() if isinstance(entry.code, CodeType)}
     inside = [Path(file).relative_to(SOURCES) for file in ran if file.startswith(str(SOURCES))]
     ours = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in inside]

@@ -12,9 +12,9 @@ CELL = Cell("wide", "private", 0)
 
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
-    found = play_cell(load_experiment(small(tmp_path_factory.mktemp("experiment"))), CELL)
-    assert isinstance(found, Row)
-    return found
+    result = play_cell(load_experiment(small(tmp_path_factory.mktemp("experiment"))), CELL)
+    assert isinstance(result, Row)
+    return result
 
 
 def test_a_row_is_itself_whatever_time_it_took(row: Row) -> None:
@@ -44,11 +44,11 @@ def test_a_column_that_the_published_row_lacks_is_not_compared(row: Row) -> None
 
 
 def test_floats_may_differ_in_their_last_bits_only(row: Row) -> None:
-    for factor, found in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["regret"]})):
-        assert differing_columns([row], [row.model_copy(update={"regret": row.regret * factor})]) == found
-    for factor, found in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["curve"]})):
+    for factor, result in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["regret"]})):
+        assert differing_columns([row], [row.model_copy(update={"regret": row.regret * factor})]) == result
+    for factor, result in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["curve"]})):
         curve = [*row.curve[:-1], row.curve[-1] * factor]
-        assert differing_columns([row], [row.model_copy(update={"curve": curve})]) == found
+        assert differing_columns([row], [row.model_copy(update={"curve": curve})]) == result
 
 
 def test_a_cell_that_was_not_published_is_no_equal_and_one_that_was_not_played_is_no_difference(row: Row) -> None:

@@ -48,8 +48,8 @@ PAIR = ("[quick]", '[[pairs]]\npanel = "wide"\nseries = "private"\nrun.mechanism
 
 def test_a_pair_is_laid_on_panel_and_series_and_on_no_other(tmp_path: Path) -> None:
     experiment = load_experiment(small(tmp_path, PAIR))
-    found = {cell[:2]: cell_run_file(experiment, cell).config.mechanism.epsilon for cell in all_cells(experiment)}
-    assert [found[pair] for pair in found] == [2.5, None, 1.0, None]
+    result = {cell[:2]: cell_run_file(experiment, cell).config.mechanism.epsilon for cell in all_cells(experiment)}
+    assert [result[pair] for pair in result] == [2.5, None, 1.0, None]
 
 
 def test_a_series_may_be_played_less_often_than_the_others(tmp_path: Path) -> None:

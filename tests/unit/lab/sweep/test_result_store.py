@@ -21,9 +21,9 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 def row(experiment: Experiment, cell: Cell) -> Row:
-    found = play_cell(experiment, cell)
-    assert isinstance(found, Row)
-    return found
+    result = play_cell(experiment, cell)
+    assert isinstance(result, Row)
+    return result
 
 
 def test_what_was_kept_is_there_after_the_folder_was_left(experiment: Experiment, tmp_path: Path) -> None:
@@ -80,19 +80,19 @@ def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
     assert rows_of_other_code(experiment, tmp_path) == []
     with monkeypatch.context() as patched:
         patched.setattr(code, "parts", lambda: older)
-        (found,) = rows_of_other_code(experiment, tmp_path)
-        assert (found.cells, found.changed) == (1, ["numpy"])
+        (result,) = rows_of_other_code(experiment, tmp_path)
+        assert (result.cells, result.changed) == (1, ["numpy"])
         with ResultStore(experiment, tmp_path) as store:
             assert store.rows() == {}
         assert rows_of_other_code(experiment, tmp_path) == [
-            found
+            result
         ]  # a sweep that was stopped before its first cell has no rows
         with ResultStore(experiment, tmp_path) as store:
             store.keep(second)
         assert rows_of_other_code(experiment, tmp_path) == []
     with ResultStore(experiment, tmp_path) as store:
         assert store.rows() == {CELLS[0]: first}
-    assert found.path.read_text("utf-8") == first.model_dump_json() + "\n"
+    assert result.path.read_text("utf-8") == first.model_dump_json() + "\n"
 
 
 def test_two_sweeps_never_write_in_one_folder(experiment: Experiment, tmp_path: Path) -> None:

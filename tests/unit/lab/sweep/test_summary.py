@@ -16,9 +16,9 @@ from tests.support.experiments import small
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
     path: Path = tmp_path_factory.mktemp("experiment")
-    found = play_cell(load_experiment(small(path)), Cell("wide", "private", 0))
-    assert isinstance(found, Row)
-    return found
+    result = play_cell(load_experiment(small(path)), Cell("wide", "private", 0))
+    assert isinstance(result, Row)
+    return result
 
 
 def runs(row: Row, failed: int, count: int, stated: float | None = 0.1) -> list[Row]:
@@ -27,9 +27,9 @@ def runs(row: Row, failed: int, count: int, stated: float | None = 0.1) -> list[
 
 @pytest.mark.parametrize(("hits", "trials"), [(0, 20), (3, 20), (20, 20), (1, 1)])
 def test_the_interval_is_clopper_and_pearsons(hits: int, trials: int) -> None:
-    found = share(hits, trials)
-    assert found.low == pytest.approx(beta.ppf(0.005, hits, trials - hits + 1) if hits else 0)
-    assert found.high == pytest.approx(beta.ppf(0.995, hits + 1, trials - hits) if hits < trials else 1)
+    result = share(hits, trials)
+    assert result.low == pytest.approx(beta.ppf(0.005, hits, trials - hits + 1) if hits else 0)
+    assert result.high == pytest.approx(beta.ppf(0.995, hits + 1, trials - hits) if hits < trials else 1)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_the_interval_is_clopper_and_pearsons(hits: int, trials: int) -> None:
     ],
 )
 def test_confidence_holds_or_not(row: Row, failed: int, count: int, stated: float | None, holds: str) -> None:
-    (found,) = confidence(runs(row, failed, count, stated))
-    assert (found.failed.hits, found.failed.runs, found.holds) == (failed, count, holds)
+    (result,) = confidence(runs(row, failed, count, stated))
+    assert (result.failed.hits, result.failed.runs, result.holds) == (failed, count, holds)
 
 
 def test_runs_of_all_panels_count_for_their_series_and_the_largest_statement_stands(row: Row) -> None:
     other = row.model_copy(update={"panel": "narrow", "failure": 0.3, "best_dropped": True, "widths": 7})
-    found = confidence([row, row, other, row.model_copy(update={"series": "public"})])
-    assert [(one.series, one.failed.runs, one.stated) for one in found] == [("private", 3, 0.3), ("public", 1, 0.1)]
-    assert found[0].dropped == share(1, 3)
-    assert found[0].widths == 2 * row.widths + 7
+    result = confidence([row, row, other, row.model_copy(update={"series": "public"})])
+    assert [(one.series, one.failed.runs, one.stated) for one in result] == [("private", 3, 0.3), ("public", 1, 0.1)]
+    assert result[0].dropped == share(1, 3)
+    assert result[0].widths == 2 * row.widths + 7
 
 
 def test_the_tables_say_regret_with_its_spread_and_whether_confidence_holds(row: Row) -> None:

@@ -50,9 +50,9 @@ def test_no_template_needs_what_the_policy_forbids() -> None:
     texts = {path.name: path.read_text("utf-8") for path in folder.glob("*.html")}
     assert len(texts) >= 4
     inline = re.compile(r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\ssrc=)")
-    assert {name: found for name, text in texts.items() if (found := inline.findall(text))} == {}
+    assert {name: result for name, text in texts.items() if (result := inline.findall(text))} == {}
     away = re.compile(r"""(?:src|href|action)=["'](?:https?:)?//""")
-    assert {name: found for name, text in texts.items() if (found := away.findall(text))} == {}
+    assert {name: result for name, text in texts.items() if (result := away.findall(text))} == {}
 
 
 def test_a_refused_page_is_a_page_and_a_refused_call_is_a_problem_document(client: AsgiClient) -> None:

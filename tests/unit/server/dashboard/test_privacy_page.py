@@ -78,11 +78,11 @@ def test_the_page_has_the_calculators_figures(tmp_path: Path, name: str) -> None
 def test_bad_input_is_one_sentence_that_names_the_field(tmp_path: Path, field: str, value: str, sentence: str) -> None:
     with server(tmp_path, calculator="open") as client:
         page = client.get("/privacy", params={field: value})
-    found = re.search(r'<p class="problem" data-field="(\w+)">(.*?)</p>', page.text, re.DOTALL)
-    assert found is not None
-    assert (found[1], page.status_code) == (field, 200)
-    assert sentence in html.unescape(found[2])
-    assert "mechanism." not in found[2]
+    result = re.search(r'<p class="problem" data-field="(\w+)">(.*?)</p>', page.text, re.DOTALL)
+    assert result is not None
+    assert (result[1], page.status_code) == (field, 200)
+    assert sentence in html.unescape(result[2])
+    assert "mechanism." not in result[2]
     assert "<script>alert" not in page.text
     assert "<b>" not in page.text
 
@@ -120,8 +120,8 @@ def test_the_part_that_changes_is_fetched_alone(tmp_path: Path) -> None:
 
 def test_every_mechanism_is_on_the_page_and_takes_the_pages_fields() -> None:
     for name in MECHANISMS:
-        found, query = question(DEFAULTS | {"mechanism": name, "n": "40"})
-        assert found == name
+        result, query = question(DEFAULTS | {"mechanism": name, "n": "40"})
+        assert result == name
         query.spec(name, "exact")
 
 

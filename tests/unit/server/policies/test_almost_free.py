@@ -37,11 +37,11 @@ def lengths(horizon: int, calibration: Calibration = "exact") -> list[float]:
 @pytest.mark.parametrize("horizon", [LEAST_HORIZON, 20, 3000, *PASSED, 10**9])
 def test_exact_batches_leave_more_than_half_of_the_horizon(horizon: int) -> None:
     base = (2 * horizon) ** (1 / math.log(horizon))
-    found = lengths(horizon)
-    assert found[-1] == pytest.approx(2 * horizon / base**2)
-    assert found[0] >= 1
-    assert np.divide(found[1:], found[:-1]) == pytest.approx(base)
-    assert sum(found) < 0.43 * horizon
+    result = lengths(horizon)
+    assert result[-1] == pytest.approx(2 * horizon / base**2)
+    assert result[0] >= 1
+    assert np.divide(result[1:], result[:-1]) == pytest.approx(base)
+    assert sum(result) < 0.43 * horizon
 
 
 @pytest.mark.parametrize("horizon", PASSED)

@@ -35,16 +35,16 @@ def run_file(policy: str, mechanism: str, world: str, horizon: int = 40, more: s
 
 def rules(file: RunFile) -> Iterable[ChoiceRule]:
     """Play a run, and return its rules after every round."""
-    found: list[ChoiceRule] = []
+    result: list[ChoiceRule] = []
 
     def note(learner: Learner) -> None:
         assert isinstance(learner.policy, ContextualPolicy)
-        found.append(learner.policy._core.rule)
+        result.append(learner.policy._core.rule)
 
     learner = in_process.play_learner(file, note)
     assert learner.fault is None
-    assert len(found) == len(learner.rounds)
-    return found
+    assert len(result) == len(learner.rounds)
+    return result
 
 
 @pytest.mark.parametrize("mechanism", [QUIET, LOUD], ids=["quiet", "loud"])

@@ -150,5 +150,5 @@ def test_the_share_of_vb_sdp_ae_does_not_depend_on_who_is_left() -> None:
 def test_an_exact_width_is_the_same_for_all_policies_that_forget() -> None:
     policy = DpSe(arms=3, noise=1.0)
     clients = tell(policy, [0.5, 0.5, 0.5], Laplace(4.0), lost=5)
-    found = policy.intervals[0]
-    assert found.upper - found.mean == pytest.approx(exact_radius(clients - 5, Laplace(4.0), 3, 1, 0.1))
+    result = policy.intervals[0]
+    assert result.upper - result.mean == pytest.approx(exact_radius(clients - 5, Laplace(4.0), 3, 1, 0.1))

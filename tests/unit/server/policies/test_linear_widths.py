@@ -145,7 +145,7 @@ def test_the_widths_of_almost_free_are_the_printed_gammas() -> None:
 @pytest.mark.parametrize("make", [pe, free])
 def test_fewer_answers_make_wider_intervals(make: Callable[..., Phased], calibration: Calibration) -> None:
     """Half of the clients leave: the widths are those of half the answers, not of what was planned."""
-    found = []
+    result = []
     for share in (1.0, 0.5):
         policy = make(actions(), calibration=calibration)
         for _ in range(4):
@@ -153,8 +153,8 @@ def test_fewer_answers_make_wider_intervals(make: Callable[..., Phased], calibra
             assert ask is not None
             arms, clients = played(ask)
             policy.tell(estimates(ask, [0.0] * len(arms), Normal(1.0), np.maximum(1, np.floor(clients * share))))
-        found.append(widths_of(policy))
-    assert (found[1] > found[0]).all()
+        result.append(widths_of(policy))
+    assert (result[1] > result[0]).all()
 
 
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
