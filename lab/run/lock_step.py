@@ -36,7 +36,7 @@ from distrust.server.policies.contextual.base import ContextualPolicy, RoundNois
 CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
 
-MOST_ROUNDS_READY = 512  # rounds whose draws lie ready at once, however short they are
+MOST_ROUNDS_READY = 128  # rounds whose draws lie ready at once, however short they are
 
 MOST_JUDGED = 64
 """Rules that are kept until their widths are compared with the truth, together: they stay in the processor's cache."""

@@ -192,7 +192,7 @@ class GridMechanism(Mechanism):
         if self.norm == "l1":
             lengths = np.add.reduce(np.abs(away), axis=1, keepdims=True)
         else:
-            lengths = np.sqrt(np.add.reduce(away * away, axis=1, keepdims=True))
+            lengths = np.sqrt(np.vecdot(away, away))[:, np.newaxis]
         away *= radius / np.maximum(lengths, radius)
         if middle:
             away += middle
@@ -235,8 +235,7 @@ class GridMechanism(Mechanism):
         grid = self.clamp(vectors)
         grid -= self.low
         grid *= self.precision / (self.high - self.low)
-        np.maximum(grid, 0, out=grid)
-        return np.minimum(grid, self.precision, out=grid)
+        return np.minimum(grid, self.precision, out=grid)  # x ≥ low, so that w ≥ 0 whatever the rounding
 
 
 def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:

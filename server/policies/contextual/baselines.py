@@ -119,7 +119,7 @@ class GlocCore:
         assert before is not None
         designs.add(sums, noise)
         blocks = sums.reshape(len(sums), before.shape[1], -1)
-        self._predicted += (designs.unpacked(sums) @ before[..., np.newaxis])[..., 0]
+        self._predicted += designs.products(sums, before)
         stepped = before - (self._step / noise.clients) * blocks[..., : before.shape[2]]
         anchor = shortened(stepped, self._statistic.theta_norm)
         variance = designs.variances.item(0)

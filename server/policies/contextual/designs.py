@@ -66,6 +66,17 @@ class Designs:
         scaled: Floats = sums.reshape(len(sums), -1) * self._scale
         return scaled.reshape(self._totals.shape).take(self._places, axis=-1)
 
+    def products(self, sums: Floats, vectors: Floats) -> Floats:
+        """Return Mv, shape (R, b, d), of the matrices M in one batch's sums, shape (R, D), and v, shape (R, b, d)."""
+        products: Floats
+        if self._size != 2:
+            products = np.matvec(self.unpacked(sums), vectors)
+            return products
+        blocks = sums.reshape(self._totals.shape)
+        products = blocks[..., 2::2] * vectors  # by the diagonal
+        products += (blocks[..., 3:4] * PAIR_SCALE) * vectors[..., ::-1]
+        return products
+
     def least_eigenvalues(self, shift: Floats) -> Floats:
         """Return those of the matrices after the shift, shape (R, b)."""
         lowest: Floats = np.linalg.eigvalsh(self.unpacked(self._totals))[..., 0] + shift
@@ -92,7 +103,7 @@ class Designs:
         """Return what `solve` returns, for d = 2 in closed form. The matrices are [[a, b], [b, c]]."""
         # Numbers of one kind lie together, and two of a kind share a call: calls of NumPy are most of a round's time.
         numbers = self._totals.transpose(2, 0, 1).copy()
-        u = numbers[:2] if linear is None else linear.transpose(2, 0, 1).copy()
+        u = numbers[:2] if linear is None else np.ascontiguousarray(linear.transpose(2, 0, 1))
         entries = numbers[2:]  # a, b, c
         diagonal, (a, b, c) = entries[::2], entries
         diagonal += shift
