@@ -76,7 +76,8 @@ class Tree(GaussianLike):
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(GaussianTarget(epsilon, delta, 1))
         inflation = PAPER_INFLATION if paper else INFLATION
-        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, inflation))
+        fine = max(fine, grid_for(cohort.dimension, cohort.norm, sharp, inflation))
+        precision = spec.precision or (fine if paper else cohort.tight(fine))
         grid = cohort.grid(precision)
         if paper and cohort.printed is not None and cohort.printed.source == "CTX":
             steps = printed_node(cohort.printed, epsilon, delta, batches) * precision / (cohort.high - cohort.low)
@@ -97,7 +98,10 @@ class Tree(GaussianLike):
 
     @property
     def nodes(self) -> int:
-        return self.depth
+        if self.calibration == "paper":  # Shariff & Sheffet 2018 count every level
+            return self.depth
+        # The prefix of m batches has as many nodes as m has ones in binary: of all m ≤ M, 2ᵏ - 1 has the most.
+        return (self.batches + 1).bit_length() - 1
 
     @override
     def counter(self) -> "Counter":

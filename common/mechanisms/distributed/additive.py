@@ -97,7 +97,7 @@ class DistributedDiscreteGaussian(GaussianLike):
     @staticmethod
     def _precision(spec: MechanismSpec, cohort: CohortParams, target: GaussianTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
-            return sum_precision(target, cohort.dimension, cohort.norm, cohort.clients)
+            return cohort.tight(sum_precision(target, cohort.dimension, cohort.norm, cohort.clients))
         return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.min_honest))
 
     @property

@@ -278,7 +278,7 @@ class DistributedSkellam(GridMechanism):
     @staticmethod
     def _precision(spec: MechanismSpec, cohort: CohortParams, target: SkellamTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
-            return skellam_precision(target, cohort.clients)
+            return cohort.tight(skellam_precision(target, cohort.clients))
         return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.min_honest))
 
     def client_law(self) -> Skellam:

@@ -112,7 +112,8 @@ class RealGaussian(RealNoise, GaussianLike):
         fine = sum_precision(target, cohort.dimension, cohort.norm, clients, FINE)
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(target)
-        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
+        fine = max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
+        precision = spec.precision or (fine if paper else cohort.tight(fine))
         grid = cohort.grid(precision, rounded=cls.rounds_first or spec.noise == "grid")
         if paper and cohort.printed is not None and cls.model == "local":
             variance = grid.squared_l2 * printed_variance(cohort.printed, cohort.blocks, epsilon, delta)

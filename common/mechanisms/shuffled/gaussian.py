@@ -15,6 +15,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
+from distrust.common.mechanisms.families.grid import INFLATED
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.amplification.blanket import (
     FINEST,
@@ -34,13 +35,16 @@ from distrust.common.privacy.guarantee import LEAST_DELTA, SAMPLER, Guarantee, M
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import least_on_grid, snap_up
-from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
+from distrust.common.privacy.sensitivity import PAPER_INFLATION, ROUNDING, Grid, grid_for
 from distrust.common.wire import Via
 
 GUESS = 1.03  # relative accuracy of the search for where to begin
 FINEST_EPSILON = 1e-9  # nats: no smaller ε is searched for
 COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
+SHARES = (0.15, 0.3, 0.5)
+"""Parts of δ that a vector's messages may spend on δ₀, but for a factor up to 3/2. The best differs with ε, n and δ."""
+
 LOST_MASS = 1e-280  # mass of a message's law that Rényi divergences may leave out
 
 
@@ -126,31 +130,42 @@ def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, loca
 
 
 def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
-    """Return a bound on δ(ε) of shuffled (ε₀, δ₀)-private messages.
+    """Return a bound on δ(ε) of shuffled (ε₀, δ₀)-private messages, the least over the δ₀ of `SHARES`.
 
-    It is the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, for which half of δ is reserved.
+    It is the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀.
 
     Source  Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
     """
-    local = _local_epsilon(variance, grid, _share(epsilon, delta, honest))
-    if not 0 < local <= 50:
-        return delta / 2 if local <= 0 else math.inf
-    return clones_delta(epsilon, local, honest) + delta / 2
+    bounds = []
+    for share in SHARES:
+        local = _local_epsilon(variance, grid, _local_delta(epsilon, share * delta, honest))
+        if local <= 50:
+            amplified = clones_delta(epsilon, local, honest) if local > 0 else 0.0
+            bounds.append(amplified + share * delta * _replaced(local))
+    return min(bounds, default=math.inf)
 
 
 def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
     """Return the least variance for a vector, snapped upwards: by the clones bound, or that needs no shuffler."""
-    alone = lattice_variance(grid, epsilon, delta)
-    if delta / 2 < LEAST_DELTA:
-        return snap_up(alone)
-    local = clones_local_epsilon(epsilon, delta / 2, honest)
-    amplified = lattice_variance(grid, local, _share(epsilon, delta, honest))
-    return snap_up(min(alone, amplified))
+    variances = [lattice_variance(grid, epsilon, delta)]
+    for share in SHARES:
+        left = delta * (1 - 1.5 * share)
+        if left >= LEAST_DELTA:
+            local = clones_local_epsilon(epsilon, left, honest)
+            # ε₀ is known now, so that less is left out for δ₀. The larger ε₀ that follows needs no more than that.
+            local = clones_local_epsilon(epsilon, delta * (1 - share * _replaced(local)), honest)
+            variances.append(lattice_variance(grid, local, _local_delta(epsilon, share * delta, honest)))
+    return snap_up(min(variances))
 
 
-def _share(epsilon: float, delta: float, honest: int) -> float:
-    """Return the δ₀ whose term in `_vector_delta` is at most half of δ, whatever ε₀ is."""
-    return delta / (2 * (math.exp(epsilon) + 1) * 1.5 * honest)
+def _local_delta(epsilon: float, share: float, honest: int) -> float:
+    """Return the δ₀ with (e^ε + 1) n δ₀ = `share`."""
+    return share / ((math.exp(epsilon) + 1) * honest)
+
+
+def _replaced(local: float) -> float:
+    """Return 1 + e^(-ε₀)/2, at most 3/2."""
+    return 1 + math.exp(-max(local, 0.0)) / 2
 
 
 class ShuffledGaussian(GaussianLike):
@@ -255,9 +270,9 @@ def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) 
             grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
         )
 
-    sharp = math.inf if size else math.log(1 / delta)
-    little = grid_for(cohort.dimension, cohort.norm, sharp, PAPER_INFLATION if size else INFLATION)
+    sharp = math.inf if size else -math.log(_local_delta(epsilon, SHARES[0] * delta, cohort.min_honest))
+    little = grid_for(cohort.dimension, cohort.norm, sharp, PAPER_INFLATION if size else INFLATED)
     g = max(little, math.ceil(math.sqrt(wanted / variance(1))))
     while variance(g) < wanted:
         g += 1
-    return g
+    return g if size else cohort.tight(g)

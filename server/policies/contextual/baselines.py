@@ -33,7 +33,8 @@ from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix
 class GrowingRegularizer:
     """λ_t = 2Υ_t and what follows from it, for noise that has the variance N in every entry of the sums so far.
 
-    Each of M batches and of the blocks may fail with a share of α/4 by its matrix, and of α/4 by its vector.
+    `exact`: each of M batches and of the blocks may fail with a share of α/8 by its matrix, and of α/8 by its vector.
+    Wrapped sums have α/4 (`event_probability`), and the self-normalized bound α/2.
     """
 
     def __init__(self, spec: ContextualPolicySpec, run: RunFacts, blocks: int) -> None:
@@ -42,8 +43,8 @@ class GrowingRegularizer:
         self._logarithm = math.log(run.horizon)
         batches = rounds_of(spec, run)
         if self._exact:
-            self._matrix = matrix_bound(spec.features, self._failure / (4 * batches * blocks), exact=True)
-            self._vector = vector_bound(self._size, self._failure / (4 * batches), exact=True)
+            self._matrix = matrix_bound(spec.features, self._failure / (8 * batches * blocks), exact=True)
+            self._vector = vector_bound(self._size, self._failure / (8 * batches), exact=True)
         else:
             self._matrix = 4 * math.sqrt(self._size) + 2 * math.log(2 * batches / self._failure)
         low, high = spec.rewards

@@ -46,10 +46,10 @@ class LinUcbCore:
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         linear, moments = self._sums.add(sums, noise)
         if self._regularizer is None:
-            # α is split in half: the self-normalized bound, and the two noises together.
-            self._regularizer = Regularizer.against(
-                noise, self._size, self._batches, self._failure / 2, exact=self._exact
-            )
+            # Half of α is the self-normalized bound's. The two noises have a quarter, and wrapped sums another
+            # (`event_probability`). The paper counts no wraps.
+            left = self._failure / (4 if self._exact else 2)
+            self._regularizer = Regularizer.against(noise, self._size, self._batches, left, exact=self._exact)
         matrix = moments[:, 0] + self._regularizer.value * np.eye(self._size)
         matrix = self._positive(matrix, self._regularizer.least)
         inverse = np.linalg.inv(matrix)

@@ -12,18 +12,14 @@ from typing import Self
 
 import numpy as np
 
-from distrust.common.bandit.contextual_choice import unpacked_triangle
-from distrust.common.randomness import UnsafeSeededStream, generator
+from distrust.common.bandit.error_law import Floats
 from distrust.server.policies.contextual.base import RoundNoise
 
-DRAWS = 20_000
-"""Monte Carlo draws of a matrix's norm."""
+NODES = 256
+"""Points of the quadrature over a density of eigenvalues."""
 
-LARGEST = 30
-"""Rows of a matrix above which a proven bound on the mean stands for the draws, which would take seconds."""
-
-CONFIDENCE = 1e-6
-"""Probability that a Monte Carlo bound is too small; the draws have a fixed seed."""
+BEYOND = 12.0
+"""Deviations of an entry beyond the bulk of the eigenvalues, after which the density is left out."""
 
 
 def vector_bound(size: int, failure: float, *, exact: bool) -> float:
@@ -32,45 +28,55 @@ def vector_bound(size: int, failure: float, *, exact: bool) -> float:
     exact  the quantile of the chi law; else √d + √(2 ln(1/p)) (the length is 1-Lipschitz, and at most √d on average).
     """
     if exact:
-        from scipy.stats import chi  # noqa: PLC0415 - half a second of every start, for contextual policies only
+        from scipy.special import gammainccinv  # noqa: PLC0415 - for contextual policies only
 
-        return float(chi.isf(failure, size))
+        return math.sqrt(2 * float(gammainccinv(size / 2, failure)))
     return math.sqrt(size) + math.sqrt(2 * math.log(1 / failure))
 
 
+@lru_cache(maxsize=256)
 def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
     """Return q with P(‖N‖ > q) ≤ failure for a symmetric matrix of `size` rows, in operator norm.
 
-    exact  the least of a Monte Carlo quantile's upper confidence bound, and of a bound on the mean with Gaussian
-           concentration: N is standard normal in the Frobenius norm, in which the operator norm is 1-Lipschitz. Else
-           √2 (√d + √ln(2/p)).
+    exact  the q beyond which ±q leave p eigenvalues on average. It is hardly above the quantile, as two of them are
+           seldom there at once. Else √2 (√d + √ln(2/p)).
     """
     if not exact:
         return math.sqrt(2) * (math.sqrt(size) + math.sqrt(math.log(2 / failure)))
-    if size > LARGEST:  # N = (G + Gᵀ)/2 for a square G of standard normal entries, whose norm is at most 2√d on average
-        return 2 * math.sqrt(size) + math.sqrt(2 * math.log(1 / failure))
-    norms = _norms(size)
-    # The mean of the draws is off by more than this with probability CONFIDENCE, as one draw's law is sub-Gaussian.
-    mean = float(norms.mean()) + math.sqrt(2 * math.log(1 / CONFIDENCE) / DRAWS)
-    concentrated = mean + math.sqrt(2 * math.log(1 / failure))
-    # With at most `allowed` draws above the quantile, the chance that so few are is CONFIDENCE.
-    from scipy.stats import binom  # noqa: PLC0415
+    from scipy.optimize import brentq  # noqa: PLC0415 - for contextual policies only
 
-    allowed = int(binom.ppf(CONFIDENCE, DRAWS, failure)) - 1
-    return min(concentrated, float(norms[DRAWS - 1 - allowed])) if allowed >= 0 else concentrated
+    # N is standard normal in the Frobenius norm, in which the operator norm is 1-Lipschitz. Its mean is below 2√d.
+    most = 2 * math.sqrt(size) + math.sqrt(2 * math.log(2 * size / failure))
+    nodes = np.polynomial.legendre.leggauss(NODES)
+    return float(brentq(lambda q: math.log(2 * _expected_above(size, q, nodes) / failure), 0.0, most, xtol=1e-10))
 
 
-@lru_cache(maxsize=32)
-def _norms(size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return ascending operator norms of random matrices, shape (DRAWS,)."""
-    rng = generator(UnsafeSeededStream(2022, "norms of noise"))  # the same bound for all parties; it holds no secret
-    rows, columns = np.triu_indices(size)
-    spread = np.where(rows == columns, 1.0, math.sqrt(0.5))
-    norms = [
-        np.abs(np.linalg.eigvalsh(unpacked_triangle(rng.standard_normal((1000, len(rows))) * spread, size))).max(axis=1)
-        for _ in range(DRAWS // 1000)
-    ]
-    return np.sort(np.concatenate(norms))
+def _expected_above(size: int, edge: float, nodes: tuple[Floats, Floats]) -> float:
+    """Return the expected number of eigenvalues of N above `edge` ≥ 0, by these points and weights on [-1, 1].
+
+    N is of the Gaussian orthogonal ensemble, whose eigenvalues have the density Σφ_j² + √(d/2) φ_(d-1)(x) (I_d/2 -
+    ∫_x φ_d) over j < d, and φ_(d-1)/I_(d-1) more for odd d. φ_j are the Hermite functions, I_j their integrals.
+    Source: Mehta, Random Matrices, section 7.2.
+    """
+    from scipy.special import erfc  # noqa: PLC0415
+
+    points, weights = nodes
+    half = (BEYOND + math.sqrt(2 * size)) / 2
+    x = edge + half * (points + 1)
+    here, before = math.pi**-0.25 * np.exp(-x * x / 2), np.zeros_like(x)  # φ_j and φ_(j-1), from j = 0
+    right, right_before = math.pi**0.25 / math.sqrt(2) * erfc(x / math.sqrt(2)), np.zeros_like(x)  # their ∫_x
+    whole, whole_before = math.pi**0.25 * math.sqrt(2), 0.0
+    density = np.zeros_like(x)
+    for j in range(size):
+        density += here * here
+        up, down = math.sqrt(2 / (j + 1)), math.sqrt(j / (j + 1))
+        right, right_before = down * right_before + up * here, right
+        here, before = up * x * here - down * before, here
+        whole, whole_before = down * whole_before, whole
+    density += math.sqrt(size / 2) * before * (whole / 2 - right)
+    if size % 2:
+        density += before / whole_before
+    return half * float(density @ weights)
 
 
 @dataclass(frozen=True, slots=True)
