@@ -13,8 +13,10 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_epsilon
+from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian, shuffled_gaussian_epsilon
+from distrust.common.privacy.amplification.clones import clones_delta
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
+from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
 from distrust.common.privacy.sensitivity import Grid, Visits
 from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
@@ -143,6 +145,44 @@ def amplified(sigma: float, clients: int) -> float:
     return shuffled_gaussian_epsilon((1500 * sigma / WIDEST) ** 2, grid, DELTA, clients, 0.0)
 
 
+def shuffled(epsilon: float, clients: int) -> ShuffledGaussian:
+    mechanism = planned_mechanism("shuffled-gaussian", epsilon, clients, "exact")
+    assert isinstance(mechanism, ShuffledGaussian)
+    return mechanism
+
+
+@pytest.mark.parametrize(("epsilon", "batch"), [(0.2, 40), (1.0, 300)])
+def test_exact_amplification_begins_to_help_near_the_batch_of_figure_1(epsilon: float, batch: int) -> None:
+    """From the batch on the noise is below a local client's, and below what one message needs on the same grid."""
+    least = entry(planned_mechanism("local-gaussian", epsilon, 1, "exact"))
+
+    def of_one_message(clients: int) -> float:
+        mechanism = shuffled(epsilon, clients)
+        return mechanism.variance / lattice_variance(mechanism.grid, epsilon, DELTA)
+
+    assert entry(shuffled(epsilon, batch)) < least
+    assert of_one_message(batch) < 0.995
+    assert of_one_message(round(0.9 * batch)) == pytest.approx(1, abs=1e-3), "a tenth fewer clients are too few"
+
+
+def test_at_a_large_epsilon_no_batch_of_the_horizon_amplifies() -> None:
+    mechanism = shuffled(10.0, ROUNDS)
+    assert mechanism.variance == pytest.approx(lattice_variance(mechanism.grid, 10.0, DELTA), rel=1e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "clients"), [(0.2, 40), (0.2, 381), (1.0, 381)])
+def test_amplified_noise_of_a_vector_meets_feldman_mcmillan_and_talwars_theorem(epsilon: float, clients: int) -> None:
+    """Theorem 3.8, written out: for some δ₀ the clones bound and (e^ε + 1)(1 + e^-ε₀/2) n δ₀ are at most δ together."""
+    mechanism = shuffled(epsilon, clients)
+    totals = []
+    for delta in np.geomspace(1e-6, DELTA, 600):
+        local = lattice_epsilon(mechanism.grid, mechanism.variance, float(delta))
+        near = (math.exp(epsilon) + 1) * (1 + math.exp(-local) / 2) * clients * delta
+        totals.append(clones_delta(epsilon, local, clients) + near)
+    assert min(totals) <= DELTA
+    assert min(totals) >= 0.95 * DELTA, "and little noise is given away"
+
+
 def figure(value: float) -> str:
     return f"{0.0 if value < 1e-6 else value:.4g}"
 
@@ -158,7 +198,7 @@ def gaussian_rows() -> list[list[str]]:
         return gaussian_epsilon(moved * WIDEST / sigma, DELTA)
 
     for epsilon in USED:
-        least, sigma = WIDEST / largest_ratio(epsilon, DELTA), local_sigma(epsilon)
+        least, sigma = entry(planned_mechanism("local-gaussian", epsilon, 1, "exact")), local_sigma(epsilon)
         row("local", epsilon, sigma, of_ratio(sigma, 1), least=least)
     for batch in (20, 381):
         for epsilon in USED:
@@ -168,7 +208,8 @@ def gaussian_rows() -> list[list[str]]:
     for epsilon in USED:
         levels, depth = 1 + math.ceil(math.log2(ROUNDS)), ROUNDS.bit_length()
         sigma, moved = 8 * math.sqrt(levels) * math.log(4 / DELTA) / epsilon, math.sqrt(depth)
-        row("JDP, a node", epsilon, sigma, of_ratio(sigma, moved), least=moved * WIDEST / largest_ratio(epsilon, DELTA))
+        least = entry(planned_mechanism("tree", epsilon, 1, "exact", batches=ROUNDS))
+        row("JDP, a node", epsilon, sigma, of_ratio(sigma, moved), least=least)
     batches = ROUNDS // 20
     own = 1.0 / (2 * math.sqrt(2 * batches * math.log(2 / DELTA)))
     sigma, moved = local_sigma(own, DELTA / (2 * batches)), math.sqrt(batches)

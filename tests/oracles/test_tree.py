@@ -67,6 +67,12 @@ def test_a_batch_is_in_as_many_nodes_as_the_depth_says(batches: int, depth: int)
     assert most == depth
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 6, 7, 8, 100, 1023, 1024])
+def test_no_prefix_sum_has_more_terms_of_noise_than_the_tree_says_and_one_has_as_many(batches: int) -> None:
+    """The widths of policies count on it. The prefix of m batches has as many nodes as m has ones in binary."""
+    assert planned_mechanism(batches).nodes == max(m.bit_count() for m in range(1, batches + 1))
+
+
 @pytest.mark.parametrize("batches", [1, 13, 1000])
 def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
     mechanism = planned_mechanism(batches)

@@ -13,7 +13,6 @@ WORLDS = {
     "client/environments",
     "client/departures.py",
     "common/bandit/actions.py",
-    "server/policies/contextual/noise_bounds.py",
 }
 """Simulated rewards and departures, public action sets, public constants by Monte Carlo: no secret of a client."""
 

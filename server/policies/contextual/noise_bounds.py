@@ -15,6 +15,11 @@ import numpy as np
 from distrust.common.bandit.error_law import Floats
 from distrust.server.policies.contextual.base import RoundNoise
 
+LARGEST = 300
+"""Rows of a matrix above which a coarser, proven bound stands for the density, whose terms leave a double's range."""
+
+LEAST = 1e-300  # what a logarithm is taken of
+
 NODES = 256
 """Points of the quadrature over a density of eigenvalues."""
 
@@ -43,12 +48,19 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
     """
     if not exact:
         return math.sqrt(2) * (math.sqrt(size) + math.sqrt(math.log(2 / failure)))
+    # N = (G + Gᵀ)/2 for a square G of standard normal entries, whose norm is at most 2√d on average. It is 1-Lipschitz
+    # in the Frobenius norm, in which N is standard normal.
+    most = 2 * math.sqrt(size) + math.sqrt(2 * math.log(2 * size / failure))
+    if size > LARGEST:
+        return most
     from scipy.optimize import brentq  # noqa: PLC0415 - for contextual policies only
 
-    # N is standard normal in the Frobenius norm, in which the operator norm is 1-Lipschitz. Its mean is below 2√d.
-    most = 2 * math.sqrt(size) + math.sqrt(2 * math.log(2 * size / failure))
     nodes = np.polynomial.legendre.leggauss(NODES)
-    return float(brentq(lambda q: math.log(2 * _expected_above(size, q, nodes) / failure), 0.0, most, xtol=1e-10))
+
+    def excess(q: float) -> float:
+        return math.log(max(2 * _expected_above(size, q, nodes) / failure, LEAST))
+
+    return float(brentq(excess, 0.0, most, xtol=1e-10))
 
 
 def _expected_above(size: int, edge: float, nodes: tuple[Floats, Floats]) -> float:

@@ -194,6 +194,30 @@ def test_a_prefix_sum_has_the_rounding_of_all_its_clients_and_the_noise_of_its_n
     assert node.variance_after(20_000) == pytest.approx(15 * 9.0 + 20_000 * 0.25)
 
 
-def test_large_matrices_have_a_proven_bound_without_draws() -> None:
-    assert matrix_bound(200, 1e-6, exact=True) == pytest.approx(2 * math.sqrt(200) + math.sqrt(2 * math.log(1e6)))
-    assert matrix_bound(30, 0.01, exact=True) < 2 * math.sqrt(30) + math.sqrt(2 * math.log(100))
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize("failure", [0.5, 0.02])
+def test_the_exact_bound_leaves_as_many_eigenvalues_outside_as_it_says(size: int, failure: float) -> None:
+    """200,000 fresh draws: their mean number is within five standard errors; the eight miss by chance below 1e-5."""
+    rng, draws = np.random.default_rng(17), 200_000
+    noise = rng.standard_normal((draws, size, size))
+    matrices = np.tril(noise, -1) * math.sqrt(0.5)
+    matrices = matrices + np.swapaxes(matrices, 1, 2) + noise * np.eye(size)
+    outside = (np.abs(np.linalg.eigvalsh(matrices)) > matrix_bound(size, failure, exact=True)).sum(axis=1)
+    assert abs(outside.mean() - failure) <= 5 * outside.std() / math.sqrt(draws)
+
+
+@pytest.mark.parametrize("failure", [1e-3, 1e-9, 1e-15])
+def test_the_exact_bound_of_two_rows_far_out_is_that_of_an_integral_of_its_own(failure: float) -> None:
+    """Eigenvalues of two rows are m ± r: m is normal of variance 1/2, and P(r > x) = exp(-x²)."""
+    edge = matrix_bound(2, failure, exact=True)
+    centre = stats.norm(scale=math.sqrt(0.5))
+    radii = np.linspace(0.0, edge + 10, 200_001)
+    rows = 2 * radii * np.exp(-radii * radii) * (centre.sf(edge - radii) + centre.sf(edge + radii))
+    assert 2 * np.trapezoid(rows, radii) == pytest.approx(failure, rel=1e-6)
+
+
+def test_large_matrices_have_a_bound_near_the_edge_of_their_spectrum() -> None:
+    """The spectrum of d rows ends about √(2d), and its largest eigenvalue is hardly ever 1 beyond."""
+    assert matrix_bound(301, 0.01, exact=True) > math.sqrt(602) + 1, "beyond, a coarser bound is taken"
+    for size in (30, 100, 300):
+        assert math.sqrt(2 * size) - 1 < matrix_bound(size, 0.01, exact=True) < math.sqrt(2 * size) + 1
