@@ -25,11 +25,11 @@ def test_amplified_noise_is_not_below_local_noise_at_the_printed_batch() -> None
         assert ((ratio > 0.94) & (ratio < 1.06)).all()
 
 
-def test_amplification_of_381_clients_helps_at_a_small_epsilon_only() -> None:
+def test_amplification_of_381_clients_helps_at_a_small_epsilon_and_elsewhere_by_hardly_anything() -> None:
     table = published("ctx-1")
     ratio = table.means(f"{AMP}, batched") / table.means(f"{LDP}, batched")
     assert ratio[0] < 0.97
-    assert (ratio[1:] > 0.99).all()
+    assert (ratio[1:] > 0.97).all()
 
 
 def test_secure_aggregation_is_below_shuffled_bits_and_sends_fewer() -> None:
