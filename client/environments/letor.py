@@ -22,6 +22,7 @@ from distrust.client.environments.contextual_mslr import ContextTable
 from distrust.client.environments.mslr import HIGHEST_LABEL, LABELS
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.inputs import open_file
 
 FEATURES = 136
 BLOCK = 1 << 22  # bytes that are read at once
@@ -69,7 +70,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     """Yield lists of lines, each with the number of its first line."""
     number = 1
     try:
-        with path.open("rb") as file:
+        with open_file(path, None) as file:
             while lines := file.readlines(BLOCK):
                 yield number, lines
                 number += len(lines)
