@@ -43,7 +43,8 @@ def open_file(path: Path | str, most: int | None, flags: int = 0, folder: int | 
     """Return a regular file, open to read. It never waits: a pipe, a device or a folder is refused.
 
     most    bytes that the file may have. None: the caller reads it piece by piece.
-    flags   of `os.open`, such as O_NOFOLLOW, beside those to read. folder: open, where the path is a name in it.
+    flags   of `os.open`, such as O_NOFOLLOW, beside those to read.
+    folder  a descriptor of the folder in which the path is a name.
     Raises  OSError, whose `strerror` says what the file must be.
     """
     try:
