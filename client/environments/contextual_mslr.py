@@ -35,7 +35,7 @@ SHIPPED_TABLE = "mslr-contexts.csv"
 FIRST_ROW = 3
 """Line of the first row: the header and the radii are above it."""
 
-DECIMALS = 3
+DECIMALS = 3  # of each number in the table
 
 _MADE_BY = "a table of contexts is made with `distrust data mslr-contexts --fit HELD-BACK --out FILE LETOR-FILES`"
 

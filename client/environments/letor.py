@@ -24,7 +24,7 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.inputs import open_file
 
-FEATURES = 136
+FEATURES = 136  # of a row of MSLR
 BLOCK = 1 << 22  # bytes that are read at once
 
 STARTS = 10
@@ -33,7 +33,7 @@ STARTS = 10
 MANY = 100_000
 """Rows above which K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
 
-SAMPLE = 20_000
+SAMPLE = 20_000  # rows
 
 INDICES = np.arange(1, FEATURES + 1)
 DIGITS = np.array([len(str(index)) for index in INDICES])

@@ -21,7 +21,7 @@ from distrust.common.inputs import MOST_TABLE, read_file
 from distrust.common.randomness import Stream, generator
 
 HEADER = ["arm", "label0", "label1", "label2", "label3", "label4"]
-LABELS = 5
+LABELS = 5  # relevance labels, 0 to HIGHEST_LABEL
 
 _HOW = "a table of label counts is made with `distrust data mslr --clusters K --out FILE LETOR-FILES`"
 

@@ -13,7 +13,7 @@ from distrust.common.noise.law import check_probability
 from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
-HARMONICS = 1000
+HARMONICS = 1000  # terms of a Fourier series, of which the k-th is at most 1/(πk)²
 FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import scipy
 
-LARGEST_EPSILON = 1e4
-LOG_ROOT = math.log(2 * math.pi) / 2
+LARGEST_EPSILON = 1e4  # nats; a larger ε is stated as infinite
+LOG_ROOT = math.log(2 * math.pi) / 2  # ln √(2π)
 TINY = 1e-12  # relative accuracy of the searches, whose results are rounded towards more privacy
 
 
