@@ -91,6 +91,7 @@ dist: $(STAMP)
 	@umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	    $(BIN)/python -m build --no-isolation --outdir dist dist/commit >dist/log 2>&1 || { cat dist/log; exit 1; }
 	@PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements --output-reproducible --pyproject pyproject.toml -o dist/distrust-sbom.json requirements-runtime.lock
+	@$(BIN)/python tests/repo/licences.py dist/distrust-sbom.json
 	@rm -r dist/commit dist/log && cd dist && sha256sum *
 
 # Wheel and sdist in clean environments, on the oldest and the newest supported Python of this machine.

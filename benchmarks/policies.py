@@ -145,7 +145,8 @@ def _run(file: RunFile) -> tuple[float, int]:
 class Together:
     """A contextual series: its repetitions are played in lock step.
 
-    aim  CPU seconds at the full horizon. sizes: arms and features.
+    aim    CPU seconds at the full horizon.
+    sizes  arms and features.
     """
 
     label: str

@@ -31,7 +31,8 @@ class Gauge:
 
     seconds  of the slowest fleet, from the moment that it was ready to the end.
     cpu      CPU seconds by service; `fleets`: those of all fleets together, their start included.
-    start    peak bytes of each service before the run. peak: after it.
+    start    peak bytes of each service before the run.
+    peak     peak bytes of each service after it.
     fleet    peak bytes of the largest fleet process, at the last look at it.
     """
 

@@ -21,7 +21,7 @@ from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
-from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError
+from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, without_controls
 from distrust.common.inputs import as_typed, option
 from distrust.common.messages.explain import first
 from distrust.common.privacy.searches import one_thread
@@ -49,7 +49,8 @@ def main() -> int:
     except BadParameter as error:
         return _fail(_named(error.detail, error.field))
     except ProtocolError as error:
-        return _fail(f"{error.code}: {error.detail}", TRY_LATER if error.status in BUSY else BAD_INPUT)
+        line = without_controls(f"{error.code}: {error.detail}")  # a service's words may be in it
+        return _fail(line, TRY_LATER if error.status in BUSY else BAD_INPUT)
     except OSError as error:
         return _fail(f"the report cannot be written: {error}", TRY_LATER if error.errno in LATER else BAD_INPUT)
     return 0

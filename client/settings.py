@@ -16,7 +16,7 @@ from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirem
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
-from distrust.common.inputs import check_address, hide_passwords
+from distrust.common.inputs import MOST_TOML, check_address, hide_passwords, read_file
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
@@ -122,7 +122,7 @@ class FleetSettings(BaseSettings):
             if self.environment.lstrip().startswith("{"):
                 table = json.loads(self.environment)
             else:
-                table = tomllib.loads(Path(self.environment).read_text("utf-8"))
+                table = tomllib.loads(read_file(self.environment, MOST_TOML)[0].decode("utf-8"))
         except OSError as error:
             raise BadParameter("environment", self.environment, f"cannot be read: {error.strerror}") from error
         except ValueError as error:

@@ -190,7 +190,7 @@ class Uploader:
 def _positions_by_slot(cohort: Cohort, requested: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
     answered = [*answer.slots, *(refused.slot for refused in answer.refused)]
     if len(answer.plays) != len(answer.slots) or sorted(answered) != sorted(requested):
-        raise BadMessage(f"cohort {cohort.cohort}: the plays do not belong to the slots that asked")
+        raise BadMessage(f"cohort {cohort.cohort}: the positions do not belong to the slots that asked")
     if any(position >= cohort.clients for position in answer.plays):
-        raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")
+        raise BadMessage(f"cohort {cohort.cohort}: a position that is not in the list")
     return dict(zip(answer.slots, answer.plays, strict=True))

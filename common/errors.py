@@ -79,7 +79,7 @@ def without_controls(text: str) -> str:
 
 def escape_controls(text: str) -> str:
     """Return JSON text with control characters inside its strings as escapes, which means the same."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class BadParameter(ProtocolError):

@@ -1,14 +1,27 @@
-"""Names and shows what a caller gave: settings by their options or variables, addresses without their passwords.
+"""Reads and shows what a caller gave: bounded files, settings by option or variable, addresses without passwords.
 
 The command line imports it at every start. It imports nothing that takes long.
 """
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from distrust.common.errors import BadParameter
+
+MOST_TOML = 16 * 2**20
+"""Bytes of the longest run file, experiment or environment: about a hundred thousand actions of ten numbers."""
+
+MOST_TABLE = 2**30
+"""Bytes of the longest table: CSV of an environment, rows of a sweep. Memory holds all of its rows."""
+
+MOST_TOKEN = 4096  # bytes of a token's file
+PIECE = 2**20  # bytes that are read at once of a file that grows
 
 NO_ADDRESS = "must be an address such as http://127.0.0.1:8701"
 """Refusal of a setting that is no address of a service."""
@@ -24,6 +37,51 @@ _BEFORE_HOST = re.compile(r"(\bhttps?)?(://[^:]*):(.*)@", re.DOTALL | re.IGNOREC
 """Matches up to the last @: a password may hold any sign, and so may a database's user."""
 
 _PORT = re.compile(r"\d{1,5}/")
+
+
+def open_file(path: Path | str, most: int | None, flags: int = 0, folder: int | None = None) -> BinaryIO:
+    """Return a regular file, open to read. It never waits: a pipe, a device or a folder is refused.
+
+    most    bytes that the file may have. None: the caller reads it piece by piece.
+    flags   of `os.open`, such as O_NOFOLLOW, beside those to read.
+    folder  a descriptor of the folder in which the path is a name.
+    Raises  OSError, whose `strerror` says what the file must be.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+    except ValueError as error:  # a zero byte in the name
+        raise OSError(errno.EINVAL, "must be the name of a file", str(path)) from error
+    try:
+        _check_regular(os.fstat(handle), path, most)
+    except OSError:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
+def _check_regular(facts: os.stat_result, path: Path | str, most: int | None) -> None:
+    if stat.S_ISDIR(facts.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "must be a file, and is a pipe or a device", str(path))
+    if most is not None and facts.st_size > most:
+        raise _too_long(path, most)
+
+
+def read_file(path: Path | str, most: int, flags: int = 0, folder: int | None = None) -> tuple[bytes, os.stat_result]:
+    """Return the bytes and the facts of a regular file, which may grow meanwhile. Arguments and errors: `open_file`."""
+    with open_file(path, most, flags, folder) as file:
+        facts = os.fstat(file.fileno())
+        raw = file.read(min(most, max(facts.st_size, PIECE)) + 1)
+        while len(raw) <= most and (more := file.read(PIECE)):
+            raw += more
+    if len(raw) > most:
+        raise _too_long(path, most)
+    return raw, facts
+
+
+def _too_long(path: Path | str, most: int) -> OSError:
+    return OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
 
 
 def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[str] = ()) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from distrust.server.service import Service
 
 _log = structlog.get_logger("distrust.server")
 
-PAUSE_SECONDS = 2.0
+RETRY_PAUSE_SECONDS = 2.0
 """Pause after an intermediary was unreachable, or refused for a reason that an operator can mend."""
 
 PAUSE_SECONDS = 0.1
@@ -72,18 +72,21 @@ class RunCoordinator:
     retry    seconds between two attempts to reach an intermediary.
     awaited  returns whether clients wait for a run's next round.
     now      a monotonic clock, in seconds.
+    sleep    waits so many seconds of that clock.
     """
 
     def __init__(
         self,
         service: Service,
         intermediaries: Intermediaries,
-        retry: float = PAUSE_SECONDS,
+        retry: float = RETRY_PAUSE_SECONDS,
         awaited: Callable[[str], bool] = lambda _run: False,
+        *,
         now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._service, self._intermediaries, self._retry, self._awaited = service, intermediaries, retry, awaited
-        self._now = now
+        self._now, self._sleep = now, sleep
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
         self._ahead: dict[str, _Ahead] = {}  # by run
@@ -159,13 +162,13 @@ class RunCoordinator:
                     opened = True
                 if await self._settled(cohort):
                     return
-                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
+                await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
             except ProtocolError as error:
                 _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
-                await asyncio.sleep(self._retry)
+                await self._sleep(self._retry)
             except Exception:  # noqa: BLE001  a bug of ours must not end the run unseen
                 _log.exception("collection_retry", cohort=cohort.cohort)
-                await asyncio.sleep(self._retry)
+                await self._sleep(self._retry)
 
     async def _settled(self, cohort: Cohort) -> bool:
         """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one."""
@@ -233,4 +236,4 @@ class RunCoordinator:
             await asyncio.to_thread(self._service.publish, cohort, after, listed)
             over = listed.over
             if not listed.statements and not over:
-                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # the aggregator may answer at once
+                await self._sleep(min(PAUSE_SECONDS, self._retry))  # the aggregator may answer at once

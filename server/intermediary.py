@@ -13,7 +13,7 @@ from distrust.server.coordinator import Intermediaries
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
 
-LONG_POLL = 25.0
+LONG_POLL = 25.0  # seconds of one long poll while connections suffice
 MOST_BATCH = 2**30
 """Bytes of the longest batch: a million sealed records of some numbers have hundreds of megabytes."""
 

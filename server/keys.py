@@ -11,7 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.common.errors import Unavailable
+from distrust.common.inputs import read_file
 from distrust.common.wire import decode_blob, encode_blob
+
+MOST_KEYS = 4096  # bytes of the file with both key pairs, which has about 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,11 @@ def read_keys(path: Path) -> Keys:
 
 
 def _read(path: Path) -> Keys:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):  # a pipe would keep the reader waiting
-        raise Unavailable(f"key file {path}: is no file")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    raw, facts = read_file(path, MOST_KEYS)
+    if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Unavailable(f"key file {path}: others may read it; chmod 600")
     try:
-        words = json.loads(path.read_text("ascii"))
+        words = json.loads(raw.decode("ascii"))
         ticket, seal = (decode_blob(words[name]) for name in ("ticket", "seal"))
         assert isinstance(ticket, bytes)
         assert isinstance(seal, bytes)

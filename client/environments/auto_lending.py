@@ -15,6 +15,7 @@ of our own invention: nothing in it was fitted to the data set, and figures on i
 """
 
 import csv
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,7 @@ from distrust.client.environments.contextual import (
 )
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.inputs import MOST_TABLE, open_file
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
@@ -268,7 +270,7 @@ def read_customers(path: Path, field: str = "file") -> Customers:
     names the line.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(open_file(path, MOST_TABLE), encoding="utf-8-sig", newline="") as file:
             return _customers(csv.DictReader(file), path, field)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadParameter(field, str(path), f"cannot be read ({error}); {_OBTAINED}") from error

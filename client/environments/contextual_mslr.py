@@ -25,6 +25,7 @@ from distrust.client.environments.mslr import HIGHEST_LABEL
 from distrust.common.bandit.contextual_choice import Link
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.inputs import MOST_TABLE, read_file
 from distrust.common.messages.contextual_policy import Parameters
 from distrust.common.randomness import Stream, generator
 
@@ -34,7 +35,7 @@ SHIPPED_TABLE = "mslr-contexts.csv"
 FIRST_ROW = 3
 """Line of the first row: the header and the radii are above it."""
 
-DECIMALS = 3
+DECIMALS = 3  # of each number in the table
 
 _MADE_BY = "a table of contexts is made with `distrust data mslr-contexts --fit HELD-BACK --out FILE LETOR-FILES`"
 
@@ -169,7 +170,7 @@ def read_contexts(path: Path, field: str = "file") -> ContextTable:
 @lru_cache(maxsize=4)
 def _read(path: Path, field: str, changed: int) -> ContextTable:
     del changed  # a file that has changed is another key
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_file(path, MOST_TABLE)[0].decode("utf-8").splitlines()
     names = lines[0].split(",") if lines else []
     if len(names) < 2 or names != _header(len(names) - 1):
         raise BadParameter(field, str(path), f"line 1 must be label,x1,x2 and so on; {_MADE_BY}")

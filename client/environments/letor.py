@@ -22,8 +22,9 @@ from distrust.client.environments.contextual_mslr import ContextTable
 from distrust.client.environments.mslr import HIGHEST_LABEL, LABELS
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.inputs import open_file
 
-FEATURES = 136
+FEATURES = 136  # of a row of MSLR
 BLOCK = 1 << 22  # bytes that are read at once
 
 STARTS = 10
@@ -32,7 +33,7 @@ STARTS = 10
 MANY = 100_000
 """Rows above which K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
 
-SAMPLE = 20_000
+SAMPLE = 20_000  # rows
 
 INDICES = np.arange(1, FEATURES + 1)
 DIGITS = np.array([len(str(index)) for index in INDICES])
@@ -69,7 +70,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     """Yield lists of lines, each with the number of its first line."""
     number = 1
     try:
-        with path.open("rb") as file:
+        with open_file(path, None) as file:
             while lines := file.readlines(BLOCK):
                 yield number, lines
                 number += len(lines)

@@ -17,10 +17,11 @@ from pydantic import Field
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.errors import BadParameter
+from distrust.common.inputs import MOST_TABLE, read_file
 from distrust.common.randomness import Stream, generator
 
 HEADER = ["arm", "label0", "label1", "label2", "label3", "label4"]
-LABELS = 5
+LABELS = 5  # relevance labels, 0 to HIGHEST_LABEL
 
 _HOW = "a table of label counts is made with `distrust data mslr --clusters K --out FILE LETOR-FILES`"
 
@@ -37,7 +38,7 @@ def read_counts(path: Path, field: str = "file") -> NDArray[np.int64]:
     not a whole number ≥ 0, an arm without rows. The message names the line, and how such a file is made.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_file(path, MOST_TABLE)[0].decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise BadParameter(field, str(path), f"cannot be read ({error}); {_HOW}") from error
     rows = list(csv.reader(lines))

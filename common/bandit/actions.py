@@ -15,7 +15,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream, generator
 from distrust.common.wire import Message
 
-MOST = 100_000
+MOST = 100_000  # actions
 ROOM = 2_000_000  # points to choose a net from
 BALL = 1 + 1e-9  # unit vectors that were rounded still count
 RANK = 1e-10  # singular values below this share of the largest are none

@@ -27,11 +27,10 @@ if TYPE_CHECKING:
 NINE_DIGITS = 1e-9
 """Relative difference up to which exact figures of one law agree, whatever they were computed by."""
 
-TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)
+TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)  # probabilities p of the quantiles that a report lists
 
 NOISE = {"variance": "variance", "scale": "scale"}
 """Size of the noise that the guarantee rests on, in grid steps: every mechanism that has the field."""
-
 
 UNKNOWN = {"exact": "∞", "bound": "not known"}
 """Text for a missing ε: none is enough, or none was proven."""
@@ -96,10 +95,6 @@ class MechanismFigures:
         """Return the JSON-able object."""
         cost = {"parameters": dict(self.parameters), "bits": self.bits, "via": self.intermediary}
         return {**cost, "error": self.error.model_dump(), **self.promise.model_dump()}
-
-
-UNKNOWN = {"exact": "∞", "bound": "not known"}
-"""Text for a missing ε: none is enough, or none was proven."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

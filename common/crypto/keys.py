@@ -27,7 +27,7 @@ KEY = 32
 KEY_HASH = 32
 """Bytes of the hash of a client's public keys."""
 
-PAYLOAD = 3 * SHARE_SIZE
+PAYLOAD = 3 * SHARE_SIZE  # bytes of the three shares in a box
 BOX = PAYLOAD + 16
 """Bytes of one box: shares of the self seed, of the mask key seed and of the blinding polynomial, the tag."""
 

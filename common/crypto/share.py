@@ -20,7 +20,7 @@ from distrust.common.errors import BadParameter, BadShare
 SEED = 16
 """Bytes of a seed: a secret that is shared. Of the mask key pair, or of the self mask."""
 
-PRIME = 2**130 - 5
+PRIME = 2**130 - 5  # of the field of shares: a seed has 128 bits
 SHARE_SIZE = 17
 """Bytes of a share, big endian."""
 MISSING = b"\xff" * SHARE_SIZE

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Reason, Version
 
 Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 """The five stages of secure aggregation, in order."""
@@ -47,9 +47,9 @@ class RefusedItem(Message):
     """One refused item of an upload: the problem's `type`, status and detail."""
 
     slot: int
-    type: str
+    type: Reason
     status: int
-    detail: str
+    detail: Reason
 
 
 class UploadAnswer(Message):
@@ -62,7 +62,7 @@ class UploadAnswer(Message):
     version: Version = 1
     accepted: int
     refused: list[RefusedItem]
-    reasons: Annotated[dict[str, int] | None, Field(exclude_if=lambda value: value is None)] = None
+    reasons: Annotated[dict[Reason, int] | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 Slots = list[Annotated[int, Field(ge=0)]]

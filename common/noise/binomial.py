@@ -110,7 +110,8 @@ def binomial_log_tail(trials: int, chance: float, x: float) -> float:
 def fair_pmf(trials: Floats, ones: Floats) -> Floats:
     """Return P(Bin(trials, 1/2) = ones) for whole numbers, element by element; 0 for ones > trials.
 
-    trials  up to 10⁹: to 12 digits where the probability is at least 1e-100. ones: at least 0.
+    trials  up to 10⁹: to 12 digits where the probability is at least 1e-100.
+    ones    at least 0.
     """
     # By Stirling's formula with its rest S, P(X = k) = √(n/(2πk(n-k))) e^(S(n) - S(k) - S(n-k) - nD), and with z =
     # (2k - n)/n the divergence D is (ln(1 - z²) + 2z artanh z)/2: of these terms one is about twice the other, so that

@@ -13,7 +13,7 @@ from distrust.common.noise.law import check_probability
 from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
-HARMONICS = 1000
+HARMONICS = 1000  # terms of a Fourier series, of which the k-th is at most 1/(πk)²
 FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
 
@@ -64,8 +64,8 @@ class Laplace:
             return -self.scale * math.log(p)
         high = 2 * math.sqrt(self.terms * math.log(2 / p)) + 2 * math.log(2 / p)  # sub-gamma tail
         excess = lambda q: math.log(2 * self._tail(np.array([q]))[0] / p)  # noqa: E731
-        found = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
-        return self.scale * float(found)
+        root = scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12 * high)
+        return self.scale * float(root)
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return P(X > x)."""
@@ -141,10 +141,10 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)
     if excess(high) >= 0:
-        found = high
+        root = high
     else:
-        found = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
-    return min(found * (1 + 1e-10), drawn + terms)
+        root = float(scipy.optimize.brentq(excess, drawn * (1 - 1e-8), high, xtol=1e-11 * high))
+    return min(root * (1 + 1e-10), drawn + terms)
 
 
 def _with_rayleigh(law: Gaussian | Laplace, q: float, size: float, low: float, high: float) -> float:

@@ -136,8 +136,8 @@ class PolyaTails:
 
         if excess(0.0) <= 0:
             return 0
-        found = math.ceil(float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-3)))
-        near = range(max(0, found - 2), found + 3)
+        root = math.ceil(float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-3)))
+        near = range(max(0, root - 2), root + 3)
         return next((q for q in near if excess(q) <= 0), most)
 
     def _beyond(self, q: float, places: Floats, masses: Floats) -> float:

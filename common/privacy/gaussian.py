@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import scipy
 
-LARGEST_EPSILON = 1e4
-LOG_ROOT = math.log(2 * math.pi) / 2
+LARGEST_EPSILON = 1e4  # nats; a larger ε is stated as infinite
+LOG_ROOT = math.log(2 * math.pi) / 2  # ln √(2π)
 TINY = 1e-12  # relative accuracy of the searches, whose results are rounded towards more privacy
 
 
@@ -44,10 +44,10 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
     if gaussian_delta(ratio, LARGEST_EPSILON) > delta:
         return math.inf
     excess = lambda epsilon: gaussian_delta(ratio, epsilon) - delta  # noqa: E731
-    found = float(scipy.optimize.brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-15))
-    while gaussian_delta(ratio, found) > delta:
-        found = found * (1 + TINY) + 1e-15
-    return found
+    root = float(scipy.optimize.brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-15))
+    while gaussian_delta(ratio, root) > delta:
+        root = root * (1 + TINY) + 1e-15
+    return root
 
 
 @lru_cache(maxsize=1024)
@@ -58,10 +58,10 @@ def largest_ratio(epsilon: float, delta: float) -> float:
         spent = gaussian_delta(math.exp(log_ratio), epsilon)
         return math.log(max(spent, 1e-300) / delta)
 
-    found = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-9), math.log(1e3), xtol=1e-13)))
-    while gaussian_delta(found, epsilon) > delta:
-        found *= 1 - TINY
-    return found
+    ratio = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-9), math.log(1e3), xtol=1e-13)))
+    while gaussian_delta(ratio, epsilon) > delta:
+        ratio *= 1 - TINY
+    return ratio
 
 
 def zcdp_epsilon(rho: float, delta: float) -> tuple[float, float]:
@@ -83,10 +83,10 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     def excess(log_rho: float) -> float:
         return zcdp_epsilon(math.exp(log_rho), delta)[0] / epsilon - 1
 
-    found = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-12), math.log(1e3), xtol=1e-11)))
-    while zcdp_epsilon(found, delta)[0] > epsilon:
-        found *= 1 - 1e-11
-    return found
+    rho = math.exp(float(scipy.optimize.brentq(excess, math.log(1e-12), math.log(1e3), xtol=1e-11)))
+    while zcdp_epsilon(rho, delta)[0] > epsilon:
+        rho *= 1 - 1e-11
+    return rho
 
 
 def _density(x: float) -> float:

@@ -120,8 +120,8 @@ def rounded_log_delta(move: Move, variance: float, epsilon: float) -> float:
         return log_gaussian_delta(ratio, epsilon) + move.log_moment(rate) - rate * square
 
     bounds = (math.log(move.unrounded), math.log(move.squared_l2))
-    found = scipy.optimize.minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR})
-    return min(most, float(found.fun))
+    minimum = scipy.optimize.minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR})
+    return min(most, float(minimum.fun))
 
 
 def rounded_epsilon(move: Move, variance: float, delta: float) -> float:

@@ -113,10 +113,10 @@ def least_epsilon(excess: Callable[[float], float]) -> float:
         low, high = high, 2 * high
     while excess(low) <= 0:
         low, high = low / 2, low
-    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
-    while excess(found) > 0:
-        found *= 1 + DIGITS
-    return found
+    root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
+    while excess(root) > 0:
+        root *= 1 + DIGITS
+    return root
 
 
 def law_delta(law: Extensible, shift: int, epsilon: float) -> float:

@@ -147,10 +147,10 @@ def least_root(excess: Callable[[float], float], guess: float, slack: float = SL
         low -= 0.2
     while at(high) > 0:
         high += 0.2
-    found = float(scipy.optimize.brentq(at, low, high, xtol=slack / 4))
-    while at(found) > 0:
-        found += slack / 4
-    return math.exp(found)
+    root = float(scipy.optimize.brentq(at, low, high, xtol=slack / 4))
+    while at(root) > 0:
+        root += slack / 4
+    return math.exp(root)
 
 
 def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:

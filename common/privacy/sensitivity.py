@@ -223,8 +223,8 @@ def laplace_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "
 
     if high <= low or excess(high) > 0:
         return _quotient(precision * dimension, epsilon)
-    found = low if excess(low) <= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=SLACK * low))
-    return min(snap_up(found * (1 + SLACK)), _quotient(precision * dimension, epsilon))
+    root = low if excess(low) <= 0 else float(scipy.optimize.brentq(excess, low, high, xtol=SLACK * low))
+    return min(snap_up(root * (1 + SLACK)), _quotient(precision * dimension, epsilon))
 
 
 def drawn_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "linf") -> float:

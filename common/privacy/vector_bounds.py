@@ -278,7 +278,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
         pmf = stretched(law(variance), grid.precision)
         return math.log(needed / max(Covering(pmf, eta).variance(grid.precision), 1 / LARGEST_RATIO))
 
-    found = least_root(lacking, needed)
+    least = least_root(lacking, needed)
 
     def spent(variance: float) -> float:
         pmf = stretched(law(variance), grid.precision)
@@ -288,9 +288,9 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
         known = min(boxed, _by_moments(pmf, grid, delta, both=False)) / epsilon
         return math.log(min(max(known, 1 / LARGEST_RATIO), LARGEST_RATIO))
 
-    if needed > FEW_STEPS or spent(found) > 0:
-        return found
-    return least_root(spent, found)  # few steps of noise have tails that tell less than a Gaussian's
+    if needed > FEW_STEPS or spent(least) > 0:
+        return least
+    return least_root(spent, least)  # few steps of noise have tails that tell less than a Gaussian's
 
 
 @lru_cache(maxsize=256)
@@ -376,5 +376,5 @@ def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int,
         return price * budget + dimension * max(0.0, intervals.highest(price, power))
 
     far = 1 + math.log1p(dimension) / 2 + math.log(shifts[-1])
-    found = scipy.optimize.minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
-    return min(float(found.fun), dual(0.0))
+    minimum = scipy.optimize.minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
+    return min(float(minimum.fun), dual(0.0))

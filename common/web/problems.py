@@ -15,7 +15,7 @@ from distrust.common.errors import BadMessage, ProtocolError
 from distrust.common.messages.explain import explain_all
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_SECONDS = 1
+RETRY_SECONDS = 1  # that a refused caller is asked to wait
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 """Header of every answer: a browser takes it for what its content type says, not for a script or a page."""
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.common.errors import BadParameter
-from distrust.common.inputs import hide_passwords
+from distrust.common.inputs import MOST_TOKEN, hide_passwords
 from distrust.common.web.waiting import MOST_WAITS
 
 
@@ -107,11 +107,16 @@ def _token(field: str, path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = path.read_text("utf-8").strip()
+        with path.open("rb") as file:  # it may be a pipe: another program may print the token
+            token = file.read(MOST_TOKEN + 1).decode("utf-8").strip()
     except OSError as error:
         raise BadParameter(field, str(path), f"{error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadParameter(field, str(path), "must be text") from error
     if not token:
         raise BadParameter(field, str(path), "must not be empty")
+    if len(token) > MOST_TOKEN:
+        raise BadParameter(field, str(path), f"must hold one token of at most {MOST_TOKEN} signs")
     return token
 
 

@@ -21,7 +21,7 @@ from distrust.lab.audit.secret import Secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 
-DEFAULT_TRIALS = 100_000
+DEFAULT_TRIALS = 100_000  # runs of each of the two worlds
 
 AT_ONCE = 1 << 18
 """Coordinates of messages that are held at a time."""

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.common.inputs import check_address
+from distrust.common.inputs import MOST_TOKEN, check_address
 from distrust.lab.cli.console import JsonOption, examples, out, say
-from distrust.lab.stack.data_dir import DEFAULT, MOST_TOKEN, DataDir, write_result
+from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

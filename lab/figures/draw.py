@@ -26,7 +26,7 @@ from distrust.lab.figures.sheet import Sheet, Style, name_of, save, styles, vari
 from distrust.lab.sweep.experiment import Experiment, Overlay
 from distrust.lab.sweep.row import Row
 
-COLUMNS = 3
+COLUMNS = 3  # panels side by side, at most
 SYMBOLS = {
     "horizon": "T",
     "mechanism.epsilon": "privacy parameter ε",

@@ -34,7 +34,7 @@ MOST_ARMS = 12
 MOST_SHOWN = len(COLOURS) * len(LINES)
 """Arms that have a look of their own."""
 
-INCHES = (6.4, 4.2)
+INCHES = (6.4, 4.2)  # width and height of a picture
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from distrust.lab.figures.drawing import DRAWN_FROM
 
-DPI = 95
+DPI = 95  # dots an inch, of PNG
 SUFFIXES = ("png", "svg", "pdf")
 GREY = "#444444"
 

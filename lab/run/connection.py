@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # between two looks at a run
 SILENT = Console(quiet=True)
 
 

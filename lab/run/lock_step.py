@@ -50,7 +50,8 @@ class LockStepResult:
     """One repetition that was played to its end.
 
     pulls, regret  cumulated, after each round and at the end, shape (points,).
-    clients        of all cohorts. unfinished: the last pulls, which no cohort takes.
+    clients        of all cohorts.
+    unfinished     the last pulls, which no cohort takes.
     clipped        contexts that were shortened to length 1, as in `Result`.
     """
 
@@ -118,7 +119,9 @@ def _apart(file: RunFile) -> tuple[Any, ...]:
 class _Encounters(NamedTuple):
     """Contexts of the clients of some rounds: c rounds, R runs, n clients a round and run.
 
-    features  as clients shorten them, shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: (c, R, B).
+    features  as clients shorten them, shape (c, R, n, A, d).
+    means     of each arm, shape (c, R, n, K).
+    luck      shape (c, R, B).
     contents  of all contexts, shape (c, R, n, A, width), and rewards, shaped like `means` and clamped, that each arm
               would pay: where they are computed before the choice, many rounds at once.
     longer    contexts that clients shortened, by round, shape (c, R).

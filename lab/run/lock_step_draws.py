@@ -28,7 +28,9 @@ BLOCK = 1 << 15
 class LockStepPhase:
     """Consecutive rounds of one statistic and so of one mechanism: a warm-up and what follows, or the whole run.
 
-    index   from 0. first: the number of its first round. noise: what the policy knows of each round's sum.
+    index  from 0.
+    first  the number of its first round.
+    noise  what the policy knows of each round's sum.
     """
 
     index: int

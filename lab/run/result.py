@@ -216,7 +216,8 @@ class Result(Message):
 
         rounds     a line a round: clients, cohorts, arms dropped after it, its message and its guarantee; `pulls` and
                    `regret` are cumulated over the run.
-        arms       a line an arm: its pulls and its latest interval. cohorts: a line a cohort, replaced ones too.
+        arms       a line an arm: its pulls and its latest interval.
+        cohorts    a line a cohort, replaced ones too.
         intervals  a line for each interval of an arm that the policy formed.
         ledger     the most that a client has spent, by how often it took part.
         Raises     BadParameter for another name.

@@ -21,16 +21,13 @@ from distrust.client.environments import (
 from distrust.common.catalogue import Catalogue
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.extensions import Extension, allow_named
+from distrust.common.inputs import MOST_TOML, read_file
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Message
-from distrust.lab.stack.data_dir import read_file
 from distrust.server.learner.run_config import check_run_config
-
-MOST_BYTES = 16 * 2**20
-"""Bytes of the longest run file: about a hundred thousand actions of ten numbers."""
 
 
 class BadRunFile(ProtocolError):
@@ -128,9 +125,9 @@ def plain(value: Any) -> Any:
 
 
 def read(path: Path | str) -> RunFile:
-    """Return a run file, read and checked. Raises BadRunFile, also for a pipe, a device and more than `MOST_BYTES`."""
+    """Return a run file, read and checked. Raises BadRunFile, also for a pipe, a device and above `MOST_TOML` bytes."""
     try:
-        return parse(read_file(path, MOST_BYTES)[0].decode("utf-8-sig"))
+        return parse(read_file(path, MOST_TOML)[0].decode("utf-8-sig"))
     except OSError as error:
         raise BadRunFile(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import LATER, BadParameter, Unavailable, escape_controls
+from distrust.common.inputs import MOST_TOKEN, read_file
 
 DEFAULT = Path(".distrust")
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
-MOST_TOKEN, MOST_STACK = 4096, 64 * 1024  # bytes of a token's file and of stack.json
+MOST_STACK = 64 * 1024  # bytes of stack.json
 
 
 @contextmanager
@@ -79,29 +79,6 @@ def write_result(text: str, target: str) -> None:
         return
     with writing(Path(target), "json"):
         Path(target).write_text(text, "utf-8")
-
-
-def read_file(path: Path | str, most: int, flags: int = 0, folder: int | None = None) -> tuple[bytes, os.stat_result]:
-    """Return the bytes and the facts of a regular file. It never waits: a pipe, a device or a folder is refused.
-
-    most    bytes that the file may have.
-    flags   of `os.open`, such as O_NOFOLLOW, beside those to read. folder: open, where the path is a name in it.
-    Raises  OSError, whose `strerror` says what the file must be.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
-    try:
-        facts = os.fstat(handle)
-        if stat.S_ISDIR(facts.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "must be a file, and is a pipe or a device", str(path))
-        with open(handle, "rb", closefd=False) as file:
-            raw = file.read(most + 1)
-    finally:
-        os.close(handle)
-    if len(raw) > most:
-        raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
-    return raw, facts
 
 
 def private(path: str, flags: int) -> int:

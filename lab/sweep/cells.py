@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.inputs import MOST_TOML, read_file
 from distrust.common.messages.explain import first
 from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import UnsafeSeededStream
@@ -94,7 +95,7 @@ def _find(name_or_path: str) -> tuple[Traversable | Path, str]:
 
 def _text(file: Traversable | Path) -> str:
     try:
-        return file.read_text("utf-8")
+        return (read_file(file, MOST_TOML)[0] if isinstance(file, Path) else file.read_bytes()).decode("utf-8")
     except OSError as error:
         raise BadExperiment(f"{file}: {error.strerror}") from error
 

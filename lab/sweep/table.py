@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
+from distrust.common.inputs import MOST_TABLE, open_file
 from distrust.common.messages.explain import first
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.result_store import write_whole
@@ -75,7 +76,7 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _from_csv(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
+    with io.TextIOWrapper(open_file(path, MOST_TABLE), encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
         names = lines.fieldnames or ()
         if [*names] != [name for name in FIELDS if name in names or name not in LATER_FIELDS]:
@@ -106,7 +107,7 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 def _from_parquet(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    with path.open("rb") as file:  # pyarrow's own error for a missing file does not say so
+    with open_file(path, MOST_TABLE) as file:  # pyarrow's own error for a missing file does not say so
         # its threads gain nothing on so few rows, and may outlive the interpreter, which then aborts at its end
         rows: list[dict[str, Any]] = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False).to_pylist()
     return rows

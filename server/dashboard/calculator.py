@@ -95,7 +95,8 @@ class OneAtATime(Generic[T]):
 class CpuAccount:
     """Counts CPU that is spent for readers. A question is computed while the account holds what one may take.
 
-    burst     seconds that it holds at most. share: seconds of CPU that come back in a second.
+    burst     seconds that it holds at most.
+    share     seconds of CPU that come back in a second.
     question  seconds that a question may take: with less, none is begun. Only one that takes more overdraws.
     """
 

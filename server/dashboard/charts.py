@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 T = TypeVar("T")
 
-WIDTH, HEIGHT = 720, 340
+WIDTH, HEIGHT = 720, 340  # of a chart, in units of its SVG
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 12, 44  # room for half a tick's number at the right
 SIGN, BESIDE = 7.2, 26  # widths of one sign of a tick's number, and of the axis' name with the gaps around it
 TICKS = 5  # wanted on an axis; a few more or less come out

@@ -104,11 +104,6 @@ class Estimate:
     clients: int = 0
     whole: ErrorLaw | None = None
 
-    @classmethod
-    def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":
-        """Return the estimate of one arm's sum of rewards."""
-        return cls(arm, (total,), (survivors,), (law,))
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:

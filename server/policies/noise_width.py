@@ -15,7 +15,7 @@ STEPS = 80  # levels of the nearest tail; the farther ones are as fine
 PLACES = np.geomspace(1e-4, 60, 240)  # s in units of 1/std
 NEAR, AWAY = math.log(0.05), math.log(60)  # ln t, in the same units of the weighted sum
 CUTS = 14  # of that range, each to its golden part: ln t to 0.01
-GOLDEN = (math.sqrt(5) - 1) / 2
+GOLDEN = (math.sqrt(5) - 1) / 2  # share of an interval that golden-section search keeps
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def answers(ask: Ask, means: Sequence[float], law: Laplace, rng: np.random.Gener
     """Return estimates from Bernoulli rewards and noise of the law."""
     each = ask.queries[0].clients
     sums = rng.binomial(each, [means[arm] for arm in ask.arms]) + rng.laplace(0, law.scale, len(ask.arms))
-    return [Estimate.scalar(arm, float(total), each, law) for arm, total in zip(ask.arms, sums, strict=True)]
+    return [Estimate(arm, (float(total),), (each,), (law,)) for arm, total in zip(ask.arms, sums, strict=True)]
 
 
 def play(policy: Policy, means: Sequence[float], horizon: int, law: Laplace, seed: int) -> int:
@@ -126,7 +126,7 @@ def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> N
     ask = first.ask(10**6)
     assert ask is not None
     estimates = [
-        Estimate.scalar(arm, ask.queries[0].clients * arm / 4, ask.queries[0].clients, QUIET) for arm in ask.arms
+        Estimate(arm, (ask.queries[0].clients * arm / 4,), (ask.queries[0].clients,), (QUIET,)) for arm in ask.arms
     ]
     first.tell(estimates)
     second.tell([estimates[place] for place in order])
@@ -144,7 +144,7 @@ def test_past_batches_are_forgotten(make: Make) -> None:
             ask = policy.ask(10**6)
             assert ask is not None
             each = ask.queries[0].clients
-            policy.tell([Estimate.scalar(arm, each * mean, each, QUIET) for arm in ask.arms])
+            policy.tell([Estimate(arm, (each * mean,), (each,), (QUIET,)) for arm in ask.arms])
         states.append((policy.active, policy.intervals, policy.chosen, policy.ask(10**6)))
     assert states[0] == states[1]
 
@@ -161,7 +161,7 @@ def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
 @every_elimination
 def test_a_batch_is_told_whole(make: Make) -> None:
     policy = make(3)
-    whole = [Estimate.scalar(arm, 1.0, 2, QUIET) for arm in range(3)]
+    whole = [Estimate(arm, (1.0,), (2,), (QUIET,)) for arm in range(3)]
     for estimates in (whole[:2], [*whole, whole[0]], []):
         with pytest.raises(ValueError, match="must be complete"):
             policy.tell(estimates)

@@ -1,4 +1,4 @@
-"""An environment of the user's own plays like ours; one that cannot be used is refused with what it lacks."""
+"""Tests that an environment of the user's own plays like ours, and that an unusable one is refused by what it lacks."""
 
 import hashlib
 import sys

@@ -1,4 +1,4 @@
-"""A mechanism of the user's own: clients, learner and analyzer compute with it; a party that lacks it says so."""
+"""Tests that all parties compute with a mechanism of the user's own, and that a party that lacks it says so."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""A policy of the user's own decides like ours, in process and over HTTP; a party that lacks it says so."""
+"""Tests that a policy of the user's own decides like ours, also over HTTP, and that a party that lacks it says so."""
 
 import hashlib
 import sys

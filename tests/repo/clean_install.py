@@ -67,6 +67,8 @@ def check_bill() -> None:
     pinned = {line.split()[0] for line in lock.splitlines() if "==" in line and not line.startswith(" ")}
     if listed != pinned:
         sys.exit(f"the bill of materials and the lock differ in {sorted(listed ^ pinned)}")
+    if bare := sorted(part["name"] for part in bill["components"] if not part.get("licenses")):
+        sys.exit(f"the bill of materials has no licence of {', '.join(bare)}")
     print(f"distrust-sbom.json: the {len(listed)} libraries of requirements-runtime.lock")
 
 

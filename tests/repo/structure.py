@@ -153,6 +153,34 @@ def constants(tree: ast.Module) -> list[tuple[str, str]]:
     return result
 
 
+def bound_twice(tree: ast.Module) -> set[str]:
+    """Return the names that a module binds twice at its top level, where the later value hides an earlier one.
+
+    A value that is built on the earlier one, such as a longer query, hides nothing.
+    """
+    seen, twice = set[str](), set[str]()
+    for node in tree.body:
+        names, used = bindings(node), set[str]()
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            used = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+        twice |= (names & seen) - used
+        seen |= names
+    return twice
+
+
+def bindings(node: ast.stmt) -> set[str]:
+    """Return the names that a definition, an assignment with a value or an import binds."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        stored = (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+        return {one.id for one in stored if isinstance(one.ctx, ast.Store)}
+    return set()
+
+
 def imported_names(tree: ast.Module) -> set[str]:
     """Return what a module imports by name or by a module's attribute, dotted, without `distrust.`."""
     modules, names = {}, set()

@@ -70,6 +70,32 @@ def without_docstring(path: Path) -> list[str]:
     return module + [node.name for node in public if not ast.get_docstring(node)]
 
 
+def test_a_docstring_gives_each_field_a_line_of_its_own() -> None:
+    assert [(name(path), line) for path in PYTHON for line in lines_of_two_fields(path)] == []
+
+
+def lines_of_two_fields(path: Path) -> list[str]:
+    """Return the lines `field  text. other: text` of docstrings, where both name fields or parameters."""
+    result = []
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (line.strip() for line in (ast.get_docstring(node) or "").splitlines())
+            aligned = [line for line in lines if re.match(r"\w+(, \w+)* {2,}\S", line)]
+            known = fields(node)
+            result += [line for line in aligned if known.intersection(re.findall(r"[.;] (\w+): ", line))]
+    return result
+
+
+def fields(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the parameters of a function, or the fields, properties and arguments of a class."""
+    if not isinstance(node, ast.ClassDef):
+        return {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+    names = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    made = (fields(one) for one in methods if one.name == "__init__")
+    return names.union((one.name for one in methods), *made)
+
+
 def test_a_test_is_never_switched_off() -> None:
     off = re.compile(r"mark\.(?:skip|xfail)|pytest\.(?:skip|xfail)\(|importor" r"skip")
     assert [name(path) for path in PYTHON if path not in MODULES and off.search(text_of(path))] == []

@@ -5,7 +5,17 @@ import re
 
 import pytest
 
-from tests.repo.structure import ROOT, constants, figures, imported_names, longest_chain, mutual_folders, on_cycles
+from tests.repo.structure import (
+    ROOT,
+    bound_twice,
+    constants,
+    figures,
+    imported_names,
+    longest_chain,
+    mutual_folders,
+    on_cycles,
+    trees,
+)
 
 MOST = {
     "files over 400 lines": 0,
@@ -40,6 +50,10 @@ def test_the_page_has_todays_figures() -> None:
             assert int(now) == pytest.approx(known[what], rel=0.1 if what in GROWING else 0)
 
 
+def test_no_module_binds_a_name_a_second_time_and_so_hides_its_first_value() -> None:
+    assert {name: twice for name, tree in trees().items() if (twice := bound_twice(tree))} == {}
+
+
 def test_the_counts_find_what_they_look_for() -> None:
     graph = {"a.x": {"b.y"}, "b.y": {"a.z"}, "a.z": set(), "c": {"d"}, "d": {"c"}}
     assert on_cycles(graph) == {"c", "d"}
@@ -48,3 +62,6 @@ def test_the_counts_find_what_they_look_for() -> None:
     module = ast.parse("from distrust.a import b\nA = b.C\nB: int = 3\n_own = 4\nT = TypeVar('T')")
     assert constants(module) == [("A", "b.C"), ("B", "3")]
     assert imported_names(module) == {"a.b", "a.b.C"}
+    assert bound_twice(ast.parse("A = 2.0\nB = 1\nA = 0.1")) == {"A"}
+    assert bound_twice(ast.parse("def a(): ...\nfrom b import c\nc: int = 1\nclass a: ...")) == {"a", "c"}
+    assert bound_twice(ast.parse("_Q = select(x)\n_Q = _Q.where(y)\nA: int\nA = 1\nB, C = 1, 2")) == set()

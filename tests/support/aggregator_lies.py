@@ -106,7 +106,8 @@ def another_challenge(view: dict[str, Any], own: set[int]) -> None:
 class Played:
     """The end of an attack, and the requests and answers of its clients.
 
-    reasons   why clients refused, by fleet. sent: the stages at which each fleet sent anything.
+    reasons  why clients refused, by fleet.
+    sent     the stages at which each fleet sent anything.
     """
 
     view: RunView
@@ -202,7 +203,8 @@ def attack(
 ) -> Played:
     """Let two fleets play, and return how they ended.
 
-    tampers   the lies by fleet, "lied" and "honest". clock: makes the intermediaries' clock.
+    tampers  the lies by fleet, "lied" and "honest".
+    clock    makes the intermediaries' clock.
     """
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
 

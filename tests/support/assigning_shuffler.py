@@ -17,7 +17,7 @@ SIZE = sealed_size(8)
 
 
 class AssigningShuffler:
-    """A shuffler over a file, which can be killed and started again. `plays`: the play that each slot was told."""
+    """A shuffler over a file, which can be killed and started again. `plays`: the position that each slot got."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock, self.plays = folder, ManualClock(), dict[int, int]()

@@ -55,8 +55,8 @@ class Browser:
     ) -> Iterator[Page]:
         """Yield an address as a page. At the end it must have logged no error and asked no other host for anything.
 
-        others  origins besides the address's own that the page may ask. refused: HTTP statuses that are expected: the
-                browser logs an error for each such answer.
+        others   origins besides the address's own that the page may ask.
+        refused  HTTP statuses that are expected: the browser logs an error for each such answer.
         """
         allowed = {origin(url), *others}
         size: Any = {"width": width, "height": SIZES.get(width, 900)}

@@ -118,7 +118,8 @@ def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum:
 def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None = None) -> bytes:
     """Return a slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label.
 
-    mark   identifies the report; the slot when absent. place: of the client's action in the list of assigned actions.
+    mark   identifies the report; the slot when absent.
+    place  of the client's action in the list of assigned actions.
     """
     if isinstance(cohort.channel, LabelledBits):
         return labelled(cohort, [slot % (cohort.channel.width + 1)] * cohort.channel.labels)

@@ -51,8 +51,9 @@ def seeded_run(
 ) -> RunFile:
     """Return a run whose noise has a seed, so that both drivers draw alike.
 
-    policy, mechanism, world  lines of these tables of the run file. leaving: share of the clients that leave, at every
-                              stage; 0 also for rounds of one client, which survive no loss.
+    policy, mechanism, world  lines of these tables of the run file.
+    leaving                   share of the clients that leave, at every stage; 0 also for rounds of one client, which
+                              survive no loss.
     processes                 the fleets.
     """
     survives = "dropout = 0.2\ncorrupt = 0.05\nminimum = 4" if leaving else "dropout = 0.0\ncorrupt = 0.0\nminimum = 1"

@@ -106,7 +106,7 @@ class AssigningShufflerParty(ShufflerParty):
         return server.assigned(**more)
 
     def open(self, cohort: Cohort) -> httpx.Response:
-        """Open a cohort, and let all its clients ask for their plays."""
+        """Open a cohort, and let all its clients ask for their positions."""
         answer = super().open(cohort)
         if answer.status_code == httpx.codes.OK:
             self.ask(cohort, list(range(cohort.clients)))

@@ -17,7 +17,8 @@ def planned(
     """Return the mechanism, whose sums wrap around with probability at most 1e-6.
 
     honest     the least survivors, all of them honest; all clients when absent.
-    statistic  a reward in [0, 1] when absent. printed: whose noise `paper` has for a contextual vector.
+    statistic  a reward in [0, 1] when absent.
+    printed    the paper whose noise `paper` has for a contextual vector.
     """
     least = clients if honest is None else honest
     return plan(

@@ -9,11 +9,12 @@ from scipy import special
 from distrust.common.bandit.error_law import Floats
 from distrust.common.privacy.amplification import clones
 from distrust.common.privacy.amplification import randomizers as known
-from distrust.common.privacy.amplification.blanket import LEFT_OUTS, pair_delta
+from distrust.common.privacy.amplification.blanket import pair_delta
 from distrust.common.privacy.amplification.randomizers import LocalRandomizer
 
 FINE = 256  # cells in one unit of noise, or in a distance over which the density changes by a factor e
 FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 of mass is beyond them
+LEFT_OUTS = (1e-16, 1e-13, 1e-10, 1e-7, 1e-5)  # masses of extreme values to leave out; each gives a bound
 WIDER = 1e-12  # relative, for the rounding of densities
 
 

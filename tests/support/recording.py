@@ -124,8 +124,9 @@ class RecordingTransport(httpx.AsyncBaseTransport):
 class Truth:
     """The values that only clients know: rewards, messages before they are hidden, seeds and keys.
 
-    rewards  by cohort, one a slot; one a play where actions are assigned.
-    rows     messages by cohort and slot. plays: the play of each slot, by cohort, where actions are assigned.
+    rewards  by cohort, one a slot; one for each position where actions are assigned.
+    rows     messages by cohort and slot.
+    plays    the position of each slot, by cohort, where actions are assigned.
     """
 
     rewards: dict[str, NDArray[np.float64]] = field(default_factory=dict)

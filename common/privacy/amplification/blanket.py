@@ -25,14 +25,12 @@ from distrust.common.privacy.amplification.randomizers import (
     LARGEST_LOCAL_EPSILON,
     LocalRandomizer,
     check_delta,
-    check_epsilon,
     check_users,
 )
 from distrust.common.privacy.searches import least_met
 
 MASSES = 2e-11  # relative rounding of the cells' masses, of laws as common.noise computes them
 LOST_SHARE = 0.03  # of a given δ: mass of extreme values to leave out
-LEFT_OUTS = (1e-16, 1e-13, 1e-10, 1e-7, 1e-5)  # the same where δ is asked for; each gives a bound
 DIGITS = 1e-5  # relative, of ε, towards more privacy
 TAILS = 50.0  # nats of the tilted sum outside of the grid
 FINE_STEP = 0.05  # step of the grid, in root mean squares of one user's tilted V where it is not 0
@@ -75,14 +73,6 @@ class _Sum(NamedTuple):
 
     def cumulant(self, values: Floats, tilt: float) -> float:
         return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
-
-
-def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, users: int) -> bool:
-    """Return whether the bound shows (ε, δ) for every pair of inputs, by one evaluation a pair."""
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(users)
-    return all(_meets(randomizer, pair, delta, users, epsilon) for pair in randomizer.pairs())
 
 
 def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> float:

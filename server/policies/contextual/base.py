@@ -26,7 +26,8 @@ class RoundNoise:
 
     clients    that it is over: of this batch, also for a prefix sum.
     deviation  standard deviation of one entry's noise, rounding included; for a prefix sum of one node, without it.
-    prefix     the sum is over all batches so far. nodes: the most terms of noise that any prefix sum has.
+    prefix     the sum is over all batches so far.
+    nodes      the most terms of noise that any prefix sum has.
     most       `deviation` if every client answers, as noise that clients add grows with their number. 0: the same.
     rounded    variance that rounding a whole batch adds to an entry of a prefix sum.
     """

@@ -87,7 +87,8 @@ class Designs:
     ) -> tuple[Floats, Floats]:
         """Return θ̂ = (Σφφᵀ + shift I)⁻¹ u, shape (R, b, d), and the inverses, shape (R, b, d, d).
 
-        shift   by block, shape (b,), or the same for all. linear: u, shape (R, b, d); Σ sφ when absent.
+        shift   by block, shape (b,), or the same for all.
+        linear  u, shape (R, b, d); Σ sφ when absent.
         invert  whether the inverses are wanted; else they may be empty, shape (0,).
         """
         if self._size == 2:

@@ -11,7 +11,7 @@ from distrust.common.errors import BadParameter
 
 Vectors = NDArray[np.float64]
 
-STEPS = 20_000
+STEPS = 20_000  # of Frank and Wolfe's method at most
 LEVERAGE = 1e-9  # an action of leverage π(x)‖x‖² (in V⁻¹) this near 1 cannot be left out: the others span less
 
 

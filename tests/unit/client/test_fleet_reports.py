@@ -1,6 +1,7 @@
 """Tests that each client of a fleet reports once or leaves, and that the shuffler releases what they sent."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +23,7 @@ from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
 from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Round, RoundView
+from distrust.common.wire import LONGEST_REASON
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
 from tests.support.manual_clock import ManualClock
@@ -275,6 +277,15 @@ def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_no_client(
     assert [len(upload.items) for upload in harness.uploads] == [7]
     assert (fleet.stats.clients["robbed"], fleet.stats.clients["refused"]) == (0, 20)
     assert "the refusals do not belong to the messages of stage report" in capsys.readouterr().out
+
+
+def test_what_an_intermediary_writes_of_a_refusal_is_kept_as_one_short_text_without_control_characters() -> None:
+    long = {"slot": 0, "type": "urn:\x1b" + "t" * 10**6, "status": 409, "detail": "\x9b" + "d" * 10**6}
+    answer = {"version": 1, "accepted": 0, "refused": [long], "reasons": {"r" * 10**6: 1}}
+    read = UploadAnswer.model_validate_json(json.dumps(answer))
+    (item,) = read.refused
+    assert [item.type[:5], item.detail[:2]] == ["urn:\ufffd", "\ufffdd"]
+    assert [len(item.type), len(item.detail), *map(len, read.reasons or ())] == [LONGEST_REASON] * 3
 
 
 class _Away(FleetHarness):

@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from distrust.client.__main__ import main
+from distrust.common.web.client import Http, Patience
 
 WORLD = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'
 
@@ -79,6 +81,20 @@ def test_a_bad_setting_of_a_variable_is_named_by_its_variable_and_an_option_goes
     _arguments(monkeypatch, "--environment", WORLD, "--max-epsilon", "y")
     assert main() == 2
     assert capsys.readouterr().err == "distrust fleet: --max-epsilon = 'y': must be a number\n"
+
+
+def test_a_server_cannot_send_commands_to_the_terminal_in_the_fleets_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refused key of the server's answer sets a terminal's title, clears it, and turns the line's direction."""
+    body = {"version": 1, "runs": [], "\x1b]0;owned\x07\x9b2J\u202e": 1}
+    answers = httpx.MockTransport(lambda _request: httpx.Response(200, json=body))
+    monkeypatch.setattr("distrust.client.__main__.Http", lambda _patience: Http(Patience(), transport=answers))
+    _arguments(monkeypatch, "--environment", WORLD, "--log-level", "error")
+    assert main() == 2
+    line = capsys.readouterr().err.removesuffix("\n")
+    assert "\ufffd]0;owned\ufffd\ufffd2J\ufffd" in line
+    assert line.isprintable()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -1,18 +1,81 @@
-"""Tests that what a caller gave is shown without the passwords of its addresses."""
+"""Tests that a caller's files are read within bounds, and that addresses are shown without their passwords."""
 
 import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
 import distrust
-from distrust.common.errors import BadMessage, BadParameter, Unavailable
-from distrust.common.inputs import without_passwords
+from distrust.client.environments.auto_lending import read_customers
+from distrust.client.environments.contextual_mslr import read_contexts
+from distrust.client.environments.letor import load_compressed
+from distrust.client.environments.mslr import read_counts
+from distrust.client.settings import FleetSettings
+from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
+from distrust.common.inputs import read_file, without_passwords
 from distrust.common.messages.explain import explain_all
 from distrust.common.run.progress import RunList
 from distrust.common.web.client import Http, Patience
 from distrust.lab.__main__ import app
 from distrust.lab.stack.stack import Urls
+from distrust.lab.sweep.cells import load_experiment
+from distrust.lab.sweep.table import read_rows
+from distrust.server.keys import read_keys
+
+READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "run file": ("run.toml", distrust.read),
+    "environment of a fleet": ("world.toml", lambda path: FleetSettings(environment=str(path)).world()),
+    "experiment": ("sweep.toml", load_experiment),
+    "rows as CSV": ("rows.csv", read_rows),
+    "rows as Parquet": ("rows.parquet", read_rows),
+    "counts": ("counts.csv", read_counts),
+    "contexts": ("contexts.csv", read_contexts),
+    "customers": ("customers.csv", read_customers),
+    "LETOR": ("rows.txt", lambda path: load_compressed([path])),
+    "keys": ("server.keys", read_keys),
+}
+"""By what a command reads: a name for the file, and its reader."""
+
+
+def _long(path: Path) -> None:
+    """Make a file of 2⁴⁰ bytes that takes no room on the disk."""
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_file_that_a_command_reads_keeps_it_waiting_or_fills_the_memory(reader: str, tmp_path: Path) -> None:
+    """A pipe without a writer is never read to its end, a device such as /dev/zero has none."""
+    name, read = READERS[reader]
+    for made, why in (
+        (lambda path: path.symlink_to("/dev/null"), "must be a file, and is a pipe or a device"),
+        (os.mkfifo, "must be a file, and is a pipe or a device"),
+        (_long, "has more than [0-9,]+ bytes"),
+        (Path.mkdir, "Is a directory"),
+    ):
+        path = tmp_path / name
+        made(path)
+        if reader != "LETOR" or not path.is_file():  # read in blocks, and long
+            with pytest.raises(ProtocolError, match=why):
+                read(path)
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_a_file_whose_size_is_not_known_before_is_read_whole_and_within_the_bound() -> None:
+    path = Path("/proc/self/environ")
+    raw, facts = read_file(path, 2**20)
+    assert facts.st_size == 0 < len(raw)
+    assert raw == path.read_bytes()
+    with pytest.raises(OSError, match="has more than 10 bytes"):
+        read_file(path, 10)
+
+
+def test_a_name_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="must be the name of a file"):
+        distrust.read("a\0.toml")
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,19 @@ def test_an_empty_token_is_no_token(tmp_path: Path) -> None:
         ServiceSettings(operator_token_file=tmp_path / "token").check()
 
 
+def test_a_services_token_is_text_of_bounded_length_and_may_come_from_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    one = "must hold one token of at most 4096 signs"
+    for path, why in ((Path("/dev/zero"), one), (tmp_path / "bytes", "must be text")):
+        with pytest.raises(BadParameter, match=f"^operator_token_file = '{path}': {why}$"):
+            ServiceSettings(operator_token_file=path).check()
+    reading, writing = os.pipe()
+    os.write(writing, b"secret\n")
+    os.close(writing)
+    assert ServiceSettings(operator_token_file=Path(f"/dev/fd/{reading}")).operator_token() == "secret"
+    os.close(reading)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
 def test_loopback_needs_no_token(host: str) -> None:
     ServiceSettings(host=host).check()

@@ -17,6 +17,7 @@ from distrust.common.run.progress import RegretCurve
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner
+from distrust.server.policies.elimination import Elimination
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config, serve
@@ -259,10 +260,18 @@ def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, mo
 def test_a_run_whose_rounds_are_too_large_for_intervals_does_not_say_that_none_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learner, "MOST_FORMED", 1)
+    for module in (learner, dashboard_views):
+        monkeypatch.setattr(module, "MOST_FORMED", 1)
     with playing(tmp_path, config(horizon=96)) as client:
         shown = words(client.get("/runs/demo").text)
-    assert "No interval is drawn: a round that forms more than 1,000 is served without them." in shown
+    assert "No interval is drawn: a round that forms more than 1 is served without them." in shown
+
+
+def test_a_run_whose_policy_forms_no_intervals_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Elimination, "formed", ())
+    with playing(tmp_path, config(horizon=96)) as client:
+        shown = words(client.get("/runs/demo").text)
+    assert "No interval is drawn: this policy forms none." in shown
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def tell(policy: Elimination, means: list[float], law: Laplace = QUIET, lost: in
     ask = policy.ask(10**9)
     assert ask is not None
     each = ask.queries[0].clients
-    policy.tell([Estimate.scalar(arm, means[arm] * (each - lost), each - lost, law) for arm in policy.active])
+    policy.tell([Estimate(arm, (means[arm] * (each - lost),), (each - lost,), (law,)) for arm in policy.active])
     return each
 
 

@@ -19,7 +19,7 @@ def answer(policy: Ucb1, reward: float) -> int:
     (query,) = ask.queries
     assert query.clients == 1
     assert query.arm is not None
-    policy.tell([Estimate.scalar(query.arm, reward, 1, Laplace(0.0))])
+    policy.tell([Estimate(query.arm, (reward,), (1,), (Laplace(0.0),))])
     return query.arm
 
 
@@ -86,7 +86,7 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
 
 def test_it_is_told_what_it_asked_for() -> None:
     policy = Ucb1(arms=2)
-    for estimates in ([], [Estimate.scalar(1, 0.5, 1, Laplace(0.0))]):
+    for estimates in ([], [Estimate(1, (0.5,), (1,), (Laplace(0.0),))]):
         with pytest.raises(ValueError, match="must be complete"):
             policy.tell(estimates)
 

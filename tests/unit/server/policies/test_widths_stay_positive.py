@@ -68,7 +68,7 @@ def estimates(ask: Ask, means: list[float], law: ErrorLaw, stay: float) -> list[
         return [Estimate(None, sums, (count,) * width, (law,) * width)]
     clients = [max(1, int(query.clients * stay)) for query in ask.queries]
     return [
-        Estimate.scalar(query.arm or 0, count * means[query.arm or 0], count, law)
+        Estimate(query.arm or 0, (count * means[query.arm or 0],), (count,), (law,))
         for query, count in zip(ask.queries, clients, strict=True)
     ]
 

@@ -1,0 +1,60 @@
+"""Tests of the pauses between two calls of the server to an intermediary, by a clock of the test's own."""
+
+import asyncio
+
+import pytest
+
+from distrust.common.errors import ProtocolError, Unauthorized, Unavailable
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.server.coordinator import RunCoordinator
+from tests.support.in_memory_intermediaries import InMemoryIntermediaries
+from tests.support.server_harness import ServerHarness, config
+
+ASKED_SECONDS = 4.0
+"""Time by the test's clock in which the calls for one cohort are counted."""
+
+
+class Refusing(InMemoryIntermediaries):
+    """Notes when it is asked for a batch, by the clock of the pauses, and refuses. Without a refusal: `waiting`."""
+
+    def __init__(self, refusal: ProtocolError | None) -> None:
+        super().__init__()
+        self.refusal, self.asked, self.over = refusal, list[float](), asyncio.Event()
+
+    async def collect(self, cohort: Cohort) -> BatchAnswer:
+        self.asked.append(self.time)
+        if self.refusal is not None:
+            raise self.refusal
+        return BatchAnswer(cohort=cohort.cohort, state="waiting")
+
+    async def sleep(self, seconds: float) -> None:
+        """Let so much time pass at once, and no more than the test needs."""
+        self.time += seconds
+        if self.time >= ASKED_SECONDS:
+            self.over.set()
+            await asyncio.Event().wait()
+
+
+async def calls(harness: ServerHarness, intermediary: Refusing) -> list[float]:
+    """Open one cohort at its intermediary. Return when the server asks for its batch, in seconds."""
+    coordinator = RunCoordinator(harness.service, intermediary, sleep=intermediary.sleep)
+    harness.service.create(config())
+    harness.coordinator = coordinator
+    await harness.ask("demo", 7)
+    async with asyncio.timeout(20):
+        await intermediary.over.wait()
+    await coordinator.stop()
+    return intermediary.asked
+
+
+@pytest.mark.parametrize("refusal", [Unauthorized("another token"), Unavailable("not there")])
+def test_an_intermediary_that_refuses_the_server_is_asked_again_after_two_seconds(
+    harness: ServerHarness, refusal: ProtocolError
+) -> None:
+    assert asyncio.run(calls(harness, Refusing(refusal))) == [0.0, 2.0]
+
+
+def test_an_intermediary_that_answers_waiting_at_once_is_asked_ten_times_a_second(harness: ServerHarness) -> None:
+    asked = asyncio.run(calls(harness, Refusing(None)))
+    assert asked == pytest.approx([0.1 * turn for turn in range(40)])
