@@ -257,7 +257,22 @@ def _check_finite(numbers: Floats) -> None:
 
 def shortened(vectors: Floats, longest: float = 1.0) -> Floats:
     """Return vectors, shape (…, d), at most `longest` long: longer ones are shortened to it."""
-    lengths = np.sqrt(np.vecdot(vectors, vectors))
+    try:
+        with np.errstate(over="raise"):  # half the cost of a look at all lengths
+            lengths = np.sqrt(np.vecdot(vectors, vectors))
+    except FloatingPointError:
+        vectors = _scaled_down(vectors, longest)
+        lengths = np.sqrt(np.vecdot(vectors, vectors))
     excess = np.maximum(lengths if longest == 1 else lengths / longest, 1.0)
     short: Floats = vectors / excess[..., np.newaxis]
     return short
+
+
+def _scaled_down(vectors: Floats, longest: float) -> Floats:
+    """Return vectors; finite ones whose squares are infinite are divided, and stay longer than `longest`."""
+    with np.errstate(over="ignore"):
+        squares = np.vecdot(vectors, vectors)
+    largest = np.abs(vectors).max(axis=-1)
+    huge = np.isinf(squares) & np.isfinite(largest)  # by its own numbers: no client's vector depends on another's
+    scaled: Floats = vectors / np.where(huge, largest / (2 * longest), 1.0)[..., np.newaxis]
+    return scaled
