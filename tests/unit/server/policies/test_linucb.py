@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from distrust.common.errors import ProtocolError
+from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream
@@ -171,6 +171,25 @@ def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
 def test_bad_numbers_are_refused_with_their_range(mechanism: str, policy: str, why: str) -> None:
     with pytest.raises(Exception, match=why):
         run_file(mechanism, policy)
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        ("link = 'logistic'", r"^environment\.link = 'logistic': must be 'identity' for linucb, unless policy.link is"),
+        ("parameters = 'multi'", r"^environment\.parameters = 'multi': must be 'single' for linucb$"),
+    ],
+)
+def test_what_the_policy_takes_from_its_environment_is_refused_under_the_environments_key(world: str, why: str) -> None:
+    text = f"""
+run = "contexts"
+horizon = 400
+policy = {{ name = "linucb" }}
+mechanism = {{ name = "identity" }}
+environment = {{ name = "glm-sphere", {world} }}
+"""
+    with pytest.raises(BadParameter, match=why):
+        parse(text)
 
 
 def test_a_single_dimension_and_more_dimensions_than_rounds_are_played() -> None:
