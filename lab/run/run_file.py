@@ -240,7 +240,7 @@ def _as_written(
     """Return the refusal of what a policy takes from its environment with the environment's key; any other as it is."""
     place, _, rest = str(error).partition(" = ")
     key, policy = place.removeprefix("policy."), table.get("policy")
-    if not isinstance(policy, dict) or not place.startswith("policy.") or key in policy:
+    if not isinstance(policy, dict) or policy.get("name") not in POLICIES or key in policy or key == place:
         return error
     words = environment.policy_defaults(POLICIES[policy["name"]])
     if key not in words:

@@ -11,7 +11,7 @@ from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.run_file import RunFile, load, parse
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import RoundNoise
 from distrust.server.policies.contextual.linucb import LinUcbCore
@@ -190,6 +190,12 @@ environment = {{ name = "glm-sphere", {world} }}
 """
     with pytest.raises(BadParameter, match=why):
         parse(text)
+
+
+def test_a_policy_without_a_name_is_answered_with_those_that_fit_its_environment() -> None:
+    words = {"run": "contexts", "horizon": 400, "mechanism": {"name": "identity"}}
+    with pytest.raises(BadParameter, match=r"^policy\.name = None: contextual-synthetic goes with linucb, ldp-ols"):
+        load({**words, "environment": {"name": "contextual-synthetic"}, "policy": {"batch": 2}})
 
 
 def test_a_single_dimension_and_more_dimensions_than_rounds_are_played() -> None:
