@@ -69,8 +69,8 @@ def test_the_bounds_on_noise_hold_and_the_exact_ones_are_no_larger(size: int, fa
 def test_noise_that_is_really_drawn_keeps_lemma_a2s_bounds_after_every_batch(name: str) -> None:
     """2000 runs of 30 batches: N and the vector's noise leave their bounds in a tenth of the runs at most, each.
 
-    Fails by chance with probability below 2e-6, if the bounds hold exactly. About 6 % leave them. With bounds that are
-    a fifth too small about 22 % would, and the limit is 13.3 %.
+    Fails by chance with probability below 2e-6, if the bounds hold exactly. 6 to 8 % leave them. With bounds that are
+    a fifth too small 20 to 23 % would, and the limit is 13.3 %.
     """
     spec, runs, batches, clients = LinUcbSpec(name="linucb", features=2, batch=8), 2000, 30, 8
     statistic = spec.statistic(3, None)
@@ -99,8 +99,8 @@ def test_noise_that_is_really_drawn_keeps_lemma_a2s_bounds_after_every_batch(nam
 def test_rewards_as_wide_as_allowed_leave_the_widths_no_more_often_than_half_of_the_failure(size: int) -> None:
     """2000 runs of 300 rewards of ±1000 at α = 0.2, of which the self-normalized bound has half.
 
-    There √λ is a thousandth of β. Fails by chance with probability below 1e-6, if the bound holds exactly. 4 to 5 %
-    leave β at some time. With a β that is 1.3 times too small about a quarter would, and the limit is 13.4 %.
+    There √λ is a thousandth of β. Fails by chance with probability below 1e-6, if the bound holds exactly. 3 to 5 %
+    miss at some time. With a β that is 1.3 times too small 25 to 30 % would, and the limit is 13.3 %.
     """
     runs, rounds, most = 2000, 300, 1000.0
     spec = LinUcbSpec(name="linucb", features=size, rewards=[-most, most], failure=0.2)
