@@ -138,18 +138,33 @@ class TooSmall(ProtocolError):
 class BudgetExceeded(ProtocolError):
     """A contribution that would overdraw the declared privacy budget; refused before anything is sent.
 
-    limit  the limit that it would exceed, in words, where that is no declared budget.
+    epsilon  what it would cost; None where it would leave no privacy at all.
+    limit    the limit that it would exceed, in words, where that is no declared budget.
+    seed     `unsafe.noise_seed`, where noise from a seed is the reason.
     """
 
     code, status = "budget-exceeded", 409
 
     def __init__(
-        self, epsilon: float | None, contributions: int, budget: float, delta: float, limit: str = "the budget"
+        self,
+        epsilon: float | None,
+        contributions: int,
+        budget: float,
+        delta: float,
+        limit: str = "the budget",
+        *,
+        seed: int | None = None,
     ) -> None:
         shown, most = told_apart(epsilon or 0.0, budget)
-        spent = "no privacy" if epsilon is None else f"ε = {shown}"
         times = "one contribution" if contributions == 1 else f"{contributions} contributions"
-        super().__init__(f"{times} would cost {spent} at δ = {delta:g}, and {limit} is ε = {most}", budget=budget)
+        if seed is not None:
+            why = "noise from a seed leaves no privacy"
+            text = f"unsafe.noise_seed = {seed}: {why}, and {limit} is ε = {most}: leave out one of the two"
+        elif epsilon is None:
+            text = f"{times} would leave no privacy, and {limit} is ε = {most} at δ = {delta:g}"
+        else:
+            text = f"{times} would cost ε = {shown} at δ = {delta:g}, and {limit} is ε = {most}"
+        super().__init__(text, budget=budget)
         self.epsilon, self.budget, self.delta = epsilon, budget, delta
 
 

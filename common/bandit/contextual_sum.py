@@ -30,6 +30,9 @@ ULPS = Fraction(1, 2**40)
 """Relative excess that covers the rounding of a few operations in floating point."""
 
 
+HUGE = 1e150
+"""Size from which a number's square may leave a double's range."""
+
 ROOT = math.sqrt(2)
 """Weight of entries off the diagonal, which stand for two entries of the matrix."""
 
@@ -199,7 +202,7 @@ class ContextualSum(Message):
         if contexts.shape[-1] != self.features:
             raise BadParameter("context", contexts.shape[-1], f"must have {self.features} numbers")
         _check_finite(contexts)
-        size, short = self.features, shortened(contexts)
+        size, short = self.features, shortened(_scaled_down(contexts))
         if not self.moments:
             return short
         own = np.empty((*short.shape[:-1], self.width))
@@ -261,3 +264,12 @@ def shortened(vectors: Floats, longest: float = 1.0) -> Floats:
     excess = np.maximum(lengths if longest == 1 else lengths / longest, 1.0)
     short: Floats = vectors / excess[..., np.newaxis]
     return short
+
+
+def _scaled_down(vectors: Floats) -> Floats:
+    """Return finite vectors; those whose squares might be infinite are divided, and stay longer than 1."""
+    if -HUGE < vectors.min(initial=0.0) and vectors.max(initial=0.0) < HUGE:
+        return vectors
+    largest = np.abs(vectors).max(axis=-1, keepdims=True)  # of its own numbers: no vector depends on another's
+    scaled: Floats = vectors / np.where(largest < HUGE, 1.0, largest / 2)
+    return scaled

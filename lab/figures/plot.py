@@ -18,7 +18,7 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.lab.figures.drawing import Band, Spread, band_of, repetitions_of
 from distrust.lab.figures.sheet import COLOURS, LINES, MARKERS, styles
-from distrust.lab.run.result import FormedInterval, Result
+from distrust.lab.run.result import FormedInterval, Result, ends_of_records
 from distrust.lab.sweep.cells import checkpoints
 from distrust.lab.sweep.engine import SweepOutcome
 
@@ -200,7 +200,7 @@ def _places(result: Result, by: str) -> dict[int, float]:
     """Return the x of each round."""
     if by == "round":
         return {one.number: float(one.number) for one in result.rounds}
-    ends = zip(result.rounds, result.regret.curve, strict=False)
+    ends = zip(result.rounds, ends_of_records(result), strict=True)
     return {one.number: float(pulls) for one, (pulls, _) in ends}
 
 

@@ -82,7 +82,8 @@ def _played(file: RunFile, watch: Callable[[Learner], None]) -> Result:
         watch(learner)
 
     learner = play_learner(file, track_and_watch)
-    rounds = [_round(file.config, record) for record in learner.rounds]
+    ends = [0, *(record.number for record in learner.rounds)]
+    rounds = [_round(file.config, record, end + 1) for record, end in zip(learner.rounds, ends, strict=False)]
     seconds = time.perf_counter() - began
     truth = tracker.truth(learner)
     spent = ledger_classes(run_ledger(file.config, learner.rounds))
@@ -164,10 +165,12 @@ def _noise(file: RunFile, cohort: str, *labels: str) -> Stream:
     return UnsafeSeededStream(unsafe.noise_seed, file.config.run, cohort, *labels)
 
 
-def _round(config: RunConfig, record: RoundRecord) -> RoundResult:
+def _round(config: RunConfig, record: RoundRecord, first: int) -> RoundResult:
+    """Return a record as the result has it. It stands for the rounds from number `first` to its own."""
     sums = {released.cohort: released for released in record.released.values()}
     return RoundResult(
         number=record.number,
+        first=first if first < record.number else None,
         batch=record.ask.batch,
         arms=list(record.ask.arms),
         decision=record.ask.decision,

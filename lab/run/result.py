@@ -5,6 +5,7 @@ Regret is counted here, on the clients' side: the server never learns the true m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -63,9 +64,14 @@ class CohortResult(Message):
 
 
 class RoundResult(Message):
-    """One round: its arms, those dropped after it, its cohorts, the size of a message, its line of the ledger."""
+    """One round: its arms, those dropped after it, its cohorts, the size of a message, its line of the ledger.
+
+    In process a record may stand for several rounds of one client each, those from `first` on (`SequentialLearner`).
+    Then `number` and `decision` are the last round's, and each arm has one cohort, with the sum over all these rounds.
+    """
 
     number: int
+    first: int | None = Field(default=None, exclude_if=lambda first: first is None)
     batch: int
     arms: list[int]
     decision: Decision = AssignedArm()
@@ -215,7 +221,9 @@ class Result(Message):
         """Return one of the result's tables as a data frame. Needs pandas: `pip install 'distrust[lab]'`.
 
         rounds     a line a round: clients, cohorts, arms dropped after it, its message and its guarantee; `pulls` and
-                   `regret` are cumulated over the run.
+                   `regret` are cumulated over the run. A run in process of more than 1000 rounds of one client joins
+                   consecutive rounds: then a line stands for the rounds after the line before it up to `round`, and
+                   `cohorts` counts one for each arm that they pulled.
         arms       a line an arm: its pulls and its latest interval.
         cohorts    a line a cohort, replaced ones too.
         intervals  a line for each interval of an arm that the policy formed.
@@ -265,8 +273,15 @@ def _rows(result: Result, table: FrameName) -> list[dict[str, Any]]:
             "pulls": pulls,
             "regret": regret,
         }
-        for one, (pulls, regret) in zip(result.rounds, result.regret.curve, strict=False)
+        for one, (pulls, regret) in zip(result.rounds, ends_of_records(result), strict=True)
     ]
+
+
+def ends_of_records(result: Result) -> list[tuple[int, float]]:
+    """Return (pulls, regret) at the end of each record, cumulated. The curve may have a point for each joined round."""
+    regrets = dict(result.regret.curve)
+    ends = accumulate(sum(count for _, count in one.pulls()) for one in result.rounds)
+    return [(pulls, regrets[pulls]) for pulls in ends]
 
 
 def _promise(guarantee: Guarantee) -> dict[str, Any]:
@@ -309,7 +324,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         *([("clipped", _clipped(result))] if result.clipped else []),
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result)),
-        ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
+        ("rounds", f"{_rounds(result)}, with {result.aborted} cohorts aborted and replaced"),
         *(("aborted", why) for why in aborted),
         *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
         *([("liars", liars)] if liars else []),
@@ -322,6 +337,11 @@ def facts(result: Result) -> list[tuple[str, str]]:
     if result.bits.wire is not None:
         named.append(("wire", f"{result.bits.wire:,.0f} bytes per client, both ways, all stages, headers included"))
     return named
+
+
+def _rounds(result: Result) -> int:
+    """Return the rounds of the run: rounds are numbered from 1, and one record may stand for several."""
+    return result.rounds[-1].number if result.rounds else 0
 
 
 def _chosen(result: Result) -> tuple[str, str]:

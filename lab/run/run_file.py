@@ -174,7 +174,7 @@ def parse_table(words: Mapping[str, Any]) -> RunFile:
     arms = build_environment(environment).arms
     try:
         config = _config({"arms": arms, **_with_sequential_defaults(_with_actions(table, environment))})
-    except BadParameter as error:
+    except (BadParameter, BadRunFile) as error:
         raise _as_written(error, table, environment) from error
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
@@ -186,6 +186,9 @@ def _config(table: dict[str, Any]) -> RunConfig:
     check_run_config(config)
     return config
 
+
+OTHERWISE_NAMED = {"features": "dimension"}
+"""Keys of environments by those of policies that take their values."""
 
 CATALOGUES: tuple[Catalogue[Any], ...] = (ENVIRONMENTS, POLICIES, MECHANISMS)
 """Catalogues of what a run file names. Each kind has a table of its own, called like the kind."""
@@ -228,12 +231,26 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     return {**table, "policy": {**words, **policy}}
 
 
-def _as_written(error: BadParameter, table: Mapping[str, Any], environment: EnvironmentSpec) -> BadParameter:
-    """Return the refusal of `policy.features` with the environment's key that they come from; any other as it is."""
-    if error.field != "policy.features" or "features" in table["policy"]:
+def _as_written(
+    error: BadParameter | BadRunFile, table: Mapping[str, Any], environment: EnvironmentSpec
+) -> BadParameter | BadRunFile:
+    """Return the refusal of what a policy takes from its environment with the environment's key; any other as it is."""
+    place, _, rest = str(error).partition(" = ")
+    key, policy = place.removeprefix("policy."), table.get("policy")
+    if not isinstance(policy, dict) or policy.get("name") not in POLICIES or key in policy or key == place:
         return error
-    field = "dimension" if "dimension" in type(environment).model_fields else "name"
-    return BadParameter(f"environment.{field}", getattr(environment, field), error.allowed)
+    words = environment.policy_defaults(POLICIES[policy["name"]])
+    if key not in words:
+        return error
+    allowed = rest.partition(": ")[2]
+    if isinstance(error, BadRunFile):  # a range of the policy's own
+        allowed += f" for {policy['name']}"
+    if key == "link":  # of all that a policy takes, it alone may be another than the world's
+        allowed += ", unless policy.link is given"
+    field = OTHERWISE_NAMED.get(key, key)
+    if field in type(environment).model_fields:
+        return BadParameter(f"environment.{field}", getattr(environment, field), allowed)
+    return BadParameter("environment.name", environment.name, f"has {key} = {words[key]!r}, which {allowed}")
 
 
 def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:

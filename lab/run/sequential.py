@@ -22,8 +22,9 @@ class SequentialLearner(Learner):
 
     It decides like any learner, with records that stay few in a million rounds.
 
-    A record of a block stands for its rounds: its number is the last one's; for each arm it has one cohort of all the
-    clients that it had, named as their last one, and the sum over the survivors.
+    A record of a block stands for its rounds: its number and its decision are the last one's; for each arm it has one
+    cohort of all the clients that it had, named as their last one, and the sum over the survivors, who played by the
+    decisions of all these rounds.
     """
 
     def __init__(self, config: RunConfig, block: int | None = None) -> None:
@@ -49,7 +50,7 @@ class SequentialLearner(Learner):
 
 
 def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
-    """Return one record for consecutive rounds of one mechanism, decision and statistic that dropped no arm."""
+    """Return one record for consecutive rounds of one mechanism and statistic that dropped no arm."""
     last, cohorts = records[-1], _cohorts_by_arm(records)
     if len(records) == 1:
         return last

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.errors import BudgetExceeded
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
@@ -263,4 +264,7 @@ def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:
 def check_budget(config: RunConfig, records: Sequence[RoundRecord], planned: RoundRecord) -> None:
     """Refuse a round that the declared budget does not cover, before it is opened. Raises BudgetExceeded."""
     if config.budget is not None:
+        if config.unsafe is not None:
+            limit, seed = config.budget, config.unsafe.noise_seed
+            raise BudgetExceeded(None, config.contributions, limit.epsilon, limit.delta, seed=seed)
         run_ledger(config, records).spend(run_ledger(config, [planned]).entries[0])

@@ -55,6 +55,7 @@ def test_larger_batches_help_every_model_whose_noise_is_shared() -> None:
 
 
 def test_no_width_misses_the_true_parameters() -> None:
+    """Misses are far rarer than α here. `test_linucb.py` has settings in which a β that is too small is seen."""
     for figure in FIGURES:
         rows = published(figure).rows
         assert sum(row.widths for row in rows) > 10**6

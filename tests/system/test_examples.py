@@ -53,6 +53,19 @@ def test_notebooks_print_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None
         assert shown(now) == committed, path.name
 
 
+def test_the_notebook_that_asks_which_arm_a_client_played_audits_the_arm() -> None:
+    import nbformat  # noqa: PLC0415 - as above
+
+    cells = nbformat.read(next(path for path in NOTEBOOKS if path.stem == "ctx"), as_version=4).cells
+    (place,) = [place for place, cell in enumerate(cells) if "distrust.audit(" in cell.source]
+    assert "three arms" in cells[place - 1].source
+    assert "which arm" in cells[place - 1].source
+    assert 'secret="arm", arms=3' in cells[place].source
+    page = cells[place].outputs[0].data["text/html"]
+    assert "client&#x27;s arm" in page
+    assert "15 coordinates" in page  # of three arms, each with φ and φφᵀ
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: Path(path).stem)
 def test_a_notebooks_outputs_are_small_and_have_no_errors(path: Path) -> None:
     import nbformat  # noqa: PLC0415 - as above

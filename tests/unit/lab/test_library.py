@@ -185,6 +185,8 @@ def test_reports_comparisons_and_findings_show_what_the_commands_show() -> None:
     text = read(finding._repr_html_())
     assert finding.verdict in text
     assert "It cannot prove one" in text
+    gradients = {"n": 1, "epsilon": 1.0, "secret": "arm", "arms": 3, "features": 2, "residual": "logistic"}
+    assert distrust.audit("local-sphere", trials=2_000, seed=1, **gradients).dimension == 6
 
 
 def test_html_is_escaped_and_a_long_table_says_how_much_more_there_is() -> None:

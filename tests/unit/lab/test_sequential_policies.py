@@ -1,12 +1,14 @@
 """Tests that the short record of a million one-client rounds is the sum of the ordinary one."""
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.result import Result
+from distrust.lab.run.result import Result, facts
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.sequential import SequentialLearner
 from distrust.server.learner.learner import Learner
@@ -109,6 +111,27 @@ def test_a_long_run_keeps_a_thousand_records_at_most() -> None:
     assert sum(record.clients for record in learner.rounds) == sum(learner.pulls) == 5_003
     assert max(seen) <= 1006
     assert learner.snapshot().round == 5_003
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"policy": {"name": "ucb1"}, "environment": {"name": "gaussian-easy", "arms": 4}}, id="arms"),
+        pytest.param({"policy": {"name": "linucb"}, "environment": {"name": "contextual-synthetic"}}, id="contexts"),
+    ],
+)
+def test_joined_records_say_for_which_rounds_they_stand_and_the_table_counts_rounds(more: dict[str, Any]) -> None:
+    more["environment"]["seed"] = 3
+    result = in_process.run({"run": "alone", "horizon": 1001, "mechanism": {"name": "identity"}, **more})
+    assert dict(facts(result))["rounds"] == "1001, with 0 cohorts aborted and replaced"
+    records = json.loads(result.model_dump_json())["rounds"]
+    assert [one["number"] for one in records] == [*range(2, 1001, 2), 1001]
+    assert [one.get("first", one["number"]) for one in records] == [*range(1, 1001, 2), 1001]
+    assert "first" not in records[-1]
+    lines = result.frame("rounds")
+    assert (lines["round"].diff()[1:] == lines["clients"][1:]).all()
+    assert (lines["pulls"] == lines["round"]).all()
+    assert lines["regret"].iloc[-1] == result.regret.final
 
 
 def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_block(

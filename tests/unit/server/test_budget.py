@@ -52,8 +52,15 @@ def test_a_plan_is_made_only_if_every_client_can_afford_it(
 
 
 def test_noise_from_a_seed_fits_no_budget() -> None:
-    with pytest.raises(BudgetExceeded, match="no privacy"):
-        Learner(config(budget={"epsilon": 50.0}, unsafe={"noise_seed": 1}))
+    why = r"^unsafe\.noise_seed = 17: noise from a seed leaves no privacy, and the budget is ε = 50: leave out one"
+    with pytest.raises(BudgetExceeded, match=why):
+        Learner(config(budget={"epsilon": 50.0}, unsafe={"noise_seed": 17}))
+
+
+def test_a_mechanism_without_noise_fits_no_budget_and_does_not_read_as_free() -> None:
+    why = "^one contribution would leave no privacy, and the budget is ε = 50 at δ = 0$"
+    with pytest.raises(BudgetExceeded, match=why):
+        Learner(config(budget={"epsilon": 50.0}, mechanism={"name": "identity"}))
 
 
 def test_a_later_round_that_overdraws_ends_the_run_and_asks_no_client() -> None:

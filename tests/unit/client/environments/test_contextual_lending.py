@@ -228,6 +228,13 @@ def test_a_run_publishes_the_values_and_names_the_shortened_contexts(data: Path)
     assert "clipped" not in run(parse(RUN.format(file=data, radius=20.0, more=""))).model_dump()
 
 
+def test_a_link_that_a_policy_cannot_assume_is_refused_under_the_name_of_the_world(data: Path) -> None:
+    text = RUN.format(file=data, radius=2.5, more="").replace(', link = "identity"', "")
+    why = r"^environment\.name = 'auto-lending': has link = 'logistic', which must be 'identity' for linucb"
+    with pytest.raises(BadParameter, match=why):
+        parse(text)
+
+
 def test_other_values_than_the_worlds_are_refused(data: Path) -> None:
     more = f", weights = {[1.0] * 25}"
     with pytest.raises(BadParameter, match=r"policy\.weights"):

@@ -18,7 +18,7 @@ from distrust.common.bandit.contextual_choice import (
     packed_triangle,
     unpacked_triangle,
 )
-from distrust.common.bandit.contextual_sum import ContextualSum, Observation
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation, shortened
 from distrust.common.bandit.decisions import Decision
 from distrust.common.errors import BadParameter
 
@@ -115,6 +115,20 @@ def test_contexts_and_rewards_that_are_no_numbers_are_refused() -> None:
         statistic.vectors(seen(np.zeros((1, 3)), np.zeros(1)))
     with pytest.raises(ValidationError, match="must rise"):
         ContextualSum(features=2, rewards=[1.0, 1.0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_huge_finite_contexts_keep_their_direction_and_no_other_context_changes() -> None:
+    ordinary = np.random.default_rng(4).normal(size=(50, 2)) * 2
+    huge = np.array([[1e200, 1e200], [3e300, -4e300], [1.7e308, 0.0], [1e120, 1e-300]])
+    units = np.array([[math.sqrt(0.5), math.sqrt(0.5)], [0.6, -0.8], [1.0, 0.0], [1.0, 0.0]])
+    statistic, count = ContextualSum(features=2), len(ordinary)
+    alone = statistic.vectors(seen(ordinary, np.ones(count)))
+    together = statistic.vectors(seen(np.concatenate([ordinary, huge]), np.ones(count + len(huge))))
+    assert (together[:count] == alone).all()
+    np.testing.assert_allclose(together[count:, :2], units, rtol=1e-15, atol=1e-300)
+    assert np.linalg.norm(together, axis=1).max() <= statistic.radius * (1 + 1e-12)
+    np.testing.assert_allclose(shortened(huge, 2.5), 2.5 * units, rtol=1e-15, atol=1e-300)
 
 
 def best_arms(rule: ChoiceRule, features: Floats) -> list[int]:
