@@ -268,7 +268,7 @@ def shortened(vectors: Floats, longest: float = 1.0) -> Floats:
 
 def _scaled_down(vectors: Floats) -> Floats:
     """Return finite vectors; those whose squares might be infinite are divided, and stay longer than 1."""
-    if -HUGE < vectors.min(initial=0.0) and vectors.max(initial=0.0) < HUGE:
+    if vectors.min(initial=0.0) > -HUGE and vectors.max(initial=0.0) < HUGE:
         return vectors
     largest = np.abs(vectors).max(axis=-1, keepdims=True)  # of its own numbers: no vector depends on another's
     scaled: Floats = vectors / np.where(largest < HUGE, 1.0, largest / 2)
