@@ -18,7 +18,7 @@ from distrust.common.bandit.contextual_choice import (
     packed_triangle,
     unpacked_triangle,
 )
-from distrust.common.bandit.contextual_sum import ContextualSum, Observation, shortened
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.bandit.decisions import Decision
 from distrust.common.errors import BadParameter
 
@@ -128,7 +128,6 @@ def test_huge_finite_contexts_keep_their_direction_and_no_other_context_changes(
     assert (together[:count] == alone).all()
     np.testing.assert_allclose(together[count:, :2], units, rtol=1e-15, atol=1e-300)
     assert np.linalg.norm(together, axis=1).max() <= statistic.radius * (1 + 1e-12)
-    np.testing.assert_allclose(shortened(huge, 2.5), 2.5 * units, rtol=1e-15, atol=1e-300)
 
 
 def best_arms(rule: ChoiceRule, features: Floats) -> list[int]:
