@@ -21,10 +21,11 @@ from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, RenyiCurve
 from distrust.common.privacy.hockey_stick import law_delta, law_epsilon, rdp, stretched
 from distrust.common.privacy.profile import RAISED, Profile, ProfilePairs, curve, exact, filled, law_curve, spent_as
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
-from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
+from distrust.common.privacy.sensitivity import ROUNDING, Grid, Uses, grid_for
 from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.wire import Norm
 
+LONGER = tuple(2.0**-j for j in range(1, 13))  # shares of δ for moves that rounding makes longer than counted
 DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 
 
@@ -147,6 +148,48 @@ def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
         return tuple((order, vector_rdp(losses, order, grid)) for order in orders)
     spent = rdp(pmf, grid.precision, orders)
     return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedGaussian:
+    """Releases with Gaussian noise of one variance on every coordinate, about a client that moves each inside a grid.
+
+    Guarantee  t of them promise what one release of t · D coordinates does, which moves by Δ₂√t. A client's later
+               vectors may depend on what was released before.
+    Source     Dong, Roth & Su 2022 (noise in reals); Zhu, Dong & Wang 2022 (dominating pairs, for the box).
+
+    continuous  noise in reals; else N_Z.
+    """
+
+    # Box, N_Z: the law is symmetric and log-concave. So the largest shift dominates every other one of a coordinate,
+    # and t · D such pairs dominate what an adaptive client moves.
+    # Ball, or noise in reals: the moves are fixed one after the other. Where their squared lengths add up to at most S,
+    # one more release that moves by the rest makes it S for certain, and the privacy loss then has the law of one
+    # Gaussian release's that moves by √S: each step multiplies its moments by constants. A client that stops moving
+    # before S is passed keeps that promise, and differs from ours with probability `Uses.chance`, which is added to δ.
+    # Discrete noise loses a factor for each coordinate (`lattice_log_delta`), whatever the others are.
+
+    variance: float
+    grid: Grid
+    continuous: bool = False
+
+    def epsilon(self, times: int, delta: float) -> float:
+        """Return an ε of `times` releases at δ: exact for a box that `box_fits`, else a bound."""
+        return _repeated_epsilon(self, times, delta)
+
+
+@lru_cache(maxsize=1024)
+def _repeated_epsilon(law: RepeatedGaussian, times: int, delta: float) -> float:
+    grid = law.grid
+    bound = rounded_epsilon if law.continuous else lattice_epsilon
+    if grid.is_box:
+        box = Grid(grid.precision, times * grid.dimension, "linf", grid.rounded)
+        return bound(box, law.variance, delta) if law.continuous else sum_epsilon(law.variance, 1, box, delta)
+    worst = bound(Uses(grid, times), law.variance, delta)
+    if not grid.rounded:
+        return worst
+    chances = [share * delta for share in LONGER]
+    return min(worst, *(bound(Uses(grid, times, one), law.variance, delta - one) for one in chances))
 
 
 def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:

@@ -70,7 +70,7 @@ class PrivacyLedger:
         """Raise BudgetExceeded unless R contributions, at the weakest guarantee so far, stay within a budget."""
         weakest = parallel([entry.guarantee for entry in self.entries])
         spent = self._several(weakest, self.contributions, budget.delta)
-        if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + BUDGET_ROUNDING):
+        if not _within(spent, budget):
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
@@ -81,9 +81,7 @@ class PrivacyLedger:
         # No client can have taken part more often than there were cohorts.
         weakest = parallel([entry.guarantee for entry in self.entries])
         most = min(times, self._cohorts)
-        if most == 1:
-            return _assuming(weakest, self.contributions)
-        return _assuming(self._several(weakest, most, self._delta(weakest, most)), self.contributions)
+        return _assuming(self._stated(weakest, most), self.contributions)
 
     @property
     def total(self) -> Guarantee:
@@ -104,13 +102,16 @@ class PrivacyLedger:
     def _cohorts(self) -> int:
         return sum(entry.cohorts for entry in self.entries)
 
-    def _delta(self, weakest: Guarantee, times: int) -> float | None:
-        """Return the δ of a composed guarantee: the budget's, or None where that cannot hold."""
-        if self.budget is None:
-            return None
-        if self._streams or self._law is not None:  # an ε may be known at every δ above 0
-            return self.budget.delta or None
-        return None if self.budget.delta < times * weakest.delta else self.budget.delta
+    def _stated(self, weakest: Guarantee, times: int) -> Guarantee:
+        """Return what `times` contributions cost: one that is within the budget as its mechanism states it.
+
+        All else at the budget's δ, by which `check` admits; without a budget, and where nothing is proven at its δ, at
+        the δ to which the releases' own add up.
+        """
+        if times == 1 and (self.budget is None or _within(weakest, self.budget)):
+            return weakest
+        at_budget = None if self.budget is None else self._several(weakest, times, self.budget.delta)
+        return at_budget if at_budget and at_budget.kind != "none" else self._several(weakest, times, None)
 
     @property
     def _streams(self) -> frozenset[BatchStream]:
@@ -172,6 +173,12 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     curve = _curve(guarantees) if alike else ()
     assumptions = _assumptions(guarantees)
     return weakest.model_copy(update={"kind": kind, "delta": delta, "rdp": curve, "assumptions": assumptions})
+
+
+def _within(spent: Guarantee, budget: BudgetSpec) -> bool:
+    if spent.kind == "none" or spent.epsilon is None or spent.delta > budget.delta:
+        return False
+    return spent.epsilon <= budget.epsilon * (1 + BUDGET_ROUNDING)
 
 
 def _assuming(one: Guarantee, contributions: int) -> Guarantee:

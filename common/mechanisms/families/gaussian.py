@@ -24,10 +24,11 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, is_gaussian
 from distrust.common.noise.law import Law
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
+    RepeatedGaussian,
     real_gaussian_profile,
     sharpness,
     sum_divergences,
@@ -74,6 +75,7 @@ class GaussianLike(GridMechanism):
             compute_promise=promise,
             compute_profile=lambda delta: sum_profile(share, terms, self.grid, delta),
             law=law,
+            repeated=RepeatedGaussian(terms * share, self.grid) if is_gaussian(share, terms) else None,
         )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
@@ -133,7 +135,11 @@ class RealGaussian(RealNoise, GaussianLike):
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         if self.continuous:
-            return Privacy(compute_promise=self._continuous_promise, compute_profile=self._continuous_profile)
+            return Privacy(
+                compute_promise=self._continuous_promise,
+                compute_profile=self._continuous_profile,
+                repeated=RepeatedGaussian(self.variance, self.grid, continuous=True),
+            )
         return self.gaussian_privacy(self.variance, 1, self.assumptions, self.grid_law())
 
     def _continuous_promise(self) -> Guarantee:
