@@ -119,10 +119,14 @@ class PrivacyLedger:
 
     @property
     def _law(self) -> Repeated | None:
-        """Return the law of all releases so far, or None where they have more than one, or none that composes."""
-        # Releases of two laws may cost more together than as many of either.
-        laws = {law for entry in self.entries for law in entry.laws}
-        return laws.pop() if len(laws) == 1 and all(entry.laws for entry in self.entries) else None
+        """Return the law of all releases so far, or None where one has none, or none is known of all together."""
+        if not all(entry.laws for entry in self.entries):
+            return None
+        first, *others = dict.fromkeys(law for entry in self.entries for law in entry.laws)
+        joined: Repeated | None = first
+        for other in others:
+            joined = joined and joined.joined(other)
+        return joined
 
     def _several(self, weakest: Guarantee, times: int, delta: float | None) -> Guarantee:
         """Return what `times` contributions cost together at most, each at the weakest guarantee so far."""

@@ -66,46 +66,6 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
-class Uses:
-    """Moves that a client makes in several releases, each with a rounding and with noise of its own.
-
-    grid    a client's moves in one release.
-    times   releases that the client is in, at least 1.
-    chance  probability at most with which the moves are longer than `squared_l2`; 0: the worst rounding counts.
-    """
-
-    grid: "Grid"
-    times: int
-    chance: float = 0.0
-
-    @property
-    def dimension(self) -> int:
-        """Return the number of coordinates that have noise."""
-        return self.times * self.grid.dimension
-
-    @property
-    def unrounded(self) -> int:
-        """Return `squared_l2`: a client's later vector may depend on earlier releases, so no mean is taken."""
-        return self.squared_l2
-
-    @property
-    def squared_l2(self) -> int:
-        """Return a squared ℓ₂ length, rounding included, that all moves together exceed with `chance` at most."""
-        worst = self.times * self.grid.squared_l2
-        if self.chance == 0 or self.grid.is_box or not self.grid.rounded:
-            return worst
-        # Whatever was released before, the next squared length has the moment of `log_moment`. So the moment of the sum
-        # is at most the product. Markov's inequality, at the rate that gives the least.
-        mean, spread = self.grid.rounded_moments
-        likely = self.times * mean + 2 * math.sqrt(self.times * spread * -math.log(self.chance))
-        return min(worst, math.ceil(likely))
-
-    def log_moment(self, rate: float) -> float:
-        """Return a bound on ln E[e^(rate · S)] for moves of the squared ℓ₂ length S up to `squared_l2`."""
-        return rate * self.squared_l2
-
-
-@dataclass(frozen=True, slots=True)
 class Visits:
     """Moves that a client of several batches makes in the nodes of a binary tree over a stream of batches.
 

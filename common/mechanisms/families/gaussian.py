@@ -28,8 +28,8 @@ from distrust.common.noise.discrete_gaussian import DiscreteGaussian, is_gaussia
 from distrust.common.noise.law import Law
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
-    RepeatedGaussian,
     real_gaussian_profile,
+    repeated_gaussian,
     sharpness,
     sum_divergences,
     sum_epsilon,
@@ -75,7 +75,7 @@ class GaussianLike(GridMechanism):
             compute_promise=promise,
             compute_profile=lambda delta: sum_profile(share, terms, self.grid, delta),
             law=law,
-            repeated=RepeatedGaussian(terms * share, self.grid) if is_gaussian(share, terms) else None,
+            repeated=repeated_gaussian(terms * share, self.grid) if is_gaussian(share, terms) else None,
         )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
@@ -138,7 +138,7 @@ class RealGaussian(RealNoise, GaussianLike):
             return Privacy(
                 compute_promise=self._continuous_promise,
                 compute_profile=self._continuous_profile,
-                repeated=RepeatedGaussian(self.variance, self.grid, continuous=True),
+                repeated=repeated_gaussian(self.variance, self.grid, continuous=True),
             )
         return self.gaussian_privacy(self.variance, 1, self.assumptions, self.grid_law())
 
