@@ -266,7 +266,7 @@ def _repeated_epsilon(law: RepeatedGaussian, times: int, delta: float) -> float:
     for chance in (0.0, *(share * delta for share in LONGER)):
         square = law.squared_ratio(times, chance, eta)
         if math.isfinite(square):
-            left = (delta - chance - spared) * math.exp(-blur)
+            left = (delta - chance) * math.exp(-blur) - spared
             found = min(found, blur + gaussian_epsilon(math.sqrt(square * RAISED), left))
     return found
 
