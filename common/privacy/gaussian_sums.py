@@ -11,7 +11,7 @@ from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio, log_gaussian_slope
 from distrust.common.privacy.gaussian_vectors import (
     BLUR,
-    ROUNDED,
+    LATTICE,
     Covering,
     box_fits,
     gaussian_box_epsilon,
@@ -39,9 +39,9 @@ from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
 from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.wire import Norm
 
-LONGER = tuple(2.0**-j for j in range(1, 13))  # shares of δ for moves that rounding makes longer than counted
-COVERED = 2.0**14  # variance up to which noise in reals is sought that covers noise on the integers
-COVERING = 2.0**-12  # share of δ for what that leaves uncovered
+LONGER_MOVES = tuple(2.0**-j for j in range(1, 13))  # shares of δ for moves that rounding makes longer than counted
+MOST_COVERED = 2.0**14  # variance up to which noise in reals is sought that covers noise on the integers
+UNCOVERED = 2.0**-12  # share of δ for what that leaves uncovered
 DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 
 
@@ -82,7 +82,7 @@ def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
 def sum_variance(target: GaussianTarget, grid: Grid) -> float:
     """Return the least total parameter, `terms` times a share's, that meets the target; snapped upwards.
 
-    In a ball, and in a box whose sum is too long to be stored, it may be larger by ROUNDED.
+    In a ball, and in a box whose sum is too long to be stored, it may be larger by LATTICE.
     """
     guess = _continuous(target, grid)
     gaussian = is_gaussian(guess / target.terms, target.terms)
@@ -176,7 +176,7 @@ class GaussianDraw(NamedTuple):
     @property
     def covered(self) -> bool:
         """Return whether noise in reals is to be found that covers the noise on the integers."""
-        return not self.continuous and self.variance <= COVERED
+        return not self.continuous and self.variance <= MOST_COVERED
 
     @property
     def blur(self) -> float:
@@ -187,7 +187,7 @@ class GaussianDraw(NamedTuple):
         """Return the variance of noise in reals that promises no more, but for `blur`, or `eta` of δ a coordinate."""
         if self.covered:
             return _covered(self.variance, self.grid.precision, eta)
-        return self.variance if self.continuous else self.variance - ROUNDED
+        return self.variance if self.continuous else self.variance - LATTICE
 
     def moves(self, eta: float) -> tuple[float, float, float]:
         """Return bounds for S, the squared ℓ₂ move over `reals`.
@@ -226,7 +226,7 @@ class RepeatedGaussian:
     # that promise, and is another than ours with the probability `chance` of `squared_ratio`, which is added to δ.
     # Noise on the integers, coordinate after coordinate from the last one: with V(γ) = ∫ (a - bγ)₊ dμ the δ that later
     # noise in reals leaves, `Covering` says that this coordinate's own adds at most η ∫ a dμ = η V(0) = η, whatever the
-    # move. Beyond COVERED it is a factor for each coordinate (`lattice_log_delta`), whatever the others are.
+    # move. Beyond MOST_COVERED it is a factor for each coordinate (`lattice_log_delta`), whatever the others are.
 
     draws: frozenset[GaussianDraw]
 
@@ -260,10 +260,10 @@ def repeated_gaussian(variance: float, grid: Grid, *, continuous: bool = False) 
 @lru_cache(maxsize=1024)
 def _repeated_epsilon(law: RepeatedGaussian, times: int, delta: float) -> float:
     blur = times * max(draw.blur for draw in law.draws)
-    spared = COVERING * delta if any(draw.covered for draw in law.draws) else 0.0
+    spared = UNCOVERED * delta if any(draw.covered for draw in law.draws) else 0.0
     eta = spared / (times * max(draw.grid.dimension for draw in law.draws))
     found = math.inf
-    for chance in (0.0, *(share * delta for share in LONGER)):
+    for chance in (0.0, *(share * delta for share in LONGER_MOVES)):
         square = law.squared_ratio(times, chance, eta)
         if math.isfinite(square):
             left = (delta - chance) * math.exp(-blur) - spared
