@@ -327,8 +327,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
             raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
-    if privacy.repeated is not None:
-        return tightened_by(privacy.repeated, once, contributions, composed, target_delta)
+    composed = tightened_by(privacy.repeated, once, contributions, composed, target_delta)
     pmf = released(mechanism, query.answers, query.colluders)
     delta = composed.delta or target_delta
     if pmf is None or not delta:

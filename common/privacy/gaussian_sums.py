@@ -3,12 +3,16 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from distrust.common.bandit.error_law import How
-from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
 from distrust.common.noise.law import LIMIT
-from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
+from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio, log_gaussian_slope
 from distrust.common.privacy.gaussian_vectors import (
+    BLUR,
+    LATTICE,
+    Covering,
     box_fits,
     gaussian_box_epsilon,
     gaussian_divergence,
@@ -19,12 +23,25 @@ from distrust.common.privacy.gaussian_vectors import (
 )
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, RenyiCurve
 from distrust.common.privacy.hockey_stick import law_delta, law_epsilon, rdp, stretched
-from distrust.common.privacy.profile import RAISED, Profile, ProfilePairs, curve, exact, filled, law_curve, spent_as
+from distrust.common.privacy.profile import (
+    RAISED,
+    Profile,
+    ProfilePairs,
+    Repeated,
+    curve,
+    exact,
+    filled,
+    law_curve,
+    spent_as,
+)
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
 from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.wire import Norm
 
+LONGER_MOVES = tuple(2.0**-j for j in range(1, 13))  # shares of δ for moves that rounding makes longer than counted
+MOST_COVERED = 2.0**14  # variance up to which noise in reals is sought that covers noise on the integers
+UNCOVERED = 2.0**-12  # share of δ for what that leaves uncovered
 DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 
 
@@ -65,7 +82,7 @@ def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
 def sum_variance(target: GaussianTarget, grid: Grid) -> float:
     """Return the least total parameter, `terms` times a share's, that meets the target; snapped upwards.
 
-    In a ball, and in a box whose sum is too long to be stored, it may be larger by ROUNDED.
+    In a ball, and in a box whose sum is too long to be stored, it may be larger by LATTICE.
     """
     guess = _continuous(target, grid)
     gaussian = is_gaussian(guess / target.terms, target.terms)
@@ -147,6 +164,111 @@ def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
         return tuple((order, vector_rdp(losses, order, grid)) for order in orders)
     spent = rdp(pmf, grid.precision, orders)
     return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
+
+
+class GaussianDraw(NamedTuple):
+    """N_Z(0, variance) on every coordinate of one release, or N(0, variance) in reals where it is continuous."""
+
+    variance: float
+    grid: Grid
+    continuous: bool = False
+
+    @property
+    def covered(self) -> bool:
+        """Return whether noise in reals is to be found that covers the noise on the integers."""
+        return not self.continuous and self.variance <= MOST_COVERED
+
+    @property
+    def blur(self) -> float:
+        """Return what noise on the integers may add to ε, where it is not `covered`."""
+        return 0.0 if self.continuous or self.covered else self.grid.dimension * BLUR
+
+    def reals(self, eta: float) -> float:
+        """Return the variance of noise in reals that promises no more, but for `blur`, or `eta` of δ a coordinate."""
+        if self.covered:
+            return _covered(self.variance, self.grid.precision, eta)
+        return self.variance if self.continuous else self.variance - LATTICE
+
+    def moves(self, eta: float) -> tuple[float, float, float]:
+        """Return bounds for S, the squared ℓ₂ move over `reals`.
+
+        These are the largest S, and m and c with ln E[e^(rate · S)] ≤ rate · m + rate² · c over the rounding.
+        """
+        reals = self.reals(eta)
+        if reals <= 0:
+            return math.inf, math.inf, 0.0
+        worst = self.grid.squared_l2 / reals
+        if self.grid.is_box or not self.grid.rounded:
+            return worst, worst, 0.0
+        mean, spread = self.grid.rounded_moments
+        return worst, mean / reals, spread / reals**2
+
+
+@lru_cache(maxsize=256)
+def _covered(variance: float, shift: int, eta: float) -> float:
+    return Covering(stretched(DiscreteGaussian(variance), shift), eta).variance(shift)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedGaussian:
+    """Releases with Gaussian noise about one client, which together are one release.
+
+    draws  the noise of each, which may be any of these.
+
+    Guarantee  t of them promise what one release does that moves by √t times as much. A client's later vectors may
+               depend on what was released before.
+    Source     Dong, Roth & Su 2022, for noise in reals.
+    """
+
+    # The moves are fixed one after the other. Where their squared ratios add up to at most S, one more release that
+    # moves by the rest makes it S for certain, and the privacy loss then has the law of one Gaussian release's that
+    # moves by √S: each step multiplies its moments by constants. A client that stops moving before S is passed keeps
+    # that promise, and is another than ours with the probability `chance` of `squared_ratio`, which is added to δ.
+    # Noise on the integers, coordinate after coordinate from the last one: with V(γ) = ∫ (a - bγ)₊ dμ the δ that later
+    # noise in reals leaves, `Covering` says that this coordinate's own adds at most η ∫ a dμ = η V(0) = η, whatever the
+    # move. Beyond MOST_COVERED it is a factor for each coordinate (`lattice_log_delta`), whatever the others are.
+
+    draws: frozenset[GaussianDraw]
+
+    def epsilon(self, times: int, delta: float) -> float:
+        """Return an ε of `times` releases at δ; inf where the noise is less than a step or so."""
+        return _repeated_epsilon(self, times, delta)
+
+    def joined(self, other: Repeated) -> Repeated | None:
+        """Return the law of releases that may be of either, or None where `other` is not Gaussian."""
+        return RepeatedGaussian(self.draws | other.draws) if isinstance(other, RepeatedGaussian) else None
+
+    def squared_ratio(self, times: int, chance: float, eta: float) -> float:
+        """Return what `times` squared moves, each over its `reals`, add up to at most, but for a probability `chance`.
+
+        chance  in [0, 1); 0: the worst rounding counts.
+        """
+        moves = [draw.moves(eta) for draw in self.draws]
+        worst, mean, spread = (max(one[i] for one in moves) for i in range(3))
+        if chance == 0:
+            return times * worst
+        # Whatever was released before, the next move has these moments. So the moment of the sum is at most their
+        # product. Markov's inequality, at the rate that gives the least.
+        return min(times * worst, times * mean + 2 * math.sqrt(times * spread * -math.log(chance)))
+
+
+def repeated_gaussian(variance: float, grid: Grid, *, continuous: bool = False) -> RepeatedGaussian:
+    """Return the law of several releases with one noise."""
+    return RepeatedGaussian(frozenset({GaussianDraw(variance, grid, continuous)}))
+
+
+@lru_cache(maxsize=1024)
+def _repeated_epsilon(law: RepeatedGaussian, times: int, delta: float) -> float:
+    blur = times * max(draw.blur for draw in law.draws)
+    spared = UNCOVERED * delta if any(draw.covered for draw in law.draws) else 0.0
+    eta = spared / (times * max(draw.grid.dimension for draw in law.draws))
+    found = math.inf
+    for chance in (0.0, *(share * delta for share in LONGER_MOVES)):
+        square = law.squared_ratio(times, chance, eta)
+        if math.isfinite(square):
+            left = (delta - chance) * math.exp(-blur) - spared
+            found = min(found, blur + gaussian_epsilon(math.sqrt(square * RAISED), left))
+    return found
 
 
 def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:

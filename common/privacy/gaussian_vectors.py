@@ -27,8 +27,8 @@ from distrust.common.privacy.hockey_stick import FAINT, NOT_ZERO, least_epsilon
 from distrust.common.privacy.searches import least_root, snap_up
 from distrust.common.privacy.sensitivity import Grid
 
-ROUNDED = 1.5  # v₂ of `lattice_log_delta`
-BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
+LATTICE = 1.5  # v₂ of `lattice_log_delta`
+BLUR = 7 * math.exp(-2 * math.pi**2 * LATTICE)  # above 3τ
 NEAR = 1e-6  # of ln S*, where the bound is flat
 ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
 SPAN = 500.0  # nats that are added up in one go: doubles have 700
@@ -144,15 +144,15 @@ def lattice_log_delta(move: Move, variance: float, epsilon: float) -> float:
     # So D coordinates of discrete noise, moved by any whole numbers, promise what v₂ less of continuous noise does, but
     # for a factor of (1 + τ)^D on δ and of ((1 + τ)²/(1 - τ))^D on e^ε.
     blur = move.dimension * BLUR
-    if variance <= ROUNDED or epsilon < blur:
+    if variance <= LATTICE or epsilon < blur:
         return 0.0
-    return min(0.0, rounded_log_delta(move, variance - ROUNDED, epsilon - blur) + blur)
+    return min(0.0, rounded_log_delta(move, variance - LATTICE, epsilon - blur) + blur)
 
 
 def lattice_epsilon(move: Move, variance: float, delta: float) -> float:
     """Return an ε at δ of N_Z(0, variance) on every coordinate: the lesser of `lattice_log_delta`'s and of ρ-zCDP's.
 
-    The discrete law has ρ = S/(2 variance) too (Canonne, Kamath & Steinke 2020), which is all there is below ROUNDED.
+    The discrete law has ρ = S/(2 variance) too (Canonne, Kamath & Steinke 2020), which is all there is below LATTICE.
     """
     known = zcdp_epsilon(move.squared_l2 / (2 * variance), delta)[0]
     result = least_epsilon(lambda epsilon: lattice_log_delta(move, variance, epsilon) - math.log(delta))

@@ -70,7 +70,7 @@ class PrivacyLedger:
         """Raise BudgetExceeded unless R contributions, at the weakest guarantee so far, stay within a budget."""
         weakest = parallel([entry.guarantee for entry in self.entries])
         spent = self._several(weakest, self.contributions, budget.delta)
-        if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + BUDGET_ROUNDING):
+        if not _within(spent, budget):
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
@@ -81,9 +81,7 @@ class PrivacyLedger:
         # No client can have taken part more often than there were cohorts.
         weakest = parallel([entry.guarantee for entry in self.entries])
         most = min(times, self._cohorts)
-        if most == 1:
-            return _assuming(weakest, self.contributions)
-        return _assuming(self._several(weakest, most, self._delta(weakest, most)), self.contributions)
+        return _assuming(self._stated(weakest, most), self.contributions)
 
     @property
     def total(self) -> Guarantee:
@@ -104,13 +102,16 @@ class PrivacyLedger:
     def _cohorts(self) -> int:
         return sum(entry.cohorts for entry in self.entries)
 
-    def _delta(self, weakest: Guarantee, times: int) -> float | None:
-        """Return the δ of a composed guarantee: the budget's, or None where that cannot hold."""
-        if self.budget is None:
-            return None
-        if self._streams or self._law is not None:  # an ε may be known at every δ above 0
-            return self.budget.delta or None
-        return None if self.budget.delta < times * weakest.delta else self.budget.delta
+    def _stated(self, weakest: Guarantee, times: int) -> Guarantee:
+        """Return what `times` contributions cost: one that is within the budget as its mechanism states it.
+
+        All else at the budget's δ, by which `check` admits; without a budget, and where nothing is proven at its δ, at
+        the δ to which the releases' own add up.
+        """
+        if times == 1 and (self.budget is None or _within(weakest, self.budget)):
+            return weakest
+        at_budget = None if self.budget is None else self._several(weakest, times, self.budget.delta)
+        return at_budget if at_budget and at_budget.kind != "none" else self._several(weakest, times, None)
 
     @property
     def _streams(self) -> frozenset[BatchStream]:
@@ -118,10 +119,14 @@ class PrivacyLedger:
 
     @property
     def _law(self) -> Repeated | None:
-        """Return the law of all releases so far, or None where they have more than one, or none that composes."""
-        # Releases of two laws may cost more together than as many of either.
-        laws = {law for entry in self.entries for law in entry.laws}
-        return laws.pop() if len(laws) == 1 and all(entry.laws for entry in self.entries) else None
+        """Return the law of all releases so far, or None where one has none, or none is known of all together."""
+        if not all(entry.laws for entry in self.entries):
+            return None
+        first, *others = dict.fromkeys(law for entry in self.entries for law in entry.laws)
+        joined: Repeated | None = first
+        for other in others:
+            joined = joined and joined.joined(other)
+        return joined
 
     def _several(self, weakest: Guarantee, times: int, delta: float | None) -> Guarantee:
         """Return what `times` contributions cost together at most, each at the weakest guarantee so far."""
@@ -172,6 +177,12 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     curve = _curve(guarantees) if alike else ()
     assumptions = _assumptions(guarantees)
     return weakest.model_copy(update={"kind": kind, "delta": delta, "rdp": curve, "assumptions": assumptions})
+
+
+def _within(spent: Guarantee, budget: BudgetSpec) -> bool:
+    if spent.kind == "none" or spent.epsilon is None or spent.delta > budget.delta:
+        return False
+    return spent.epsilon <= budget.epsilon * (1 + BUDGET_ROUNDING)
 
 
 def _assuming(one: Guarantee, contributions: int) -> Guarantee:

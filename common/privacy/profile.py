@@ -109,6 +109,10 @@ class Repeated(Protocol):
         """Return an ε that holds at δ in (0, 1) for `times` ≥ 1 such releases together; inf where none is known."""
         ...
 
+    def joined(self, other: "Repeated") -> "Repeated | None":
+        """Return the law of releases that may be of this law or of `other`; None where none is known."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:

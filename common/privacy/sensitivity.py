@@ -142,16 +142,21 @@ class Grid:
 
     def log_moment(self, rate: float) -> float:
         """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length of a move after rounding; rate in 1/steps²."""
-        # A coordinate moved by d moves by s + B, s = ⌊d⌋, B ~ Bernoulli(f), f = d - s. Now (s + B)² - d² is
-        # (2s + 1)(B - f) + f(1 - f). So by Hoeffding's lemma its moment is at most rate · f(1 - f) + rate² (2s + 1)²/8.
-        # Summed up: f(1 - f) ≤ min(1/4, d) and (2s + 1)² ≤ 4 (d + 1/2)².
         most = rate * self.squared_l2
         if self.is_box or not self.rounded:
             return most
+        mean, spread = self.rounded_moments
+        return min(most, rate * mean + rate**2 * spread)
+
+    @property
+    def rounded_moments(self) -> tuple[float, float]:
+        """Return m and c with ln E[e^(rate · S)] ≤ rate · m + rate² · c for every rate, S as for `log_moment`."""
+        # A coordinate moved by d moves by s + B, s = ⌊d⌋, B ~ Bernoulli(f), f = d - s. Now (s + B)² - d² is
+        # (2s + 1)(B - f) + f(1 - f). So by Hoeffding's lemma its moment is at most rate · f(1 - f) + rate² (2s + 1)²/8.
+        # Summed up: f(1 - f) ≤ min(1/4, d) and (2s + 1)² ≤ 4 (d + 1/2)².
         square = self.unrounded
         total = l1(self.precision, self.dimension, self.norm)
-        mean = square + min(self.dimension / 4, total)
-        return min(most, rate * mean + rate**2 * (square + total + self.dimension / 4) / 2)
+        return square + min(self.dimension / 4, total), (square + total + self.dimension / 4) / 2
 
     @property
     def is_box(self) -> bool:

@@ -19,7 +19,7 @@ from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.gaussian import zcdp_epsilon
 from distrust.common.privacy.gaussian_vectors import (
     BLUR,
-    ROUNDED,
+    LATTICE,
     box_fits,
     gaussian_box_epsilon,
     lattice_epsilon,
@@ -104,8 +104,8 @@ def test_no_whole_move_in_a_disc_beats_continuous_noise_of_a_little_less(
 def test_the_odds_of_rounding_add_up_to_the_same_wherever_one_stands() -> None:
     """BLUR is above ln((1 + τ)²/(1 - τ)), and so above ln(1 + τ), for τ of the module's proof with fifty digits."""
     with mpmath.workdps(50):
-        even = mpmath.sqrt(2 * mpmath.pi * ROUNDED)
-        sums = [mpmath.fsum(mpmath.exp(-((k - y) ** 2) / (2 * ROUNDED)) for k in range(-40, 41)) for y in (0, 0.5)]
+        even = mpmath.sqrt(2 * mpmath.pi * LATTICE)
+        sums = [mpmath.fsum(mpmath.exp(-((k - y) ** 2) / (2 * LATTICE)) for k in range(-40, 41)) for y in (0, 0.5)]
         off = max(abs(one / even - 1) for one in sums)
         assert mpmath.log((1 + off) ** 2 / (1 - off)) < BLUR < 1.2 * mpmath.log((1 + off) ** 2 / (1 - off))
 

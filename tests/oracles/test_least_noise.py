@@ -20,7 +20,7 @@ from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGa
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
 from distrust.common.privacy.gaussian_vectors import (
-    ROUNDED,
+    LATTICE,
     Covering,
     gaussian_box_epsilon,
     lattice_epsilon,
@@ -272,7 +272,7 @@ def test_calibrated_variances_have_few_bits(norm: Norm) -> None:
 
 
 def test_rounding_noise_is_what_it_is_said_to_be() -> None:
-    """Discrete noise in a ball has the ε of continuous noise whose variance is less by ROUNDED."""
+    """Discrete noise in a ball has the ε of continuous noise whose variance is less by LATTICE."""
     grid = Grid(5, 3, "l2")
     epsilon = lattice_epsilon(grid, 200.0, 1e-6)
-    assert rounded_log_delta(grid, 200.0 - ROUNDED, epsilon) == pytest.approx(math.log(1e-6), abs=1e-6)
+    assert rounded_log_delta(grid, 200.0 - LATTICE, epsilon) == pytest.approx(math.log(1e-6), abs=1e-6)

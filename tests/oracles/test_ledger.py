@@ -214,6 +214,23 @@ def test_whatever_was_accepted_is_within_the_budget(epsilons: list[float], times
         assert spent(ledger.total) <= budget * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("times", [1, 2, 20])
+def test_what_a_budget_admits_is_stated_within_it_at_its_delta(times: int) -> None:
+    """20 · 0.006 is above the budget's δ, and at 0.006 the curves add up to more than its ε."""
+    one = renyi(0.02).model_copy(update={"epsilon": 1.9, "delta": 0.006})
+    budget = BudgetSpec(epsilon=spent(compose(((one, times),), 0.1)), delta=0.1)
+    assert spent(compose(((one, times),))) > budget.epsilon
+    ledger = PrivacyLedger(times, budget).spend(entry(1, one, cohorts=20))
+    assert [(stated.delta, spent(stated) <= budget.epsilon) for stated in ledger.classes.values()][-1] == (0.1, True)
+    assert all(stated.delta <= 0.1 and spent(stated) <= budget.epsilon for stated in ledger.classes.values())
+
+
+def test_a_spend_is_stated_at_its_own_delta_where_nothing_is_proven_at_the_budgets() -> None:
+    once = entry(1, approximate(0.1, 1e-6))
+    total = PrivacyLedger(2, BudgetSpec(epsilon=1.0, delta=1e-9), (once,)).total
+    assert (total.epsilon, total.delta) == (pytest.approx(0.2), pytest.approx(2e-6))
+
+
 def test_the_weakest_of_several_kinds_is_their_common_cover() -> None:
     both = parallel([pure(1.0), approximate(0.5, 1e-6)])
     assert (both.kind, both.epsilon, both.delta, both.rdp) == ("approximate", 1.0, 1e-6, ())

@@ -24,11 +24,12 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, is_gaussian
 from distrust.common.noise.law import Law
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
     real_gaussian_profile,
+    repeated_gaussian,
     sharpness,
     sum_divergences,
     sum_epsilon,
@@ -74,6 +75,7 @@ class GaussianLike(GridMechanism):
             compute_promise=promise,
             compute_profile=lambda delta: sum_profile(share, terms, self.grid, delta),
             law=law,
+            repeated=repeated_gaussian(terms * share, self.grid) if is_gaussian(share, terms) else None,
         )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
@@ -134,7 +136,11 @@ class RealGaussian(RealNoise, GaussianLike):
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         if self.continuous:
-            return Privacy(compute_promise=self._continuous_promise, compute_profile=self._continuous_profile)
+            return Privacy(
+                compute_promise=self._continuous_promise,
+                compute_profile=self._continuous_profile,
+                repeated=repeated_gaussian(self.variance, self.grid, continuous=True),
+            )
         return self.gaussian_privacy(self.variance, 1, self.assumptions, self.grid_law())
 
     def _continuous_promise(self) -> Guarantee:

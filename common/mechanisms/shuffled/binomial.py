@@ -36,7 +36,7 @@ from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.composition import LONGEST_SUPPORT, compose_exactly
 from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
-from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotected
+from distrust.common.privacy.profile import Privacy, Profile, Repeated, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
@@ -231,6 +231,10 @@ class RepeatedBits:
     def epsilon(self, times: int, delta: float) -> float:
         """Return an ε of `times` releases at δ: exact but for a grid of losses, or a bound for vectors."""
         return binomial_epsilon(self.trials, self.chance, self.grid, delta, times)
+
+    def joined(self, other: Repeated) -> Repeated | None:
+        """Return this law if `other` is equal. Different bits may cost more together than as many of either."""
+        return self if self == other else None
 
 
 class ShuffledBinomial(GridMechanism):
