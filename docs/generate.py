@@ -23,6 +23,7 @@ from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfi
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.run.run_file import FleetSpec
 from distrust.server.app import ServerSettings, server_app
+from distrust.server.dashboard.routes import meaning
 from distrust.shuffler.app import ShufflerSettings, shuffler_app
 
 Schema = Mapping[str, Any]
@@ -78,15 +79,6 @@ def _allowed(schema: Schema) -> str:
     return " ".join([kind, ", ".join(limits)]).strip()
 
 
-def _meaning(model: type[BaseModel], key: str, field: Schema) -> str:
-    """Return what a key means: the field's description, else its line in the docstring of a class that has it."""
-    said = [field.get("description", ""), *(one.get("description", "") for one in field.get("anyOf", ()))]
-    for kind in model.__mro__:
-        found = re.search(rf"^{key} {{2,}}(.+(?:\n {{6,}}.+)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
-        said += [" ".join(found[1].split())] if found else []
-    return next(filter(None, said), "")
-
-
 def _fields(model: type[BaseModel], *left_out: str) -> str:
     """Return the table of a model's keys: values, default, meaning."""
     schema = model.model_json_schema()
@@ -99,7 +91,7 @@ def _fields(model: type[BaseModel], *left_out: str) -> str:
         shown = "" if default is None or isinstance(default, dict) else f"`{default}`"
         if key in required:
             shown = "required"
-        rows.append((f"`{key}`", _allowed(field), shown, _meaning(model, key, field)))
+        rows.append((f"`{key}`", _allowed(field), shown, meaning(model, key, field)))
     return table(("key", "value", "default", "meaning"), rows)
 
 
@@ -218,7 +210,7 @@ def settings() -> str:
                 f"`DISTRUST_{key.upper()}`",
                 _allowed(field),
                 f"`{field['default']}`" if field.get("default") else "",
-                _meaning(kind, key, field),
+                meaning(kind, key, field),
             )
             for key, field in schema["properties"].items()
         ]
