@@ -75,7 +75,8 @@ def _allowed(schema: Schema) -> str:
         items = schema.get("items") or {}
         return f"list of {_allowed(items)}" if items else "list"
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    limits = [f"{sign} {schema[key]:,}" for key, sign in bounds.items() if key in schema]
+    # FastAPI's own schemas have 2.0 for the bound 2 of an integer.
+    limits = [f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in bounds.items() if key in schema]
     return " ".join([kind, ", ".join(limits)]).strip()
 
 
@@ -156,30 +157,41 @@ def mechanisms() -> str:
     return "\n".join(parts)
 
 
+REF = "#/components/schemas/"
+
+
 def http_api() -> str:
     """Return the page of the three services' HTTP APIs, from their OpenAPI documents."""
     parts = [
         "# HTTP API\n",
-        "Each service serves its OpenAPI document at `/openapi.json`, with every field of every body. This page lists",
-        "operations, the token that each needs, and the statuses of its problems. Written from the code.\n",
+        "Each service serves its OpenAPI document at `/openapi.json`, also with every field of the answers. This page",
+        "lists operations, the token that each needs, the statuses of its problems, its parameters and the fields of",
+        "its body. A parameter is in the path, in the query or in a header. Written from the code.\n",
     ]
+    inner: dict[str, Schema] = {}
     with tempfile.TemporaryDirectory() as folder:
         for service, app in _apps(Path(folder)):
             document = app.openapi()
+            schemas = document.get("components", {}).get("schemas", {})
             parts.append(f"\n## {service}\n")
             schemes = document.get("components", {}).get("securitySchemes", {})
             for name, scheme in schemes.items():
                 parts.append(f"- **{name}**: {scheme.get('description') or scheme['type']}")
-            parts += [
-                _operation(method, path, operation)
-                for path, methods in document["paths"].items()
-                for method, operation in methods.items()
-            ]
+            for path, methods in document["paths"].items():
+                for method, operation in methods.items():
+                    parts.append(_operation(method, path, operation))
+                    body = _body(operation)
+                    if body and body["title"] != RunConfig.__name__:  # whose tables have a page
+                        inner |= {name: schemas[name] for name in _reached(body, schemas)}
+    parts.append("\n## Objects inside bodies\n")
+    for name in sorted(inner):
+        fields = table(("name", "", "type", "meaning"), _body_rows(inner[name], "", "needed"))
+        parts += [f"\n### {name}\n", f"{_first(inner[name])}\n", fields]
     return "\n".join(parts)
 
 
 def _operation(method: str, path: str, operation: Schema) -> str:
-    """Return an operation in Markdown: itself, its summary, the token that it needs, the statuses of its problems.
+    """Return an operation in Markdown: itself, its summary, its token, the statuses of its problems, its fields.
 
     It takes the page's whole width, as paths are long. A browser may break one behind a slash.
     """
@@ -189,7 +201,70 @@ def _operation(method: str, path: str, operation: Schema) -> str:
     problems = ", ".join(sorted(code for code in operation["responses"] if code.startswith(("4", "5"))))
     facts = [f"Needs the {needs}'s token." if needs else "", f"Problems: {problems}." if problems else ""]
     lines = [f"\n<code>{name}</code>", text.partition("\n\n")[0], *filter(None, facts)]
-    return "<br>\n".join([lines[0], " ".join(lines[1:])])
+    rows = [
+        (f"`{one['name']}`", one["in"], _type(one["schema"]), one["description"])
+        for one in operation.get("parameters", ())
+    ]
+    body = _body(operation)
+    fields = table(("name", "in", "type", "meaning"), rows + (_body_rows(body, "body", "body, needed") if body else []))
+    return "<br>\n".join([lines[0], " ".join(lines[1:])]) + (f"\n\n{fields}" if fields else "")
+
+
+def _body(operation: Schema) -> Schema | None:
+    """Return the schema of an operation's JSON body; None where it takes none."""
+    content: Schema = operation.get("requestBody", {}).get("content", {})
+    return content["application/json"]["schema"] if content else None
+
+
+def _body_rows(schema: Schema, optional: str, needed: str) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a body's fields: name, `needed` or `optional`, type, meaning."""
+    required = schema.get("required", ())
+    return [
+        (f"`{key}`", needed if key in required else optional, _type(field), _said(schema, key, field))
+        for key, field in schema["properties"].items()
+    ]
+
+
+def _said(schema: Schema, key: str, field: Schema) -> str:
+    """Return what a field of a body means: its line in the schema's description, else its own description."""
+    lines = listed(schema.get("description", ""))
+    found = re.search(rf"^- \*\*{key}\*\*: (.+)$", lines, re.MULTILINE)
+    inner = next((one["description"] for one in field.get("anyOf", ()) if "description" in one), "")
+    alone = "always this value" if "const" in field else ""
+    return (found[1] if found else "") or field.get("description", "") or inner or alone
+
+
+def _type(schema: Schema) -> str:
+    """Return in words which values a schema of the API allows; objects that the page lists are links."""
+    choices = schema.get("anyOf", schema.get("oneOf", ()))
+    names = {one["$ref"].removeprefix(REF) for one in (schema, *choices) if "$ref" in one}
+    tables = {one.__name__ for one in (MechanismSpec, IntermediarySpec, UnsafeSpec, BudgetSpec, ReturningSpec)}
+    if names & (tables | {spec.__name__ for spec in POLICIES.values()}):
+        return "object, as in a [run file](run-file.md)"
+    if schema.get("type") == "array":
+        items = schema.get("items") or {"prefixItems": ()}
+        pair = [_type(one) for one in items.get("prefixItems", ())]
+        return f"list of ({', '.join(pair)})" if pair else f"list of {_type(items)}"
+    if schema.get("format") == "base64url":
+        return "bytes as base64url"
+    words = _allowed(schema)
+    return re.sub(r"a `(\w+)`", lambda name: f"[{name[1]}](#{name[1].lower()})", words)
+
+
+def _reached(schema: Any, schemas: Mapping[str, Schema]) -> dict[str, None]:
+    """Return the names of the schemas that one refers to, by any path."""
+    if isinstance(schema, list):
+        return {name: None for one in schema for name in _reached(one, schemas)}
+    if not isinstance(schema, dict):
+        return {}
+    name = str(schema.get("$ref", "")).removeprefix(REF)
+    own = {name: None, **_reached(schemas[name], schemas)} if name else {}
+    return {**own, **_reached(list(schema.values()), schemas)}
+
+
+def _first(schema: Schema) -> str:
+    """Return the first paragraph of a schema's description, in one line."""
+    return " ".join(schema.get("description", "").partition("\n\n")[0].split())
 
 
 def _apps(folder: Path) -> Iterator[tuple[str, FastAPI]]:

@@ -189,9 +189,7 @@ def meaning(model: type[Any], key: str, field: Mapping[str, Any]) -> str:
     return next(filter(None, said), "")
 
 
-def _field(
-    name: str, prefix: str, words: Mapping[str, Any], hint: str, *, required: bool, shown: bool
-) -> FormField:
+def _field(name: str, prefix: str, words: Mapping[str, Any], hint: str, *, required: bool, shown: bool) -> FormField:
     inner = next((one for one in words.get("anyOf", ()) if one.get("type") != "null"), words)
     kind, options = _kind(inner)
     default = words.get("default") if shown else None

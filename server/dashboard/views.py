@@ -127,7 +127,7 @@ def compare_context(service: Runs, names: Sequence[str]) -> dict[str, Any]:
         for one, kind in zip(compared, kinds, strict=False)
         if one["regret"]
     ]
-    verdict = _verdict([one["view"] for one in compared]) if len(compared) == 2 else ""
+    verdict = _verdict(compared[0]["view"], compared[1]["view"]) if len(compared) == 2 else ""
     return {"known": known, "compared": compared, "verdict": verdict, "widths": widths, "regrets": regrets}
 
 
@@ -140,36 +140,36 @@ def preselected(known: Sequence[str], names: Sequence[str | None]) -> list[str |
     return chosen
 
 
-def _verdict(views: Sequence[RunView]) -> str:
+def _verdict(first: RunView, second: RunView) -> str:
     """Return in words how the promises of two runs compare, and what a difference between the runs may then mean."""
-    first, second = views
     if first.run == second.run:
         return "This is one run, beside itself."
-    seeded = " and ".join(one.run for one in views if one.config.unsafe)
+    seeded = " and ".join(one.run for one in (first, second) if one.config.unsafe)
     if seeded:
         return (
             f"The noise of {seeded} comes from a seed, so that no promise holds there. "
             "The rows show the promises of the same runs without one."
         )
-    promises = [one.snapshot.guarantee for one in views]
+    promises = first.snapshot.guarantee, second.snapshot.guarantee
     order = stronger(*promises)
-    if order in {"first", "second"}:
-        one, two = (first.run, second.run) if order == "first" else (second.run, first.run)
-        return (
-            f"The two promises are not equal: that of {one} is the stronger one. "
-            f"A worse result of {one} than of {two} may be its price."
-        )
-    if order == "models":
-        models = " and ".join(f"that of {one.run} is of the {one.snapshot.guarantee.model} model" for one in views)
-        return (
-            f"The two promises do not compare: {models}, and the models trust different parties. "
-            "So their ε do not say which promise is the stronger one."
-        )
-    if order == "neither":
-        return "The two promises do not compare: one has the smaller ε, the other the smaller δ."
-    if promises[0].epsilon is None:
+    one, two = (second.run, first.run) if order == "second" else (first.run, second.run)
+    better = (
+        f"The two promises are not equal: that of {one} is the stronger one. "
+        f"A worse result of {one} than of {two} may be its price."
+    )
+    if order == "equal" and promises[0].epsilon is None:
         return "Neither run promises privacy: a difference between them is no price of it."
-    return "The two promises are equal: a difference between the runs is no price of privacy."
+    return {
+        "equal": "The two promises are equal: a difference between the runs is no price of privacy.",
+        "first": better,
+        "second": better,
+        "neither": "The two promises do not compare: one has the smaller ε, the other the smaller δ.",
+        "models": (
+            f"The two promises do not compare: that of {one} is of the {promises[0].model} model and that of {two} is "
+            f"of the {promises[1].model} model, and the models trust different parties. "
+            "So their ε do not say which promise is the stronger one."
+        ),
+    }[order]
 
 
 def _compared(service: Runs, run: str) -> dict[str, Any]:

@@ -13,8 +13,15 @@ import pytest
 
 from distrust.client.environments import ENVIRONMENTS
 from distrust.common.mechanisms import MECHANISMS
+from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.policy import POLICIES
+from distrust.common.messages.upload import ActionRequest, Departure, Upload
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RegretCurve
 from distrust.lab.__main__ import COMMANDS
+
+BODIES = (TicketRequest, Cohort, Departure, Upload, ActionRequest, RegretCurve, RunConfig)
+"""Messages that callers send as bodies."""
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -74,6 +81,19 @@ def test_operations_that_refuse_without_a_token_name_it_in_openapi_and_no_operat
     assert {needs[name][1] for name in refusing if needs[name]} == {"operator", "inspector"}  # type: ignore[index]
     assert {name for name, result in needs.items() if result} == refusing
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_parameter_and_every_field_of_a_body_has_a_type_and_a_meaning_on_the_page_of_the_api() -> None:
+    text = page("http-api")
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split(" | ")] for line in lines]
+    assert len(rows) > 100
+    assert [row for row in rows if len(row) != 4 or not row[2] or not row[3]] == []
+    for block in text.split("\n<code>")[1:]:
+        address, _, below = block.partition("</code>")
+        named = re.findall(r"^\| `([\w-]+)` \| path ", below.partition("\n## ")[0], re.MULTILINE)
+        assert named == re.findall(r"{(\w+)}", address)
+    assert {key for body in BODIES for key in body.model_fields} <= {row[0].strip("`") for row in rows}
 
 
 def test_examples_in_python_print_what_the_pages_show() -> None:

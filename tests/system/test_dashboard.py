@@ -383,7 +383,8 @@ def test_two_runs_are_compared_by_the_keyboard_alone(browser: Browser, stack: St
         page.wait_for_url("**/compare?a=shuffled&b=deserted")
         expect(page.get_by_role("columnheader", name="shuffled")).to_be_visible()
         expect(page.get_by_role("columnheader", name="deserted")).to_be_visible()
-        expect(page.get_by_text("The two promises do not compare: that of shuffled is of the local model")).to_be_visible()
+        verdict = "The two promises do not compare: that of shuffled is of the local model"
+        expect(page.get_by_text(verdict)).to_be_visible()
 
 
 def test_aborted_cohorts_are_explained_without_javascript_too(browser: Browser, stack: Stack) -> None:
