@@ -240,7 +240,7 @@ def _type(schema: Schema) -> str:
     names = {one["$ref"].removeprefix(REF) for one in (schema, *choices) if "$ref" in one}
     tables = {one.__name__ for one in (MechanismSpec, IntermediarySpec, UnsafeSpec, BudgetSpec, ReturningSpec)}
     if names & (tables | {spec.__name__ for spec in POLICIES.values()}):
-        return "object, as in a [run file](run-file.md)"
+        return "object, as in a [run file](../reference/run-file.md)"
     if schema.get("type") == "array":
         items = schema.get("items") or {"prefixItems": ()}
         pair = [_type(one) for one in items.get("prefixItems", ())]
