@@ -185,7 +185,7 @@ def http_api() -> str:
                         inner |= {name: schemas[name] for name in _reached(body, schemas)}
     parts.append("\n## Objects inside bodies\n")
     for name in sorted(inner):
-        fields = table(("name", "", "type", "meaning"), _body_rows(inner[name], "", "needed"))
+        fields = table(("name", "needed", "type", "meaning"), _body_rows(inner[name], "no", "yes"))
         parts += [f"\n### {name}\n", f"{_first(inner[name])}\n", fields]
     return "\n".join(parts)
 
@@ -217,7 +217,7 @@ def _body(operation: Schema) -> Schema | None:
 
 
 def _body_rows(schema: Schema, optional: str, needed: str) -> list[tuple[str, str, str, str]]:
-    """Return the rows of a body's fields: name, `needed` or `optional`, type, meaning."""
+    """Return the rows of a body's fields: name, the word `needed` or `optional`, type, meaning."""
     required = schema.get("required", ())
     return [
         (f"`{key}`", needed if key in required else optional, _type(field), _said(schema, key, field))
@@ -303,6 +303,10 @@ PAGES = {
 """Generated pages, and the functions that write them."""
 
 
+SEARCH = 'data-md-component="search" role="dialog"'
+"""The theme's dialog, which has no name for readers who do not see it."""
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages to a build. MkDocs calls it."""
     from mkdocs.structure.files import File  # noqa: PLC0415  only MkDocs has it at hand
@@ -313,9 +317,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """Return a page as it is. Raises ValueError if it loads something from another host. MkDocs calls it."""
+    """Return a page, its search with a name. MkDocs calls it.
+
+    Raises ValueError if the page loads something from another host.
+    """
     del config
     for tag in re.findall(r"<(?:script|img|iframe|link|source)\b[^>]*>", output):
         if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag) and 'rel="canonical"' not in tag:
             raise ValueError(f"{page} loads {tag} from another host")
-    return output
+    return output.replace(f"{SEARCH}>", f'{SEARCH} aria-label="Search">')

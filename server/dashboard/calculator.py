@@ -208,6 +208,7 @@ def answer_context(report: Report) -> dict[str, Any]:
         "columns": columns,
         "notes": list(dict.fromkeys(notes)),
         "trust": trusted(exact.mechanism),
+        "promised": exact.promise.guarantee.kind != "none",
         "counts_on": COUNTS_ON[exact.mechanism.privacy().promise.model],
     }
 
