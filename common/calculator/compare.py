@@ -278,11 +278,11 @@ def requested_epsilon(query: PrivacyQuery) -> float:
     return query.contributions * query.epsilon
 
 
-Order = Literal["equal", "first", "second", "neither", "models"]
+PromiseOrder = Literal["equal", "first", "second", "neither", "models"]
 """Comparison of two promises: the stronger one, `neither` where each has the smaller number, or two models."""
 
 
-def stronger(first: Guarantee, second: Guarantee) -> Order:
+def stronger(first: Guarantee, second: Guarantee) -> PromiseOrder:
     """Return which of two promises is the stronger one: with an ε and a δ that are no larger.
 
     Two values of ε are the same by the rule of `SHORT`. Promises of two models are against different parties, so that
@@ -297,7 +297,11 @@ def stronger(first: Guarantee, second: Guarantee) -> Order:
     same = "as asked" in (_standing(first.epsilon, second.epsilon), _standing(second.epsilon, first.epsilon))
     no_worse = same or first.epsilon < second.epsilon, same or second.epsilon < first.epsilon
     at_least = no_worse[0] and first.delta <= second.delta, no_worse[1] and second.delta <= first.delta
-    orders: dict[tuple[bool, bool], Order] = {(True, True): "equal", (True, False): "first", (False, True): "second"}
+    orders: dict[tuple[bool, bool], PromiseOrder] = {
+        (True, True): "equal",
+        (True, False): "first",
+        (False, True): "second",
+    }
     return orders.get(at_least, "neither")
 
 

@@ -314,7 +314,7 @@ def _written(answer: Any) -> Any:
     return Response(answer.model_dump_json(by_alias=True), media_type="application/json")
 
 
-PARAMETERS = {
+SHARED_PARAMETERS = {
     "run": "the run's name",
     "cohort": "the cohort's name",
     "number": "number of the round, from 1",
@@ -326,7 +326,7 @@ PARAMETERS = {
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the app's OpenAPI document. The bodies' inner models and the problem document are components of it.
 
-    A parameter that its route does not describe has its meaning from `PARAMETERS`.
+    A parameter that its route does not describe has its meaning from `SHARED_PARAMETERS`.
     """
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
@@ -334,7 +334,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     operations = (operation for methods in document["paths"].values() for operation in methods.values())
     for operation in operations:
         for parameter in operation.get("parameters", ()):
-            parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))
+            parameter.setdefault("description", SHARED_PARAMETERS.get(parameter["name"], ""))
         for content in operation.get("requestBody", {}).get("content", {}).values():
             components.update(content["schema"].pop("$defs", {}))
     return document

@@ -230,13 +230,22 @@ def inputs(page: Page) -> list[list[str | bool]]:
     return result
 
 
-def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
+def test_all_that_is_missing_is_marked_at_once_and_a_refusal_beside_its_field(browser: Browser, stack: Stack) -> None:
+    marked = "[...document.querySelectorAll('[aria-invalid]')].map((one) => one.id)"
     with browser.page(f"{stack.urls.server}/start", refused=[401, 409, 422]) as page:
-        fill(page, FORM, "wröng")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.method))
         go = page.get_by_role("button", name="Start the run")
         go.click()
+        assert page.evaluate(marked) == ["f-run", "f-arms", "f-horizon", "f-mechanism-epsilon", "f-token"]
+        page.locator("#f-mechanism-name").select_option("tree")
+        page.get_by_label("operator's token").fill("wröng")
+        go.click()
         expect(page.locator("#f-token-error")).to_contain_text("This is no token: it has characters other than")
-        page.get_by_label("operator's token").fill("no token")
+        assert page.evaluate(marked)[3:6] == [f"f-mechanism-{key}" for key in ("epsilon", "delta", "batches")]
+        assert "POST" not in asked
+        page.locator("#f-mechanism-name").select_option(FORM.config.mechanism.name)
+        fill(page, FORM, "no token")
         go.click()
         expect(page.locator("#f-token-error")).to_contain_text("The server refused this token.")
         page.get_by_label("operator's token").fill(token(stack))
@@ -254,33 +263,6 @@ def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stac
         page.locator("#f-run").fill("shuffled")
         go.click()
         expect(page.locator("#f-run-error")).to_contain_text("exists with another configuration")
-
-
-def test_an_empty_form_marks_all_that_is_missing_at_once_and_asks_the_server_nothing(
-    browser: Browser, stack: Stack
-) -> None:
-    marked = "[...document.querySelectorAll('[aria-invalid]')].map((one) => one.id)"
-    with browser.page(f"{stack.urls.server}/start") as page:
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.method))
-        go = page.get_by_role("button", name="Start the run")
-        go.click()
-        assert page.evaluate(marked) == ["f-run", "f-arms", "f-horizon", "f-mechanism-epsilon", "f-token"]
-        expect(page.locator("#f-horizon-error")).to_have_text("is required")
-        expect(page.locator("#f-token-error")).to_contain_text("the server starts a run for its operator only")
-        expect(page.locator("#f-run")).to_be_focused()
-        assert violations(page) == []
-        page.locator("#f-mechanism-name").select_option("tree")
-        page.locator("#f-policy-name").select_option("dp-pe")
-        page.get_by_label("horizon").fill("100")
-        page.get_by_label("operator's token").fill("some")
-        go.click()
-        mechanism = [f"f-mechanism-{key}" for key in ("epsilon", "delta", "batches")]
-        assert page.evaluate(marked) == ["f-run", "f-arms", "f-dp-pe-policy-actions", *mechanism]
-        page.locator("#f-mechanism-name").select_option("identity")
-        go.click()
-        assert page.evaluate(marked) == ["f-run", "f-arms", "f-dp-pe-policy-actions"]
-        assert "POST" not in asked
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/open", f"/runs/open/cohorts/{OPEN}"])
@@ -383,8 +365,7 @@ def test_two_runs_are_compared_by_the_keyboard_alone(browser: Browser, stack: St
         page.wait_for_url("**/compare?a=shuffled&b=deserted")
         expect(page.get_by_role("columnheader", name="shuffled")).to_be_visible()
         expect(page.get_by_role("columnheader", name="deserted")).to_be_visible()
-        verdict = "The two promises do not compare: that of shuffled is of the local model"
-        expect(page.get_by_text(verdict)).to_be_visible()
+        expect(page.get_by_text("The two promises do not compare: that of shuffled is of the local")).to_be_visible()
 
 
 def test_aborted_cohorts_are_explained_without_javascript_too(browser: Browser, stack: Stack) -> None:
