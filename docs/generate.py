@@ -23,6 +23,7 @@ from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfi
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.run.run_file import FleetSpec
 from distrust.server.app import ServerSettings, server_app
+from distrust.server.dashboard.routes import meaning
 from distrust.shuffler.app import ShufflerSettings, shuffler_app
 
 Schema = Mapping[str, Any]
@@ -74,17 +75,9 @@ def _allowed(schema: Schema) -> str:
         items = schema.get("items") or {}
         return f"list of {_allowed(items)}" if items else "list"
     bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    limits = [f"{sign} {schema[key]:,}" for key, sign in bounds.items() if key in schema]
+    # FastAPI's own schemas have 2.0 for the bound 2 of an integer.
+    limits = [f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in bounds.items() if key in schema]
     return " ".join([kind, ", ".join(limits)]).strip()
-
-
-def _meaning(model: type[BaseModel], key: str, field: Schema) -> str:
-    """Return what a key means: the field's description, else its line in the docstring of a class that has it."""
-    said = [field.get("description", ""), *(one.get("description", "") for one in field.get("anyOf", ()))]
-    for kind in model.__mro__:
-        found = re.search(rf"^{key} {{2,}}(.+(?:\n {{6,}}.+)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
-        said += [" ".join(found[1].split())] if found else []
-    return next(filter(None, said), "")
 
 
 def _fields(model: type[BaseModel], *left_out: str) -> str:
@@ -99,7 +92,7 @@ def _fields(model: type[BaseModel], *left_out: str) -> str:
         shown = "" if default is None or isinstance(default, dict) else f"`{default}`"
         if key in required:
             shown = "required"
-        rows.append((f"`{key}`", _allowed(field), shown, _meaning(model, key, field)))
+        rows.append((f"`{key}`", _allowed(field), shown, meaning(model, key, field)))
     return table(("key", "value", "default", "meaning"), rows)
 
 
@@ -164,30 +157,41 @@ def mechanisms() -> str:
     return "\n".join(parts)
 
 
+REF = "#/components/schemas/"
+
+
 def http_api() -> str:
     """Return the page of the three services' HTTP APIs, from their OpenAPI documents."""
     parts = [
         "# HTTP API\n",
-        "Each service serves its OpenAPI document at `/openapi.json`, with every field of every body. This page lists",
-        "operations, the token that each needs, and the statuses of its problems. Written from the code.\n",
+        "Each service serves its OpenAPI document at `/openapi.json`, also with every field of the answers. This page",
+        "lists operations, the token that each needs, the statuses of its problems, its parameters and the fields of",
+        "its body. A parameter is in the path, in the query or in a header. Written from the code.\n",
     ]
+    inner: dict[str, Schema] = {}
     with tempfile.TemporaryDirectory() as folder:
         for service, app in _apps(Path(folder)):
             document = app.openapi()
+            schemas = document.get("components", {}).get("schemas", {})
             parts.append(f"\n## {service}\n")
             schemes = document.get("components", {}).get("securitySchemes", {})
             for name, scheme in schemes.items():
                 parts.append(f"- **{name}**: {scheme.get('description') or scheme['type']}")
-            parts += [
-                _operation(method, path, operation)
-                for path, methods in document["paths"].items()
-                for method, operation in methods.items()
-            ]
+            for path, methods in document["paths"].items():
+                for method, operation in methods.items():
+                    parts.append(_operation(method, path, operation))
+                    body = _body(operation)
+                    if body and body["title"] != RunConfig.__name__:  # whose tables have a page
+                        inner |= {name: schemas[name] for name in _reached(body, schemas)}
+    parts.append("\n## Objects inside bodies\n")
+    for name in sorted(inner):
+        fields = table(("name", "needed", "type", "meaning"), _body_rows(inner[name], "no", "yes"))
+        parts += [f"\n### {name}\n", f"{_first(inner[name])}\n", fields]
     return "\n".join(parts)
 
 
 def _operation(method: str, path: str, operation: Schema) -> str:
-    """Return an operation in Markdown: itself, its summary, the token that it needs, the statuses of its problems.
+    """Return an operation in Markdown: itself, its summary, its token, the statuses of its problems, its fields.
 
     It takes the page's whole width, as paths are long. A browser may break one behind a slash.
     """
@@ -197,7 +201,70 @@ def _operation(method: str, path: str, operation: Schema) -> str:
     problems = ", ".join(sorted(code for code in operation["responses"] if code.startswith(("4", "5"))))
     facts = [f"Needs the {needs}'s token." if needs else "", f"Problems: {problems}." if problems else ""]
     lines = [f"\n<code>{name}</code>", text.partition("\n\n")[0], *filter(None, facts)]
-    return "<br>\n".join([lines[0], " ".join(lines[1:])])
+    rows = [
+        (f"`{one['name']}`", one["in"], _type(one["schema"]), one["description"])
+        for one in operation.get("parameters", ())
+    ]
+    body = _body(operation)
+    fields = table(("name", "in", "type", "meaning"), rows + (_body_rows(body, "body", "body, needed") if body else []))
+    return "<br>\n".join([lines[0], " ".join(lines[1:])]) + (f"\n\n{fields}" if fields else "")
+
+
+def _body(operation: Schema) -> Schema | None:
+    """Return the schema of an operation's JSON body; None where it takes none."""
+    content: Schema = operation.get("requestBody", {}).get("content", {})
+    return content["application/json"]["schema"] if content else None
+
+
+def _body_rows(schema: Schema, optional: str, needed: str) -> list[tuple[str, str, str, str]]:
+    """Return the rows of a body's fields: name, the word `needed` or `optional`, type, meaning."""
+    required = schema.get("required", ())
+    return [
+        (f"`{key}`", needed if key in required else optional, _type(field), _said(schema, key, field))
+        for key, field in schema["properties"].items()
+    ]
+
+
+def _said(schema: Schema, key: str, field: Schema) -> str:
+    """Return what a field of a body means: its line in the schema's description, else its own description."""
+    lines = listed(schema.get("description", ""))
+    found = re.search(rf"^- \*\*{key}\*\*: (.+)$", lines, re.MULTILINE)
+    inner = next((one["description"] for one in field.get("anyOf", ()) if "description" in one), "")
+    alone = "always this value" if "const" in field else ""
+    return (found[1] if found else "") or field.get("description", "") or inner or alone
+
+
+def _type(schema: Schema) -> str:
+    """Return in words which values a schema of the API allows; objects that the page lists are links."""
+    choices = schema.get("anyOf", schema.get("oneOf", ()))
+    names = {one["$ref"].removeprefix(REF) for one in (schema, *choices) if "$ref" in one}
+    tables = {one.__name__ for one in (MechanismSpec, IntermediarySpec, UnsafeSpec, BudgetSpec, ReturningSpec)}
+    if names & (tables | {spec.__name__ for spec in POLICIES.values()}):
+        return "object, as in a [run file](../reference/run-file.md)"
+    if schema.get("type") == "array":
+        items = schema.get("items") or {"prefixItems": ()}
+        pair = [_type(one) for one in items.get("prefixItems", ())]
+        return f"list of ({', '.join(pair)})" if pair else f"list of {_type(items)}"
+    if schema.get("format") == "base64url":
+        return "bytes as base64url"
+    words = _allowed(schema)
+    return re.sub(r"a `(\w+)`", lambda name: f"[{name[1]}](#{name[1].lower()})", words)
+
+
+def _reached(schema: Any, schemas: Mapping[str, Schema]) -> dict[str, None]:
+    """Return the names of the schemas that one refers to, by any path."""
+    if isinstance(schema, list):
+        return {name: None for one in schema for name in _reached(one, schemas)}
+    if not isinstance(schema, dict):
+        return {}
+    name = str(schema.get("$ref", "")).removeprefix(REF)
+    own = {name: None, **_reached(schemas[name], schemas)} if name else {}
+    return {**own, **_reached(list(schema.values()), schemas)}
+
+
+def _first(schema: Schema) -> str:
+    """Return the first paragraph of a schema's description, in one line."""
+    return " ".join(schema.get("description", "").partition("\n\n")[0].split())
 
 
 def _apps(folder: Path) -> Iterator[tuple[str, FastAPI]]:
@@ -218,7 +285,7 @@ def settings() -> str:
                 f"`DISTRUST_{key.upper()}`",
                 _allowed(field),
                 f"`{field['default']}`" if field.get("default") else "",
-                _meaning(kind, key, field),
+                meaning(kind, key, field),
             )
             for key, field in schema["properties"].items()
         ]
@@ -236,6 +303,10 @@ PAGES = {
 """Generated pages, and the functions that write them."""
 
 
+SEARCH = 'data-md-component="search" role="dialog"'
+"""The theme's dialog, which has no name for readers who do not see it."""
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages to a build. MkDocs calls it."""
     from mkdocs.structure.files import File  # noqa: PLC0415  only MkDocs has it at hand
@@ -246,9 +317,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """Return a page as it is. Raises ValueError if it loads something from another host. MkDocs calls it."""
+    """Return a page, its search with a name. MkDocs calls it.
+
+    Raises ValueError if the page loads something from another host.
+    """
     del config
     for tag in re.findall(r"<(?:script|img|iframe|link|source)\b[^>]*>", output):
         if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag) and 'rel="canonical"' not in tag:
             raise ValueError(f"{page} loads {tag} from another host")
-    return output
+    return output.replace(f"{SEARCH}>", f'{SEARCH} aria-label="Search">')

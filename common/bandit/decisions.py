@@ -26,8 +26,8 @@ Times = Annotated[int, Field(ge=1)]
 
 
 class _Listed(Message):
-    actions: Annotated[list[Index], Field(min_length=1, max_length=100_000)]
-    times: Annotated[list[Times], Field(min_length=1, max_length=100_000)]
+    actions: Annotated[list[Index], Field(min_length=1, max_length=100_000, description="indices, all different")]
+    times: Annotated[list[Times], Field(min_length=1, max_length=100_000, description="a number for each action")]
 
     @model_validator(mode="after")
     def _match(self) -> Self:

@@ -13,6 +13,7 @@ from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, Mecha
 from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
 from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.common.privacy.composition import own_delta
+from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
 
@@ -30,6 +31,21 @@ TRUST = {
     "shuffle": "clients, shuffler",
 }
 """Parties that must be honest, by model: of the clients enough, and of server and aggregator one."""
+
+COUNTS_ON = {
+    "none": "Nothing is promised.",
+    "central": "The promise counts on the server, which sees the exact sum and adds the noise.",
+    "local": "The promise counts on no other party: each client's own device draws all of its noise.",
+    "distributed": (
+        "The promise counts on t honest clients, whose shares of the noise add up, and on server and aggregator, "
+        "which must not lie together."
+    ),
+    "shuffle": (
+        "The promise counts on t honest clients, whose messages hide each other, and on the shuffler, which must not "
+        "collude with the server."
+    ),
+}
+"""Sentences about the parties and the numbers that a promise rests on, by model."""
 
 PROMISED = ("kind", "epsilon", "delta")
 COLUMNS = (
@@ -260,6 +276,33 @@ def requested_epsilon(query: PrivacyQuery) -> float:
     """Return the ε of all the contributions that was asked for: the budget of each, added up (basic composition)."""
     assert query.epsilon is not None
     return query.contributions * query.epsilon
+
+
+PromiseOrder = Literal["equal", "first", "second", "neither", "models"]
+"""Comparison of two promises: the stronger one, `neither` where each has the smaller number, or two models."""
+
+
+def stronger(first: Guarantee, second: Guarantee) -> PromiseOrder:
+    """Return which of two promises is the stronger one: with an ε and a δ that are no larger.
+
+    Two values of ε are the same by the rule of `SHORT`. Promises of two models are against different parties, so that
+    their numbers do not compare. No promise at all is weaker than any.
+    """
+    if first.epsilon is None:
+        return "equal" if second.epsilon is None else "second"
+    if second.epsilon is None:
+        return "first"
+    if first.model != second.model:
+        return "models"
+    same = "as asked" in (_standing(first.epsilon, second.epsilon), _standing(second.epsilon, first.epsilon))
+    no_worse = same or first.epsilon < second.epsilon, same or second.epsilon < first.epsilon
+    at_least = no_worse[0] and first.delta <= second.delta, no_worse[1] and second.delta <= first.delta
+    orders: dict[tuple[bool, bool], PromiseOrder] = {
+        (True, True): "equal",
+        (True, False): "first",
+        (False, True): "second",
+    }
+    return orders.get(at_least, "neither")
 
 
 def _standing(epsilon: float | None, requested: float) -> Standing:

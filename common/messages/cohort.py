@@ -19,8 +19,8 @@ class Masking(Message):
     """Parameters of secure aggregation: vectors of `dimension` coordinates in Z_modulus, k neighbours, threshold t."""
 
     kind: Literal["masked"] = "masked"
-    modulus: Annotated[int, Field(ge=2, lt=2**63)]
-    dimension: Annotated[int, Field(ge=1, le=1_000_000)]
+    modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
+    dimension: Annotated[int, Field(ge=1, le=1_000_000, description="coordinates of a client's vector")]
     neighbours: Annotated[int, Field(ge=1, description="k: degree of the graph; n - 1 for the full graph")]
     threshold: Annotated[int, Field(ge=1, description="t: shares that rebuild a secret")]
 
@@ -30,7 +30,7 @@ class SealedRecords(Message):
 
     kind: str
     size: Annotated[int, Field(ge=1, le=16_000_000, description="payload bytes, the same for every record")]
-    server_key: Blob  # raw X25519 public key, 32 bytes
+    server_key: Annotated[Blob, Field(description="the server's raw X25519 public key, 32 bytes")]
 
 
 class Sealed(SealedRecords):
@@ -68,6 +68,12 @@ class Cohort(Message):
     The intermediary stores `terms` and shows them to clients, and does not read them. A client compares them with
     those that the server sent it, so a server that sends two clients two rounds is detected (`common.crypto.context`
     binds every key to them).
+
+    round       number of the round, from 1.
+    config      SHA-256 of the run's canonical configuration, 32 bytes: bound into every seal and key derivation.
+    ticket_key  the server's raw Ed25519 public key, 32 bytes.
+    channel     how the messages travel, and what the intermediary must know of them.
+    terms       canonical JSON of what the round asks, see `common.run.round`.
     """
 
     version: Version = 1
@@ -77,10 +83,10 @@ class Cohort(Message):
     clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
     stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
-    config: Blob  # SHA-256 of the run's canonical configuration: bound into every seal and key derivation
-    ticket_key: Blob  # raw Ed25519 public key of the server, 32 bytes
+    config: Blob
+    ticket_key: Blob
     channel: Channel
-    terms: Annotated[str, Field(max_length=8_000_000)]  # canonical JSON of what the round asks, see `common.run.round`
+    terms: Annotated[str, Field(max_length=8_000_000)]
 
     @property
     def via(self) -> Via:
@@ -96,13 +102,17 @@ class Cohort(Message):
 
 
 class TicketRequest(Message):
-    """A fleet asks for slots. The same `request` id always gets the same slots."""
+    """A fleet asks for slots. The same `request` id always gets the same slots.
+
+    round  number of the round, from 1.
+    keys   for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots.
+    """
 
     version: Version = 1
     request: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, chosen by the caller")]
     round: Annotated[int, Field(ge=1)]
     want: Annotated[int, Field(ge=1, le=100_000, description="clients that wait for a slot")]
-    keys: Blob = b""  # for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots
+    keys: Blob = b""
 
 
 class Grant(Message):

@@ -25,7 +25,7 @@ LEAST_BETA = 1e-12
 NO_EVENT = 1e-6
 """p' of a policy without noise: nothing wraps around, and no event has this probability."""
 
-Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
+Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that any confidence interval of a run fails")]
 FirstBatch = Annotated[int, Field(ge=1, le=30, description="number of the batch that a run begins with")]
 """The number of the batch that a run begins with."""
 

@@ -17,7 +17,12 @@ MOST_LISTED = 1024
 
 
 class Item(Message):
-    """One client's message. `ticket` is the 64-byte signature of its slot, in every stage."""
+    """One client's message.
+
+    slot    number of its place in the cohort, from 0.
+    ticket  the 64-byte signature of its slot, in every stage.
+    body    the message's bytes, of the stage's own format.
+    """
 
     slot: Annotated[int, Field(ge=0)]
     ticket: Blob
@@ -25,7 +30,11 @@ class Item(Message):
 
 
 class Upload(Message):
-    """Many clients' messages for one stage; one item a slot. The shuffler's only stage is `report`."""
+    """Many clients' messages for one stage.
+
+    stage  the one that the address names. The shuffler's only stage is `report`.
+    items  one a slot.
+    """
 
     version: Version = 1
     cohort: Identifier
@@ -34,13 +43,18 @@ class Upload(Message):
 
 
 class Departure(Message):
-    """Clients that know that they are leaving say so. The intermediary need not wait for their deadline."""
+    """Clients that know that they are leaving say so. The intermediary need not wait for their deadline.
+
+    slots    of the clients that leave.
+    tickets  the slots' 64-byte signatures, one after another.
+    keys     at the aggregator the hashes of the slots' keys, 32 bytes each: the tickets are for them.
+    """
 
     version: Version = 1
     cohort: Identifier
     slots: list[Annotated[int, Field(ge=0)]]
-    tickets: Blob  # the slots' 64-byte signatures, one after another
-    keys: Blob = b""  # at the aggregator the hashes of the slots' keys, 32 bytes each: the tickets are for them
+    tickets: Blob
+    keys: Blob = b""
 
 
 class RefusedItem(Message):
@@ -71,16 +85,18 @@ Slots = list[Annotated[int, Field(ge=0)]]
 class ActionRequest(Message):
     """Many clients ask for their positions. A ticket is not used up by it: a repeat gets the same answer.
 
-    claims  commitments to the clients' secrets (`common.crypto.context`). A slot's first one is the only one that is
-            ever told its position, and only its opener reports: a ticket alone, which the server can sign, is not
-            enough.
+    slots    of the clients that ask.
+    tickets  the slots' 64-byte signatures, one after another.
+    claims   commitments to the clients' secrets (`common.crypto.context`), 32 bytes each, in the same order. A slot's
+             first one is the only one that is ever told its position, and only its opener reports: a ticket alone,
+             which the server can sign, is not enough.
     """
 
     version: Version = 1
     cohort: Identifier
     slots: Slots
-    tickets: Blob  # the slots' 64-byte signatures, one after another
-    claims: Blob  # 32 bytes each, in the same order
+    tickets: Blob
+    claims: Blob
 
 
 class ActionAnswer(Message):

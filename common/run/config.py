@@ -50,7 +50,15 @@ class UnsafeSpec(Message):
 
 
 class RunConfig(Message):
-    """It holds all that the server needs, and no part of the environment: true means never leave the clients' side."""
+    """It holds all that the server needs, and no part of the environment: true means never leave the clients' side.
+
+    policy        the table `[policy]` of a run file.
+    mechanism     the table `[mechanism]`.
+    intermediary  the table `[intermediary]`.
+    unsafe        the table `[unsafe]`.
+    budget        the table `[budget]`.
+    returning     the table `[returning]`.
+    """
 
     version: Version = 1
     run: Identifier

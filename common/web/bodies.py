@@ -314,13 +314,27 @@ def _written(answer: Any) -> Any:
     return Response(answer.model_dump_json(by_alias=True), media_type="application/json")
 
 
+SHARED_PARAMETERS = {
+    "run": "the run's name",
+    "cohort": "the cohort's name",
+    "number": "number of the round, from 1",
+    "limit": "most entries of the answer; its `next` is the position of those that follow",
+}
+"""Meanings of the parameters that many routes share."""
+
+
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Return the app's OpenAPI document. The bodies' inner models and the problem document are components of it."""
+    """Return the app's OpenAPI document. The bodies' inner models and the problem document are components of it.
+
+    A parameter that its route does not describe has its meaning from `SHARED_PARAMETERS`.
+    """
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components["Problem"] = Problem.model_json_schema()
     operations = (operation for methods in document["paths"].values() for operation in methods.values())
     for operation in operations:
+        for parameter in operation.get("parameters", ()):
+            parameter.setdefault("description", SHARED_PARAMETERS.get(parameter["name"], ""))
         for content in operation.get("requestBody", {}).get("content", {}).values():
             components.update(content["schema"].pop("$defs", {}))
     return document

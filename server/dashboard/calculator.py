@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response
 
-from distrust.common.calculator.compare import suited, trusted
+from distrust.common.calculator.compare import COUNTS_ON, suited, trusted
 from distrust.common.calculator.flip import noise_law
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
@@ -209,6 +209,8 @@ def answer_context(report: Report) -> dict[str, Any]:
         "columns": columns,
         "notes": list(dict.fromkeys(notes)),
         "trust": trusted(exact.mechanism),
+        "promised": exact.promise.guarantee.kind != "none",
+        "counts_on": COUNTS_ON[exact.mechanism.privacy().promise.model],
     }
 
 

@@ -1,6 +1,8 @@
 """The pages' routes, and the form that starts a run: its fields are those of the run's own configuration."""
 
+import inspect
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,13 +11,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
-from distrust.common.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.messages.policy import DEFAULT_POLICY, POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
 from distrust.common.wire import Via
 from distrust.server.dashboard import ReadersPageRoute, page
-from distrust.server.dashboard.views import Runs, compare_context, run_context, runs_context
+from distrust.server.dashboard.views import Runs, compare_context, preselected, run_context, runs_context
 
 pages = APIRouter(include_in_schema=False, route_class=ReadersPageRoute)
 
@@ -72,7 +74,8 @@ def compare_page(service: RunsDep, a: Name = None, b: Name = None) -> Response:
     """Return two runs side by side; without names, a form that asks for them."""
     names = [name for name in (a, b) if name]
     context = compare_context(service, names if len(names) == 2 else [])
-    return page("compare.html", title="Compare", here="/compare", chosen={"a": a, "b": b}, **context)
+    chosen = dict(zip("ab", preselected(context["known"], (a, b)), strict=True))
+    return page("compare.html", title="Compare", here="/compare", chosen=chosen, **context)
 
 
 @pages.get("/start")
@@ -112,10 +115,14 @@ class FormField:
 _HINTS = {
     "arms": "K: as many as the clients' environment has",
     "horizon": "T: pulls in all, most often one a client",
+    "policy.base": "batches of base^b clients an arm; 2 when left out, or 4 with the published code's constants",
+    "policy.constants": "left out: the theorem's; published-code: Lemma 2 of the authors' code, for calibration paper",
     "run": "lower-case letters, digits, dot, dash, underscore",
     "mechanism.epsilon": "ε of one client, in nats; every mechanism but identity needs it",
     "mechanism.delta": "in [1e-18, 1/2), for the mechanisms whose theorem has one",
     "mechanism.precision": "steps of the grid in one unit; computed when left out",
+    "mechanism.calibration": "exact: the least noise that keeps the promise; paper: the theorem's constants",
+    "mechanism.noise": "grid: exact noise on whole numbers; continuous: unsafe, and only where a paper has reals",
     "mechanism.scale": "s of the paper's formulas; 10 when left out",
     "mechanism.batches": "length of the stream that tree counts",
     "mechanism.via": "the mechanism's own choice when left out",
@@ -140,13 +147,23 @@ def start_context() -> dict[str, Any]:
         ],
         "policy": DEFAULT_POLICY,
         "mechanisms": [
-            {"name": name, "about": _first_line(kind), "delta": kind.takes_delta or "no"}
+            {"name": name, "about": _first_line(kind), "delta": kind.takes_delta or "no", "needs": _needs(kind)}
             for name, kind in MECHANISMS.items()
         ],
         "mechanism": mechanism,
         "intermediary": fields("intermediary.", IntermediarySpec),
         "optional": optional,
     }
+
+
+def _needs(kind: type[Mechanism]) -> str:
+    """Return the inputs that a mechanism cannot do without, with spaces between."""
+    needs = {
+        "mechanism.epsilon": kind.model != "none",
+        "mechanism.delta": kind.takes_delta == "needed",
+        "mechanism.batches": kind.takes_batches,
+    }
+    return " ".join(name for name, needed in needs.items() if needed)
 
 
 def fields(table: str, model: type[Any], *, prefix: str = "", needed: bool = True) -> list[FormField]:
@@ -157,13 +174,22 @@ def fields(table: str, model: type[Any], *, prefix: str = "", needed: bool = Tru
     schema = model.model_json_schema()
     required = set(schema.get("required", ())) if needed else set()
     return [
-        _field(table + key, prefix, words, required=key in required, shown=needed)
+        _field(table + key, prefix, words, meaning(model, key, words), required=key in required, shown=needed)
         for key, words in schema["properties"].items()
         if key not in {"name", "version"}
     ]
 
 
-def _field(name: str, prefix: str, words: Mapping[str, Any], *, required: bool, shown: bool) -> FormField:
+def meaning(model: type[Any], key: str, field: Mapping[str, Any]) -> str:
+    """Return what a key means: the field's description, else its line in the docstring of a class that has it."""
+    said = [field.get("description", ""), *(one.get("description", "") for one in field.get("anyOf", ()))]
+    for kind in model.__mro__:
+        found = re.search(rf"^{key} {{2,}}(.+(?:\n {{6,}}.+)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
+        said += [" ".join(found[1].split())] if found else []
+    return next(filter(None, said), "")
+
+
+def _field(name: str, prefix: str, words: Mapping[str, Any], hint: str, *, required: bool, shown: bool) -> FormField:
     inner = next((one for one in words.get("anyOf", ()) if one.get("type") != "null"), words)
     kind, options = _kind(inner)
     default = words.get("default") if shown else None
@@ -175,7 +201,7 @@ def _field(name: str, prefix: str, words: Mapping[str, Any], *, required: bool, 
         id=f"f-{prefix}{name}".replace(".", "-"),
         kind=kind,
         default=default if isinstance(default, str) else json.dumps(default),
-        hint=_HINTS.get(name) or inner.get("description") or words.get("description", ""),
+        hint=_HINTS.get(name) or hint.replace("`", ""),
         required=required,
         options=options,
         pattern=inner.get("pattern", ""),

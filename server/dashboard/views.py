@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.calculator.compare import stronger
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import CohortView, StatementList
@@ -126,7 +127,49 @@ def compare_context(service: Runs, names: Sequence[str]) -> dict[str, Any]:
         for one, kind in zip(compared, kinds, strict=False)
         if one["regret"]
     ]
-    return {"known": known, "compared": compared, "widths": widths, "regrets": regrets}
+    verdict = _verdict(compared[0]["view"], compared[1]["view"]) if len(compared) == 2 else ""
+    return {"known": known, "compared": compared, "verdict": verdict, "widths": widths, "regrets": regrets}
+
+
+def preselected(known: Sequence[str], names: Sequence[str | None]) -> list[str | None]:
+    """Return two runs for the form: those that are named, and in the place of one that is not, another known one."""
+    chosen = list(names)
+    for place, name in enumerate(chosen):
+        if not name:
+            chosen[place] = next((one for one in known if one not in chosen), None)
+    return chosen
+
+
+def _verdict(first: RunView, second: RunView) -> str:
+    """Return in words how the promises of two runs compare, and what a difference between the runs may then mean."""
+    if first.run == second.run:
+        return "This is one run, beside itself."
+    seeded = " and ".join(one.run for one in (first, second) if one.config.unsafe)
+    if seeded:
+        return (
+            f"The noise of {seeded} comes from a seed, so that no promise holds there. "
+            "The rows show the promises of the same runs without one."
+        )
+    promises = first.snapshot.guarantee, second.snapshot.guarantee
+    order = stronger(*promises)
+    one, two = (second.run, first.run) if order == "second" else (first.run, second.run)
+    better = (
+        f"The two promises are not equal: that of {one} is the stronger one. "
+        f"A worse result of {one} than of {two} may be its price."
+    )
+    if order == "equal" and promises[0].epsilon is None:
+        return "Neither run promises privacy: a difference between them is no price of it."
+    return {
+        "equal": "The two promises are equal: a difference between the runs is no price of privacy.",
+        "first": better,
+        "second": better,
+        "neither": "The two promises do not compare: one has the smaller ε, the other the smaller δ.",
+        "models": (
+            f"The two promises do not compare: that of {one} is of the {promises[0].model} model and that of {two} is "
+            f"of the {promises[1].model} model, and the models trust different parties. "
+            "So their ε do not say which promise is the stronger one."
+        ),
+    }[order]
 
 
 def _compared(service: Runs, run: str) -> dict[str, Any]:

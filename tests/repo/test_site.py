@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -13,12 +14,21 @@ import pytest
 
 from distrust.client.environments import ENVIRONMENTS
 from distrust.common.mechanisms import MECHANISMS
+from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.policy import POLICIES
+from distrust.common.messages.upload import ActionRequest, Departure, Upload
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RegretCurve
 from distrust.lab.__main__ import COMMANDS
+
+BODIES = (TicketRequest, Cohort, Departure, Upload, ActionRequest, RegretCurve, RunConfig)
+"""Messages that callers send as bodies."""
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-EXAMPLES = re.compile(r"```python\n(.*?)```\n+```text\n(.*?)```", re.DOTALL)
+EXAMPLES = re.compile(r"```python\n((?:(?!```).)*)```\n+```text\n(.*?)```", re.DOTALL)
+FILES = re.compile(r"```python\n(# (\w+\.py)\n.*?)```", re.DOTALL)
+"""Blocks that begin with the name of a file: the examples of the page import it."""
 
 
 @cache
@@ -76,13 +86,46 @@ def test_operations_that_refuse_without_a_token_name_it_in_openapi_and_no_operat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_examples_in_python_print_what_the_pages_show() -> None:
+def test_every_parameter_and_every_field_of_a_body_has_a_type_and_a_meaning_on_the_page_of_the_api() -> None:
+    text = page("http-api")
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split(" | ")] for line in lines]
+    assert len(rows) > 100
+    assert [row for row in rows if len(row) != 4 or not row[2] or not row[3]] == []
+    for block in text.split("\n<code>")[1:]:
+        address, _, below = block.partition("</code>")
+        named = re.findall(r"^\| `([\w-]+)` \| path ", below.partition("\n## ")[0], re.MULTILINE)
+        assert named == re.findall(r"{(\w+)}", address)
+    assert {key for body in BODIES for key in body.model_fields} <= {row[0].strip("`") for row in rows}
+
+
+def test_examples_in_python_print_what_the_pages_show(tmp_path: Path) -> None:
     pages = [page for page in sorted(DOCS.rglob("*.md")) if page.name != "library.md"]  # which test_readme.py plays
-    result = [example for page in pages for example in EXAMPLES.findall(page.read_text("utf-8"))]
-    assert len(result) > 1
-    for code, shown in result:
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == shown.strip()
+    played = 0
+    for page in pages:
+        text = page.read_text("utf-8")
+        folder = tmp_path / page.relative_to(DOCS).with_suffix("")
+        folder.mkdir(parents=True, exist_ok=True)
+        for code, name in FILES.findall(text):
+            (folder / name).write_text(code, "utf-8")
+        for code, shown in EXAMPLES.findall(text):
+            own = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), *filter(None, sys.path)))}
+            words = [sys.executable, "-c", code]
+            done = subprocess.run(words, cwd=ROOT, env=own, capture_output=True, text=True, check=False)
+            assert (done.stdout.strip(), done.returncode) == (shown.strip(), 0), done.stderr
+            played += 1
+    assert played > 1
+
+
+def test_the_page_on_own_classes_explains_each_method_that_they_write() -> None:
+    text = (DOCS / "extensions.md").read_text("utf-8")
+    files = FILES.findall(text)
+    assert [name for _, name in files] == ["my_policy.py", "my_mechanism.py", "my_environment.py"]
+    for code, name in files:
+        section = text.partition(f"# {name}\n")[2].partition("\n## ")[0]
+        told = " ".join(re.findall(r"^\*\*(.*?)\*\*", section, re.MULTILINE))
+        for method in re.findall(r"^    def ([a-z]\w*)\(", code, re.MULTILINE):
+            assert f"`{method}" in told, (name, method)
 
 
 def test_a_page_that_loads_something_from_another_host_is_an_error() -> None:

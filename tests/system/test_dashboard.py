@@ -144,6 +144,7 @@ def test_a_run_files_server_part_fills_the_form_to_the_byte_and_goes_nowhere_bef
         route.fulfill(status=409, json={"title": "conflict", "status": 409, "detail": "kept here"})
 
     with browser.page(f"{stack.urls.server}/start", refused=[409]) as page:
+        page.get_by_label("operator's token").fill("some")
         page.route("**/v1/runs", keep)
         # A seed of dp-dpe's actions has more digits than a browser's numbers.
         for policy in ("dp-dpe", "linucb", "successive-elimination", "almost-free"):
@@ -229,15 +230,24 @@ def inputs(page: Page) -> list[list[str | bool]]:
     return result
 
 
-def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stack: Stack) -> None:
+def test_all_that_is_missing_is_marked_at_once_and_a_refusal_beside_its_field(browser: Browser, stack: Stack) -> None:
+    marked = "[...document.querySelectorAll('[aria-invalid]')].map((one) => one.id)"
     with browser.page(f"{stack.urls.server}/start", refused=[401, 409, 422]) as page:
-        fill(page, FORM, "wröng")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.method))
         go = page.get_by_role("button", name="Start the run")
         go.click()
-        expect(page.locator("#f-token-error")).to_contain_text("This is no token: it has characters other than")
-        page.get_by_label("operator's token").fill("no token")
+        assert page.evaluate(marked) == ["f-run", "f-arms", "f-horizon", "f-mechanism-epsilon", "f-token"]
+        page.locator("#f-mechanism-name").select_option("tree")
+        page.get_by_label("operator's token").fill("wröng")
         go.click()
-        expect(page.locator("#f-token-error")).to_contain_text("needs the operator's token")
+        expect(page.locator("#f-token-error")).to_contain_text("This is no token: it has characters other than")
+        assert page.evaluate(marked)[3:6] == [f"f-mechanism-{key}" for key in ("epsilon", "delta", "batches")]
+        assert "POST" not in asked
+        page.locator("#f-mechanism-name").select_option(FORM.config.mechanism.name)
+        fill(page, FORM, "no token")
+        go.click()
+        expect(page.locator("#f-token-error")).to_contain_text("The server refused this token.")
         page.get_by_label("operator's token").fill(token(stack))
         page.locator("#f-mechanism-epsilon").fill("-1")
         page.locator("#f-run").fill("Bad Name")
@@ -355,7 +365,7 @@ def test_two_runs_are_compared_by_the_keyboard_alone(browser: Browser, stack: St
         page.wait_for_url("**/compare?a=shuffled&b=deserted")
         expect(page.get_by_role("columnheader", name="shuffled")).to_be_visible()
         expect(page.get_by_role("columnheader", name="deserted")).to_be_visible()
-        expect(page.get_by_text("The two promises are not equal")).to_be_visible()
+        expect(page.get_by_text("The two promises do not compare: that of shuffled is of the local")).to_be_visible()
 
 
 def test_aborted_cohorts_are_explained_without_javascript_too(browser: Browser, stack: Stack) -> None:

@@ -110,6 +110,12 @@ class CentralLaplace(ServerNoise, RealLaplace):
 class CentralGaussian(ServerNoise, RealGaussian):
     """The server adds N(0, σ²) to every coordinate of the sum, once.
 
+    Δ₂         the most that one client's vector moves in ℓ₂, rounding included: high - low for one coordinate.
+    exact      the least σ with Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r) ≤ δ, r = Δ₂/σ (Balle & Wang 2018, Theorem 8).
+    paper      σ = √(2 ln(1.25/δ)) Δ₂/ε, for ε < 1 only (Dwork & Roth 2014, Theorem A.1).
+    noise      continuous: N(0, σ²) in reals. grid: N_Z(0, σ²) on a fine grid. Its `exact` σ comes from its own law p on
+               the integers, Σ_k max(0, p(k) - e^ε p(k - Δ₂)) ≤ δ with k, Δ₂ and σ in steps, for one coordinate; for
+               vectors from the law of a box, or from a bound by continuous noise.
     Guarantee  (ε, δ) for what the server publishes; none against the server.
     Source     DLB equations 5 and 55; analytic Gaussian mechanism (Balle & Wang 2018); Canonne, Kamath & Steinke 2020.
     """

@@ -94,9 +94,7 @@ function explain(line) {
   const words = line.slice(name.length).replace(/^( = |: )/, (start) => (start === ": " ? "" : "= "));
   const input = place(name);
   if (!input) return null;
-  input.setAttribute("aria-invalid", "true");
-  document.getElementById(`${input.id}-error`).textContent = input.name === name ? words : line;
-  return input;
+  return mark(input, input.name === name ? words : line);
 }
 
 function place(name) {
@@ -109,30 +107,46 @@ function place(name) {
   return null;
 }
 
+function mark(input, words) {
+  input.setAttribute("aria-invalid", "true");
+  document.getElementById(`${input.id}-error`).textContent = words;
+  return input;
+}
+
 function refuse(answer) {
-  let first = null;
-  const rest = [];
-  for (const line of answer.detail.split("\n")) {
-    const input = answer.title === "unauthorized" ? token : answer.title === "conflict" ? field("run") : explain(line);
-    if (input === token || answer.title === "conflict") {
-      input.setAttribute("aria-invalid", "true");
-      document.getElementById(`${input.id}-error`).textContent = line;
-    }
-    if (!input) rest.push(line);
-    first ??= input;
-  }
+  const named = { unauthorized: token, conflict: field("run") }[answer.title];
+  const lines = answer.detail.split("\n");
+  const marked = lines.map((line) => (named ? mark(named, line) : explain(line)));
+  told(marked, lines.filter((_, place) => !marked[place]));
+}
+
+// marked: inputs with their errors beside them, null for a line that names none. rest: those lines.
+function told(marked, rest = []) {
   problem.textContent = rest.length ? rest.join("\n") : "This run was not started: look at the marked fields.";
   problem.hidden = false;
-  (first ?? problem).focus();
+  (marked.find((one) => one) ?? problem).focus();
+}
+
+// What the reader must still fill in, all of it at once: the server looks at the token first, and at no field without it.
+function missing() {
+  const needs = mechanism.selectedOptions[0].dataset.needs.split(" ");
+  const empty = (one) => one.value.trim() === "" && (one.ariaRequired === "true" || needs.includes(one.name));
+  return shown().filter(empty);
+}
+
+function tokenFault(secret) {
+  if (!SENDABLE.test(secret)) return "This is no token: it has characters other than letters, digits and signs of ASCII.";
+  return secret || !token.dataset.guarded ? "" : "is required: the server starts a run for its operator only.";
 }
 
 async function send(event) {
   event.preventDefault();
   clear();
   const secret = token.value.trim();
-  if (!SENDABLE.test(secret)) {
-    return refuse({ title: "unauthorized", detail: "This is no token: it has characters other than letters, digits and signs of ASCII." });
-  }
+  const marked = missing().map((one) => mark(one, "is required"));
+  const fault = tokenFault(secret);
+  if (fault) marked.push(mark(token, fault));
+  if (marked.length) return told(marked);
   const button = document.getElementById("go");
   const busy = document.getElementById("busy");
   button.disabled = true;
@@ -143,6 +157,7 @@ async function send(event) {
     const sent = await fetch("/v1/runs", { method: "POST", headers, body: write(configuration()) });
     const answer = await sent.json();
     if (sent.status === 401) sessionStorage.removeItem(KEPT);
+    if (sent.status === 401 && secret) answer.detail = "The server refused this token. It wants the operator's token, and not the inspector's.";
     if (!sent.ok) return refuse(answer);
     if (secret) sessionStorage.setItem(KEPT, secret);
     location.assign(`/runs/${encodeURIComponent(answer.run)}`);

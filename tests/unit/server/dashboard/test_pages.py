@@ -104,6 +104,9 @@ def test_each_input_of_the_form_has_a_label_a_hint_and_a_place_for_its_error(cli
     for one in inputs:
         assert f'<label for="{one}">' in page
         assert f'id="{one}-error"' in page
+    hints = dict(re.findall(r'<span class="hint" id="([^"]+)-hint">(.*?)</span>', page))
+    names = {"f-policy-name", "f-mechanism-name"}  # what they mean follows them, and changes with them
+    assert [one for one in inputs if not hints.get(one) and one not in names] == []
 
 
 def test_the_form_asks_for_nothing_that_only_clients_may_know_and_for_no_unsafe_switch(client: AsgiClient) -> None:

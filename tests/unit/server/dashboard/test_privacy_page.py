@@ -41,7 +41,10 @@ def words(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
-@pytest.mark.parametrize("name", ["distributed-polya", "central-gaussian", "local-sphere", "identity", "tree"])
+SHOWN = ["distributed-polya", "central-gaussian", "local-sphere", "identity", "tree", "shuffled-binomial"]
+
+
+@pytest.mark.parametrize("name", SHOWN)
 def test_the_page_has_the_calculators_figures(tmp_path: Path, name: str) -> None:
     asked = {"mechanism": name, "n": "60", "epsilon": "0.7", "delta": "1e-5", "dropout": "0.2", "batches": "16"}
     _, query = question(DEFAULTS | asked)
@@ -57,6 +60,10 @@ def test_the_page_has_the_calculators_figures(tmp_path: Path, name: str) -> None
         assert f"standard deviation {six_digits(side.error.std)}" in shown
     assert page.text.count('data-calibration="exact"') == 1
     assert f"n = 60, t = {query.min_honest}" in shown
+    crowd = MECHANISMS[name].model in {"shuffle", "distributed"}
+    assert ("The promise counts on t honest clients" in shown) is crowd
+    assert {"local-sphere": "on no other party", "identity": "Nothing is promised"}.get(name, "") in shown
+    assert ("The promise counts on the server" in shown) is (MECHANISMS[name].model == "central")
 
 
 @pytest.mark.parametrize(

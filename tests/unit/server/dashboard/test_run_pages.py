@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from distrust.common.calculator.compare import stronger
 from distrust.common.messages.cohort import Masking
+from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RegretCurve
 from distrust.server.app import ServerSettings, server_app
@@ -141,10 +143,57 @@ def test_two_runs_are_compared_and_unequal_promises_are_named(tmp_path: Path) ->
     shown = words(page.text)
     for view in views:
         assert f"ε = {view['snapshot']['guarantee']['epsilon']:.4g} (exact" in shown
-    assert "The two promises are not equal" in shown
-    assert "The two promises are not equal" not in same
+    assert "The two promises are not equal: that of strong is the stronger one" in shown
+    assert "This is one run, beside itself." in words(same)
     assert len(re.findall(r'class="curve (?:first|second)"', page.text)) == 2
     assert shown.count("not posted") == 2
+
+
+def test_a_comparison_says_which_promises_are_equal_and_which_do_not_compare(tmp_path: Path) -> None:
+    one, other = config("one", unsafe=None), config("other", unsafe=None, policy={"first_batch": 6})
+    local = config("alone", unsafe=None, mechanism={"name": "local-laplace-discrete", "epsilon": 1.0})
+    bare = config("bare", unsafe=None, mechanism={"name": "identity"})
+    with playing(tmp_path, one, other, local, bare, config("seeded")) as client:
+        verdict = {
+            names: re.findall(r'id="verdict">([^<]+)<', client.get(f"/compare?a={names[0]}&b={names[1]}").text)[0]
+            for names in (("one", "other"), ("one", "alone"), ("bare", "one"), ("bare", "bare"), ("one", "seeded"))
+        }
+        form = client.get("/compare").text
+        half = client.get("/compare?b=seeded").text
+    assert "The two promises are equal" in verdict["one", "other"]
+    assert "that of one is of the distributed model and that of alone is of the local model" in verdict["one", "alone"]
+    assert "that of one is the stronger one" in verdict["bare", "one"]
+    assert "This is one run" in verdict["bare", "bare"]
+    assert "The noise of seeded comes from a seed" in verdict["one", "seeded"]
+    assert "No runs are compared yet. Choose two" in words(form)
+    assert re.findall(r"<option selected>([^<]+)", form) == ["seeded", "bare"]
+    assert re.findall(r"<option selected>([^<]+)", half) == ["bare", "seeded"]
+
+
+PURE = Guarantee(kind="pure", epsilon=1.0, model="distributed", calibration="exact")
+NO_PROMISE = PURE.model_copy(update={"kind": "none", "epsilon": None, "model": "none"})
+
+
+@pytest.mark.parametrize(
+    ("change", "order"),
+    [
+        ({"epsilon": 1.0 - 5e-3}, "equal"),  # noise found on a grid ends a little below what was asked for
+        ({"epsilon": 0.9}, "second"),
+        ({"epsilon": 1.1}, "first"),
+        ({"delta": 1e-6}, "first"),
+        ({"delta": 1e-6, "epsilon": 0.5}, "neither"),
+        ({"delta": 1e-6, "epsilon": 2.0}, "first"),
+        ({"model": "local", "epsilon": 2.0}, "models"),
+        ({"kind": "none", "epsilon": None, "model": "none"}, "first"),
+    ],
+)
+def test_the_stronger_of_two_promises_has_no_larger_epsilon_and_no_larger_delta_in_one_model(
+    change: dict[str, Any], order: str
+) -> None:
+    other = PURE.model_copy(update=change)
+    assert stronger(PURE, other) == order
+    assert stronger(other, PURE) == {"first": "second", "second": "first"}.get(order, order)
+    assert stronger(NO_PROMISE, NO_PROMISE) == "equal"
 
 
 def test_unknown_runs_are_refused_as_pages(tmp_path: Path) -> None:
