@@ -131,7 +131,7 @@ async function renew() {
   const answer = await fetch(location.pathname);
   if (!answer.ok) return;
   const whole = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const id of ["steps", "flip-about"]) {
+  for (const id of ["steps", "missed", "flip-about"]) {
     document.getElementById(id).replaceChildren(...whole.getElementById(id).childNodes);
   }
   steps = [...document.querySelectorAll("#steps .step")];
