@@ -50,11 +50,17 @@ class Sight:
         """Return the stages that the cohort reached, with what each party holds then, and those that it did not."""
         if not self.channel:
             return Life([], [])
-        listed = isinstance(self.cohort, CohortEntry)  # by an intermediary, which gives no reason in its list
-        ended, reason = (self.cohort.stage, None) if listed else (self.cohort.state, self.cohort.reason)
+        ended, reason = self._end
         carried = self.by_intermediary.messages if self.by_intermediary else []
         served = self.by_server.messages if self.by_server else []
         return life(self.channel, ended, reason, {entry.stage for entry in (*carried, *served)})
+
+    @property
+    def _end(self) -> tuple[str, str | None]:
+        """Return how the cohort stands, and why it was aborted; an intermediary's list gives no reason."""
+        if isinstance(self.cohort, CohortEntry):
+            return self.cohort.stage, None
+        return self.cohort.state, self.cohort.reason
 
 
 async def gather(where: Urls | DataDir, wanted: Wanted) -> list[Sight]:

@@ -47,7 +47,7 @@ def lying(answer: Callable[[httpx.Request], httpx.Response], urls: Urls) -> Serv
         ({"next": -1}, "page 0 to 1 of 9 leads to -1"),
         ({"next": 9}, "page 0 to 1 of 9 leads to 9"),
         ({"next": 1, "total": 0}, "page 0 to 1 of 0 leads to 1"),
-        ({"next": 1, "total": 1}, "page 0 to 1 of 1 leads to 1"),
+        ({"next": 1, "total": 1}, "page 1 to 2 of 1 leads to 1"),
         ({"next": 0, "messages": []}, "page 0 to 0 of 9 leads to 0"),
         ({"next": 1, "total": 2**60}, r"it has 1,152,921,504,606,846,976 messages"),
         ({"messages": [ENTRY | {"stage": "new-1"}]}, "it has the stage 'new-1'"),

@@ -3,6 +3,7 @@
 import asyncio
 import html
 import json
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,8 +86,12 @@ def test_a_runs_page_shows_its_promise_its_arms_its_bits_and_its_ledger(tmp_path
     for arm in view["snapshot"]["arms"]:
         assert f"{arm['mean']:.4f} [{arm['lower']:.4f}, {arm['upper']:.4f}] {arm['pulls']:,}" in shown
     mechanism = rounds[-1]["mechanism"]
-    bits = mechanism["dimension"] * (mechanism["modulus"] - 1).bit_length()
-    assert f"modulo m = {mechanism['modulus']:,} needs D ⌈log₂ m⌉ = {bits:,}" in shown
+    bits = (mechanism["modulus"] - 1).bit_length()
+    assert f"has {bits} bits in round {len(rounds)}: 1 number of a sum modulo m = {mechanism['modulus']:,}." in shown
+    n, t, epsilon = (mechanism[name] for name in ("clients", "floor", "epsilon"))
+    g = math.ceil(epsilon * math.sqrt(t))
+    stated = math.ceil(math.log2(n * g + 2 * math.ceil(g / epsilon * math.log(2 * view["snapshot"]["horizon"])) + 1))
+    assert f"By MAB Theorem 1, with its own constants, it would have {stated}." in shown
     assert f"once ε = {ledger['total']['epsilon']:.4g}" in shown
     assert "regret needs the true means, which only clients have" in shown
 
