@@ -105,7 +105,7 @@ def _labelled(mechanism: ShuffledBinomial, statistic: Statistic | None) -> State
         delta=mechanism.delta,
         honest=mechanism.floor,
         dimension=mechanism.dimension,
-        norm=mechanism.norm,
+        norm="l2",  # DLB clips a vector to the ball around its box
     )
     cohort = CohortParams(
         clients=mechanism.clients,

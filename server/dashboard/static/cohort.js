@@ -72,7 +72,8 @@ async function open(form, token) {
     const { messages, total } = await transcript(form, token);
     transcripts.set(party, messages);
     sessionStorage.setItem(`distrust.token.${origin}`, token);
-    const rest = messages.length < total ? ` ${count(messages.length)} of them are read: the first of each stage, and the followed client's.` : "";
+    const own = party === "server" ? "" : ", and the followed client's";
+    const rest = messages.length < total ? ` ${count(messages.length)} of them are read: the first of each stage${own}.` : "";
     if (messages.length < total) sampled.add(party);
     else sampled.delete(party);
     told.textContent = `The ${party} has ${count(total)} ${total === 1 ? "message" : "messages"} of this cohort.${rest}`;

@@ -7,32 +7,27 @@ from typing import Any
 import pytest
 
 from distrust.common.bandit.contextual_sum import ContextualSum
-from distrust.common.bandit.statistics import Statistic
+from distrust.common.bandit.statistics import ActionMeans, Reward, Statistic
 from distrust.common.calculator.communication import UNSTATED, StatedBits, stated_bits
-from distrust.common.mechanisms import CLASSES, MechanismSpec, plan
+from distrust.common.mechanisms import CLASSES, MechanismSpec
+from tests.support.planned import planned
 
 getcontext().prec = 60
 
 HORIZON = 20_000
-ONE = Statistic(dimension=1, low=0.0, high=1.0)
+VECTORS = ActionMeans(actions=4, bound=1.0)
 
 
-def stated(statistic: Any = ONE, clients: int = 1000, honest: int = 900, **words: Any) -> StatedBits:
+def stated(statistic: Statistic | None = None, **words: Any) -> StatedBits:
+    """Return what is stated for 1000 clients, of which 900 are honest survivors."""
     spec = MechanismSpec.model_validate(words)
-    mechanism = plan(
-        spec,
-        clients=clients,
-        min_survivors=honest,
-        min_honest=honest,
-        overflow_probability=1e-6,
-        statistic=statistic,
-    )
-    return stated_bits(mechanism, spec, statistic, HORIZON)
+    asked = Reward() if statistic is None else statistic
+    return stated_bits(planned(spec, 1000, 900, asked), spec, asked, HORIZON)
 
 
 def modulus_bits(clients: int, g: int, tau: int) -> int:
     """Return ⌈log₂(ng + 2τ + 1)⌉, in 60 digits."""
-    return math.ceil((Decimal(clients * g + 2 * tau + 1).ln() / Decimal(2).ln()))
+    return math.ceil(Decimal(clients * g + 2 * tau + 1).ln() / Decimal(2).ln())
 
 
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
@@ -59,17 +54,16 @@ def test_the_bits_of_shuffled_bits_are_dlbs_and_ctxs() -> None:
     words = {"name": "shuffled-binomial", "epsilon": 1.0, "delta": 1e-3}
     b = math.ceil(180 * 30**2 * math.log(2e3) / (0.25 * 900))
     assert stated(**words) == StatedBits(30 + b, "DLB Algorithm 4")
-    vectors = Statistic(dimension=4, low=-1.0, high=1.0, norm="l2")
     hat = 1 / (18 * math.sqrt(math.log(2e3)))
     b = math.ceil(180 * 10**2 * math.log(16e3) / (hat**2 * 900))
-    assert stated(vectors, **words) == StatedBits(4 * (10 + b), "DLB Algorithm 2")
-    linucb = ContextualSum.model_validate({"kind": "contextual-sum", "features": 3})
+    assert stated(VECTORS, **words) == StatedBits(4 * (10 + b), "DLB Algorithm 2")
+    linucb = ContextualSum(features=3)
     ctx = stated(linucb, **words)
     g = 60  # steps of a unit: 2√t
     b = 24e4 * g**2 * math.log(4 * 10 / 1e-3) ** 2 / 900
     assert ctx.source == "CTX Theorem C.1"
     assert ctx.bits == pytest.approx(9 * b, rel=0.02)  # our grid has whole steps on the ball's diameter
-    assert stated(vectors, **{**words, "epsilon": 16.0}).source == "for vectors the theorem ends at ε = 15"
+    assert stated(VECTORS, **{**words, "epsilon": 16.0}).source == "for vectors the theorem ends at ε = 15"
 
 
 def test_every_other_mechanism_says_why_no_paper_states_its_bits() -> None:
@@ -79,7 +73,6 @@ def test_every_other_mechanism_says_why_no_paper_states_its_bits() -> None:
     assert stated(name="local-laplace-discrete", epsilon=1.0) == StatedBits(
         None, "MAB Theorem 6 leaves a constant of τ open"
     )
-    vectors = Statistic(dimension=3, low=0.0, high=1.0)
-    assert stated(vectors, name="distributed-polya", epsilon=1.0).source == "MAB states them for one reward a client"
+    assert stated(VECTORS, name="distributed-polya", epsilon=1.0).source == "MAB states them for one reward a client"
     sealed = stated(name="central-laplace-discrete", epsilon=1.0, via="shuffler")
     assert sealed == StatedBits(None, "MAB states them for sums modulo m")
