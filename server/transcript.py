@@ -43,6 +43,7 @@ SealKey = X25519PrivateKey | None
 """The server's key, which opens sealed records; None where its key file is not at hand."""
 
 MOST_VALUES = 1000  # decoded values in one view
+MOST_HASHES = 64  # hashes of keys in one view: a page of 1000 views stays below 5 MB
 HASH = 32  # bytes of a hash of a client's keys
 PREFIX = 64  # bytes shown in hex
 
@@ -228,7 +229,7 @@ def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
 def _key_hashes(row: GrantRow, number: int) -> TranscriptEntry:
     """Return an entry of the hashes of clients' keys, slot by slot, which came with a request for tickets."""
     hashes = [row.key_hashes[at : at + HASH].hex() for at in range(0, len(row.key_hashes), HASH)]
-    view: View = {"first": row.first, "last": row.first + row.count - 1, "key_hashes": hashes[:MOST_VALUES]}
+    view: View = {"first": row.first, "last": row.first + row.count - 1, "key_hashes": hashes[:MOST_HASHES]}
     return _entry(number, "in", "fleet", "keys", row.key_hashes, view)
 
 
