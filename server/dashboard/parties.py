@@ -76,7 +76,7 @@ def cohort_context(
         "via": message.via,
         "steps": lived.steps,
         "missed": lived.missed,
-        "arm": _arm(cohort, report),
+        "arm": arm_played(cohort, report),
         "facts": _channel_facts(message),
         "loss": _loss(cohort, message),
         "seeded": view.config.unsafe is not None,
@@ -89,7 +89,7 @@ def cohort_context(
     }
 
 
-def _arm(cohort: CohortView, report: RoundReport) -> str:
+def arm_played(cohort: CohortView, report: RoundReport) -> str:
     """Return which arm the cohort's clients play, as far as the server knows it."""
     if cohort.arm is not None:
         return str(cohort.arm)
