@@ -291,9 +291,13 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
         page = client.get("/runs/demo")
         shown = words(page.text)
         newest = client.app.state.service.newest_event("demo")
+        listed = words(client.get("/").text)
         waiting = client.get(f"/runs/demo/cohorts/{second.cohort}")
         joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
     assert joined == 3
+    assert re.search(r" \d[\d,]* of [\d,]+ planned ", listed)
+    assert ("of a sum modulo m" in shown) == (via == "aggregator")
+    assert ("No paper states bits for it: MAB Theorem 6 leaves" in shown) == (via == "shuffler")
     assert f'href="/runs/demo/cohorts/{first.cohort}"' in page.text
     assert f'href="/runs/demo/cohorts/{second.cohort}"' not in page.text  # it has no page yet, which says so
     assert f"Cohort {second.cohort} waits for clients It is planned" in words(waiting.text)
