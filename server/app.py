@@ -38,7 +38,7 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.common.run.round import RoundView
-from distrust.common.web.app import OperatorOnly, Readers, ReadersMessageRoute, make_app
+from distrust.common.web.app import Each, OperatorOnly, Readers, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
@@ -234,9 +234,15 @@ def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
     dependencies=[OperatorOnly],
     responses=problems(Unauthorized, WrongCohort, WrongStage),
 )
-def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100) -> Transcript:
-    """Return this server's transcript of a cohort, message by message."""
-    return service.transcript(run, cohort, after, limit)
+def show_transcript(  # noqa: PLR0917  the parameters of the address
+    run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100, each: Each = None
+) -> Transcript:
+    """Return this server's transcript of a cohort, message by message.
+
+    With `each` it is a page of the first messages of each stage and direction. `total` counts all messages in any case,
+    and `next` may leave some out.
+    """
+    return service.transcript(run, cohort, after, limit, each)
 
 
 @list_routes.get("/runs/{run}/ledger", tags=["watching"], responses=problems(WrongCohort))

@@ -250,13 +250,16 @@ class Service:
         message = self._opened(run, cohort)
         return message, self.active_run(run).learner.rounds[message.round - 1].mechanisms[message.clients]
 
-    def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
-        """Return this server's transcript of a cohort. Raises WrongCohort, WrongStage while it is not open."""
+    def transcript(self, run: str, cohort: str, after: int, limit: int, each: int | None = None) -> Transcript:
+        """Return a page of this server's transcript of a cohort, with `each` as an intermediary's.
+
+        Raises WrongCohort, WrongStage while it is not open.
+        """
         active = self.active_run(run)
         message, mechanism = self.cohort_terms(run, cohort)
         seeded = active.config.unsafe is not None
         return cohort_transcript(
-            self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit
+            self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit, each=each
         )
 
     def _opened(self, run: str, cohort: str) -> Cohort:

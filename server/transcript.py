@@ -5,6 +5,7 @@ The service answers with it, and `distrust inspect` reads a stopped server's dat
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from distrust.common.errors import BadMessage, RunFailed, WrongCohort
 from distrust.common.mechanisms import AnyMechanism, Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import SIGNATURE, AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
-from distrust.common.messages.status import CohortState, CohortView, Statement, Transcript, TranscriptEntry, View
+from distrust.common.messages.status import EVERY, CohortState, CohortView, Statement, Transcript, TranscriptEntry, View
 from distrust.common.modular import unpack
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
@@ -42,6 +43,8 @@ SealKey = X25519PrivateKey | None
 """The server's key, which opens sealed records; None where its key file is not at hand."""
 
 MOST_VALUES = 1000  # decoded values in one view
+MOST_HASHES = 64  # hashes of keys in one view: a page of 1000 views stays below 5 MB
+HASH = 32  # bytes of a hash of a client's keys
 PREFIX = 64  # bytes shown in hex
 
 
@@ -106,12 +109,11 @@ def stored_cohort(store: Store, run: str, cohort: str) -> Cohort:
     return message
 
 
-def stored_transcript(
-    store: Store, key: SealKey, config: RunConfig, cohort: str, *, after: int, limit: int
-) -> Transcript:
-    """Return a page of the server's transcript, as `cohort_transcript` does, by the cohort's own terms."""
+def stored_sample(store: Store, key: SealKey, config: RunConfig, cohort: str, each: int) -> Transcript:
+    """Return the first `each` of each stage and direction of the server's transcript, by the cohort's own terms."""
     message, seeded = stored_cohort(store, config.run, cohort), config.unsafe is not None
-    return cohort_transcript(store, key, message, _plan(message).mechanism, seeded=seeded, after=after, limit=limit)
+    mechanism = _plan(message).mechanism
+    return cohort_transcript(store, key, message, mechanism, seeded=seeded, after=0, limit=EVERY, each=each)
 
 
 def _plan(message: Cohort) -> CohortPlan:
@@ -154,35 +156,53 @@ def _reason(cohort: str, store: Store) -> str | None:
 
 
 def cohort_transcript(
-    store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
+    store: Store,
+    key: SealKey,
+    cohort: Cohort,
+    mechanism: Mechanism,
+    *,
+    seeded: bool,
+    after: int,
+    limit: int,
+    each: int | None = None,
 ) -> Transcript:
-    """Return the server's transcript of one cohort, in order: messages `after` … `after` + `limit` - 1.
+    """Return the server's transcript of one cohort, in order: at most `limit` messages, from position `after` on.
 
-    The messages are the cohort that it opened, tickets, statements, the batch, and the estimate or the loss.
+    The messages are the cohort that it opened, tickets and the hashes of keys that were asked for with, statements, the
+    batch, and the estimate or the loss.
 
     seeded  whether the run's noise comes from a seed.
+    each    the first so many of each stage and direction alone; None: every message.
     """
     makers = _makers(store, key, cohort, mechanism, seeded=seeded)
-    messages = [make(number) for number, make in list(enumerate(makers))[after : after + limit]]
-    following = after + limit if after + limit < len(makers) else None
+    chosen, before = list[int](), Counter[str]()
+    for number, (stage, _) in enumerate(makers):  # messages of one stage have one direction here
+        before[stage] += 1
+        if number >= after and (each is None or before[stage] <= each):
+            chosen.append(number)
+    messages = [makers[number][1](number) for number in chosen[:limit]]
+    following = chosen[limit] if len(chosen) > limit else None
     return Transcript(party="server", cohort=cohort.cohort, total=len(makers), next=following, messages=messages)
 
 
 def _makers(
     store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
-) -> list[Callable[[int], TranscriptEntry]]:
-    """Return a function for each message, so that only the requested page is decoded."""
-    makers: list[Callable[[int], TranscriptEntry]] = [lambda number: _opening(number, cohort)]
-    makers += [partial(_tickets, row) for row in store.cohort_grants(cohort.cohort)]
-    makers += [partial(_statement, one) for one in store.statements(cohort.cohort)]
+) -> list[tuple[str, Callable[[int], TranscriptEntry]]]:
+    """Return each message's stage and a function that makes it, so that only the requested ones are decoded."""
+    makers: list[tuple[str, Callable[[int], TranscriptEntry]]] = [("cohort", lambda number: _opening(number, cohort))]
+    for row in store.cohort_grants(cohort.cohort):
+        makers += [("keys", partial(_key_hashes, row))] if row.key_hashes else []
+        makers.append(("tickets", partial(_tickets, row)))
+    makers += [(one.stage, partial(_statement, one)) for one in store.statements(cohort.cohort)]
     answer, outcome = store.batch(cohort.cohort), store.outcome(cohort.cohort)
     if answer is not None and answer.batch is not None:
         batch = answer.batch
-        makers.append(lambda number: _batch(number, cohort, batch, mechanism, key))
+        makers.append(("batch", lambda number: _batch(number, cohort, batch, mechanism, key)))
     if isinstance(outcome, ReleasedCohort):
-        makers.append(lambda number: _estimate(number, outcome, mechanism, seeded=seeded))
+        makers.append(("estimate", lambda number: _estimate(number, outcome, mechanism, seeded=seeded)))
     elif outcome is not None:
-        makers.append(lambda number: _entry(number, "in", cohort.via, "aborted", b"", {"reason": outcome.reason}))
+        loss: View = {"reason": outcome.reason}
+        makers.append(("aborted", lambda number: _entry(number, "in", cohort.via, "aborted", b"", loss)))
     return makers
 
 
@@ -204,6 +224,13 @@ def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
     view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
     size = SIGNATURE * row.count
     return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
+
+
+def _key_hashes(row: GrantRow, number: int) -> TranscriptEntry:
+    """Return an entry of the hashes of clients' keys, slot by slot, which came with a request for tickets."""
+    hashes = [row.key_hashes[at : at + HASH].hex() for at in range(0, len(row.key_hashes), HASH)]
+    view: View = {"first": row.first, "last": row.first + row.count - 1, "key_hashes": hashes[:MOST_HASHES]}
+    return _entry(number, "in", "fleet", "keys", row.key_hashes, view)
 
 
 def _statement(statement: Statement, number: int) -> TranscriptEntry:

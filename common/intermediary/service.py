@@ -14,7 +14,7 @@ from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError,
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, admitted, check_cohort, known_slots, ticketed
 from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
-from distrust.common.intermediary.store import Span, State
+from distrust.common.intermediary.store import PlacedMessage, Span, State
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
@@ -162,19 +162,24 @@ class Intermediary(StageMachine):
         with self._database.reading() as tx:
             return store.statement(tx, name, store.BATCH) or waiting
 
-    def transcript(self, name: str, after: int, limit: int) -> Transcript:
+    def transcript(
+        self, name: str, after: int, limit: int, each: int | None = None, client: int | None = None
+    ) -> Transcript:
         """Return a page of the cohort's messages in the order of arrival, from position `after` on.
 
-        Raises WrongCohort.
+        each    the first so many of each stage and direction alone; None: every message.
+        client  with `each`: a slot, all of whose messages are shown, too.
+        Raises  WrongCohort.
         """
         self.settled(name)
         with self._database.reading() as tx:
             state, total = store.need(tx, name), store.count(tx, name)
-            rows = store.message_page(tx, name, after, limit)
-        unnumbered = [self._transcript_entry(state, stage, slot, body) for stage, slot, body in rows]
-        entries = [entry.model_copy(update={"number": number}) for number, entry in enumerate(unnumbered, start=after)]
-        end = after + len(entries)
-        following = end if end < total else None
+            if each is None:
+                rows = store.message_page(tx, name, after, limit + 1)
+            else:
+                rows = store.message_sample(tx, name, each, client=client, after=after, limit=limit + 1)
+        following = rows[limit][0] if len(rows) > limit else None
+        entries = self._numbered(state, rows[:limit])
         return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
 
     def stored_sample(self, name: str, most: int) -> tuple[int, list[TranscriptEntry]]:
@@ -185,8 +190,11 @@ class Intermediary(StageMachine):
         with self._database.reading() as tx:
             state, total = store.need(tx, name), store.count(tx, name)
             rows = store.message_sample(tx, name, most)
+        return total, self._numbered(state, rows)
+
+    def _numbered(self, state: State, rows: Collection[PlacedMessage]) -> list[TranscriptEntry]:
         entries = ((place, self._transcript_entry(state, stage, slot, body)) for place, stage, slot, body in rows)
-        return total, [entry.model_copy(update={"number": place}) for place, entry in entries]
+        return [entry.model_copy(update={"number": place}) for place, entry in entries]
 
     def _screened(self, name: str, stage: str, upload: Upload) -> Intake:
         """Return the upload without the items that are refused independently of earlier uploads.

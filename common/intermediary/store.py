@@ -28,13 +28,14 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    or_,
     select,
     update,
 )
 
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortStage
+from distrust.common.messages.status import EVERY, CohortStage
 
 VERSION = 4  # of the tables below; a database of another version is refused
 METADATA = MetaData()
@@ -71,8 +72,14 @@ MESSAGES = Table(
 Span = tuple[int, int]
 """The first and the last slot of an upload."""
 
+PlacedMessage = tuple[int, str, int, bytes]
+"""A stored message: its position in the cohort's transcript, its stage, slot and body."""
+
 SELF = -1
 """The slot of what the intermediary stores itself."""
+
+NO_SLOT = -(2**31)
+"""No slot has this number: no message is asked for by its slot."""
 
 BATCH = "batch"
 """The stage of the released BatchAnswer, kept as JSON: collected again, it is the same bytes."""
@@ -106,7 +113,11 @@ _TURN = func.row_number().over(partition_by=_KIND, order_by=MESSAGES.c.number).l
 _NUMBERED = select(MESSAGES.c.number, _PLACE, _TURN).where(MESSAGES.c.cohort == bindparam("cohort")).subquery()
 _SAMPLE = select(_NUMBERED.c.place, MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body)
 _SAMPLE = _SAMPLE.join(_NUMBERED, MESSAGES.c.number == _NUMBERED.c.number)
-_SAMPLE = _SAMPLE.where(_NUMBERED.c.turn <= bindparam("most")).order_by(MESSAGES.c.number)
+_SAMPLE = _SAMPLE.where(
+    or_(_NUMBERED.c.turn <= bindparam("most"), MESSAGES.c.slot == bindparam("client")),
+    _NUMBERED.c.place >= bindparam("after"),
+)
+_SAMPLE = _SAMPLE.order_by(MESSAGES.c.number).limit(bindparam("limit"))
 _ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 
 
@@ -259,19 +270,24 @@ def count(tx: Connection, cohort: str) -> int:
     return tx.execute(_COUNT, {"cohort": cohort}).scalar_one()
 
 
-def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
-    """Return stage, slot and body of messages in the order of arrival, from position `after` on."""
+def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[PlacedMessage]:
+    """Return messages in the order of arrival, from position `after` on."""
     query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort)
     rows = tx.execute(query.order_by(MESSAGES.c.number).offset(after).limit(limit))
-    return [(row.stage, row.slot, row.body) for row in rows]
+    return [(place, row.stage, row.slot, row.body) for place, row in enumerate(rows, start=after)]
 
 
-def message_sample(tx: Connection, cohort: str, most: int) -> list[tuple[int, str, int, bytes]]:
-    """Return position, stage, slot and body of the first `most` messages of each stage, in the order of arrival.
+def message_sample(
+    tx: Connection, cohort: str, most: int, *, client: int | None = None, after: int = 0, limit: int = EVERY
+) -> list[PlacedMessage]:
+    """Return the first `most` messages of each stage, in the order of arrival, from position `after` on.
 
     The intermediary's own statements of a stage are counted apart from its clients' messages.
+
+    client  a slot, all of whose messages are among them; None: of no slot.
     """
-    rows = tx.execute(_SAMPLE, {"cohort": cohort, "most": most})
+    values = {"most": most, "client": NO_SLOT if client is None else client, "after": after, "limit": limit}
+    rows = tx.execute(_SAMPLE, {"cohort": cohort, **values})
     return [(row.place, row.stage, row.slot, row.body) for row in rows]
 
 

@@ -11,6 +11,7 @@ STATED: Final[tuple[Stated, ...]] = get_args(Stated)
 """Stages before which the aggregator makes a statement, in their order."""
 
 STATEMENT = 32  # bytes of a digest
+EVERY = 2**53  # messages: more than any transcript has
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 """Facts that one entry of a transcript shows, by name."""

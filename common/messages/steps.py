@@ -3,64 +3,102 @@
 The dashboard's page of a cohort and `distrust inspect` print these sentences.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a party holds in a stage, and why it cannot know more; or that nothing keeps it from that."""
+
+    holds: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.holds} {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage of a cohort's life. client, intermediary, server: what the party holds then, and why no more."""
+    """One stage of a cohort's life, as a client, the intermediary and the server have it.
+
+    stage  as transcripts name it.
+    """
 
     stage: str
     title: str
-    client: str
-    intermediary: str
-    server: str
+    client: Held
+    intermediary: Held
+    server: Held
 
 
-NOTHING = "Nothing of this stage reaches the server."
-DIGEST = "A digest of what the aggregator told the clients. The server compares it, and can read nothing in it."
+OWN = Held(
+    "Its own reward and message.",
+    "Other clients send theirs to the intermediary only, and the batch goes to the server only.",
+)
+DIGEST = Held(
+    "A digest of what the aggregator told the clients, to compare.",
+    "No message can be read from a digest: the server can tell only whether two are equal.",
+)
+NOT_YET = Held("Nothing yet.", "The shuffler hands nothing over before the stage has ended with enough answers.")
+PUBLIC = Held(
+    "The estimate, as every reader has it.",
+    "It follows from the batch alone. The round's promise, if it has one, bounds what that tells of one client.",
+)
+SEALED = "Each is sealed to the server's key, which the shuffler does not have."
+UNKNOWN_SENDERS = "Only the shuffler knows which client sent which."
 
 OPENED = Step(
     "cohort",
     "The server opens the cohort",
-    "The run's configuration. The client computes the round again, and refuses one that differs.",
-    "The public terms: how many clients, how many must answer, how messages travel. No data exists yet.",
-    "The terms, which it chose. It holds no client's data.",
+    Held(
+        "The run's configuration. It computes the round again, and refuses one that differs.",
+        "No client has sent anything yet.",
+    ),
+    Held(
+        "The public terms: how many clients, how many must answer, how messages travel.",
+        "No client has sent anything yet.",
+    ),
+    Held("The terms, which it chose.", "No client has sent anything yet."),
 )
 TICKETS = Step(
     "tickets",
     "The server hands out tickets",
-    "A signed ticket for one slot.",
-    "Nothing yet. It checks a ticket's signature when the slot's first message comes.",
-    "How many slots each request took. A ticket names a slot, and no person.",
+    Held("A signed ticket for one slot.", "The server sends a ticket only to the client that asked for it."),
+    Held("Nothing yet.", "Tickets do not pass through it. It checks one when the slot's first message comes."),
+    Held("How many slots each request took.", "A ticket names a slot, and no person."),
 )
 LEFT = Step(
     "departed",
     "Clients that left",
-    "Its reward, if it has played. It sends nothing more.",
-    "Which slots left. A departure says nothing of a reward.",
-    "How many clients are lost in the end.",
-)
-RELEASED = Step(
-    "batch",
-    "The intermediary hands the batch over",
-    "Its own reward and message. It sees no other client's.",
-    "What it hands over.",
-    "What the batch holds.",
+    Held("Its reward, if it has played. It sends nothing more.", "It gets no other client's message."),
+    Held("Which slots left.", "A departure holds nothing of a reward."),
+    Held(
+        "How many clients are lost in the end.",
+        "A departure holds nothing of a reward, so that their number tells nothing of one.",
+    ),
 )
 ESTIMATE = Step(
     "estimate",
     "The server publishes its estimate",
-    "The estimate, as every reader has it.",
-    "The estimate, as every reader has it.",
-    "The estimate follows from the batch, so it tells no more than that. Only the policy reads it.",
+    PUBLIC,
+    PUBLIC,
+    Held("The estimate, which it computed.", "It follows from the batch, so it tells no more than that."),
 )
 ABORTED = Step(
     "aborted",
     "The cohort is aborted",
-    "Its reward stays its own. Nothing that holds it was opened.",
-    "The messages that came until then. It opens none of them, and hands over no batch.",
-    "The reason. It gets no batch of this cohort, and publishes no estimate of it.",
+    Held(
+        "Its reward, if it has played. Of what it sent nothing is released.",
+        "It gets no other client's message, and no estimate of this cohort.",
+    ),
+    Held(
+        "The messages that came until then.",
+        "It can read no more of them than each stage above says. It hands over nothing more.",
+    ),
+    Held("The reason.", "It gets nothing more of this cohort, and publishes no estimate of it."),
 )
 
 MASKED_STEPS = (
@@ -69,61 +107,98 @@ MASKED_STEPS = (
     Step(
         "keys",
         "Clients send public keys",
-        "Two secret keys, made for this cohort alone, before the client knows it.",
-        "Two public keys of each client. The secret halves never leave the clients.",
-        "Hashes of the keys, which came with the ticket request. Clients compare the aggregator's list with them.",
+        Held(
+            "Two secret keys of its own, made for this cohort alone, before the client knows it.",
+            "Other clients' secret keys never leave these clients.",
+        ),
+        Held("Two public keys of each client.", "The secret halves never leave the clients."),
+        Held(
+            "Hashes of the keys, which came with the ticket requests. Clients compare the aggregator's list with them.",
+            "Even the keys would tell no more: they are public, and the secret halves never leave the clients.",
+        ),
     ),
     Step(
         "shares",
         "Clients share their seeds among neighbours",
-        "A self seed and a key seed, cut into shares: enough neighbours together can rebuild them, fewer cannot.",
-        "Sealed boxes, which it passes on. Each is sealed to the neighbour that may open it.",
-        NOTHING,
+        Held(
+            "A self seed and a key seed of its own, cut into shares: enough neighbours together can rebuild them.",
+            "Of a neighbour's seeds it gets one share each. Fewer shares than the threshold tell nothing of a seed.",
+        ),
+        Held(
+            "Sealed boxes, which it passes on.",
+            "Each is sealed to the neighbour that may open it. The aggregator has no client's secret key.",
+        ),
+        Held("Nothing of this stage.", "The boxes go from client to client, by the aggregator."),
     ),
     Step(
         "confirm",
         "Clients confirm the shares that they hold",
-        "The shares of its neighbours, checked.",
-        "Blends of shares with a random polynomial, which check them and hide the seeds.",
+        Held(
+            "The shares of its neighbours, checked.",
+            "It has one share of each seed. Fewer shares than the threshold tell nothing of a seed.",
+        ),
+        Held("Blends of shares with a random polynomial, which check them.", "The polynomial hides the seeds in them."),
         DIGEST,
     ),
     Step(
         "masked",
         "Clients send masked numbers",
-        "Its reward, plus its part of the noise, plus masks.",
-        "A number that is uniform modulo m, whatever the reward. It knows none of the masks on it.",
+        Held(
+            "Its reward, its part of the noise where clients add it, and its masks.",
+            "Other clients send their numbers to the aggregator only.",
+        ),
+        Held(
+            "Of each client a number that is uniform modulo m, whatever the reward.",
+            "It knows none of the masks on it.",
+        ),
         DIGEST,
     ),
     Step(
         "unmask",
         "Survivors send the shares that open the sum",
-        "Of each neighbour one share: of the self seed if it answered, of the key seed if it vanished. Never both.",
-        "Seeds that take the masks off the sum. Without both seeds of one client no single number opens.",
+        Held(
+            "Of each neighbour the one share that it sends: of the self seed if that neighbour answered, of the key "
+            "seed if it vanished. Never both.",
+            "It sends shares in this stage, and gets none.",
+        ),
+        Held(
+            "Seeds that take the masks off the sum.",
+            "Without both seeds of one client no single number opens.",
+        ),
         DIGEST,
     ),
     LEFT,
     Step(
         "batch",
         "The aggregator hands the sum over",
-        RELEASED.client,
-        "The sum of the survivors' numbers modulo m. It has no client's number bare.",
-        "The sum, and how many clients are in it. It never saw a single masked number.",
+        OWN,
+        Held(
+            "The sum of the survivors' numbers modulo m.",
+            "It can take the masks off the sum, and not off one client's number.",
+        ),
+        Held(
+            "The sum, and how many clients are in it.",
+            "It never gets a single masked number. Noise that clients added stays in the sum.",
+        ),
     ),
     ESTIMATE,
 )
 SEALED_REPORT = Step(
     "report",
     "Clients send sealed records",
-    "Its reward, and the noisy number that it sealed to the server's key.",
-    "Which client sent which record. It cannot open a record: it has no key of the server.",
-    NOTHING,
+    Held(
+        "Its reward, and the number that it sealed to the server's key, with its noise where clients add it.",
+        "Other clients send their records to the shuffler only.",
+    ),
+    Held("Which client sent which record.", f"It cannot open a record. {SEALED}"),
+    NOT_YET,
 )
 UNLINKED = Step(
     "batch",
     "The shuffler hands the records over in random order",
-    RELEASED.client,
-    "Which record is whose, as before. It never saw what is in one.",
-    "Each noisy number, in random order. Which client sent which is known to the shuffler only.",
+    OWN,
+    Held("Which record is whose, as before.", f"It never sees what is in one. {SEALED}"),
+    Held("Each client's number, in random order.", UNKNOWN_SENDERS),
 )
 SEALED_STEPS = (OPENED, TICKETS, SEALED_REPORT, LEFT, UNLINKED, ESTIMATE)
 DEALT_STEPS = (
@@ -131,26 +206,29 @@ DEALT_STEPS = (
     Step(
         "order",
         "The shuffler draws who plays what",
-        "Nothing yet.",
-        "A random order of the public list of actions.",
-        "The public list. It does not know which slot plays which action.",
+        Held("Nothing yet.", "The shuffler keeps the order."),
+        Held("A random order of the public list of actions, which it has drawn.", "No client has played yet."),
+        Held("The public list of actions.", "The shuffler does not tell it which slot plays which action."),
     ),
     TICKETS,
     Step(
-        "claimed",
+        "asked",
         "Clients ask what to play",
-        "Its action, and a secret that it has drawn, so that no other party can ask in its place.",
-        "Which slot plays which action, and no reward.",
-        NOTHING,
+        Held(
+            "Its action, and a secret that it has drawn, so that no other party can ask in its place.",
+            "The shuffler tells each client its own action only.",
+        ),
+        Held("Which slot plays which action.", "Clients tell it no reward: a reward comes sealed to the server's key."),
+        Held("Nothing of this stage.", "Clients ask the shuffler, and it passes neither question nor answer on."),
     ),
     SEALED_REPORT,
     LEFT,
     Step(
         "batch",
         "The shuffler hands the records over, by action",
-        RELEASED.client,
-        "Which client's record is in which group. It never saw what is in a record.",
-        "Noisy numbers of each action, in random order. Which client sent which is known to the shuffler only.",
+        OWN,
+        Held("Which client's record is in which group.", f"It never sees what is in one. {SEALED}"),
+        Held("The numbers of each action, in random order.", UNKNOWN_SENDERS),
     ),
     ESTIMATE,
 )
@@ -160,17 +238,30 @@ BITS_STEPS = (
     Step(
         "report",
         "Clients send bits",
-        "Its reward, and the random bits that it put beside it.",
-        "Each client's bits. This mechanism trusts the shuffler with them: it must not collude with the server.",
-        NOTHING,
+        Held(
+            "Its reward, and the random bits that it put beside it.",
+            "Other clients send their bits to the shuffler only.",
+        ),
+        Held(
+            "Each client's bits.",
+            "Nothing hides them from it, but the client's own random bits among them. This mechanism trusts the "
+            "shuffler: it must not collude with the server.",
+        ),
+        NOT_YET,
     ),
     LEFT,
     Step(
         "batch",
         "The shuffler hands the bits over in random order",
-        RELEASED.client,
-        "What it hands over, and which client sent which bit.",
-        "How many bits are 1 under each label. In random order bits tell nothing else.",
+        OWN,
+        Held(
+            "What it hands over, and which client sent which bit.",
+            "Nothing hides that from it. This mechanism trusts the shuffler.",
+        ),
+        Held(
+            "How many bits are 1 under each label, the random ones of all clients among them.",
+            f"In random order bits tell nothing else. {UNKNOWN_SENDERS}",
+        ),
     ),
     ESTIMATE,
 )
@@ -182,8 +273,31 @@ STEPS: dict[str, tuple[Step, ...]] = {
 }
 """The stages of a cohort by the kind of its channel, in the order of its life."""
 
+_AT_ANY_TIME = ("cohort", "order", "tickets", "departed")
+"""Stages that every cohort which was opened may have had, whatever came of it."""
 
-def steps(channel: str, state: str) -> list[Step]:
-    """Return the stages of a cohort; an aborted one ends without batch and estimate."""
-    whole = list(STEPS[channel])
-    return [*whole[:-2], ABORTED] if state == "aborted" else whole
+_NAMED = re.compile(r"\bstage (\w+)")
+
+
+class Life(NamedTuple):
+    """The stages that a cohort reached, or will if it is open, and those that it did not."""
+
+    steps: list[Step]
+    missed: list[Step]
+
+
+def life(channel: str, state: str, reason: str | None = None, seen: Iterable[str] = ()) -> Life:
+    """Return the stages of a cohort. An aborted one ends at the last stage that is known to have opened.
+
+    reason  why it was aborted, in the intermediary's words, which name the stage that too few clients answered.
+    seen    stages that a transcript has a message of, or a statement.
+    """
+    whole = STEPS[channel]
+    if state != "aborted":
+        return Life(list(whole), [])
+    stages = [step.stage for step in whole]
+    first = next(stage for stage in stages if stage not in _AT_ANY_TIME)
+    opened = {first, *seen, *_NAMED.findall(reason or "")} - {*_AT_ANY_TIME}
+    last = max(stages.index(stage) for stage in opened if stage in stages)
+    reached = [step for step in whole if step.stage in _AT_ANY_TIME or stages.index(step.stage) <= last]
+    return Life([*reached, ABORTED], [step for step in whole if step not in reached])

@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.responses import PlainTextResponse, Response
@@ -54,6 +54,9 @@ InspectorOnly = Depends(TokenRequired("inspector", "Token that opens an intermed
 require_operator = TokenRequired("operator", "Token that starts and stops runs, and opens and collects cohorts.")
 OperatorOnly = Depends(require_operator)
 """Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
+
+Each = Annotated[int | None, Query(ge=1, le=1000, description="only the first so many of each stage and direction")]
+"""The parameter `each` of a transcript; absent: every message."""
 
 
 class ReadersRoute(APIRoute):

@@ -31,7 +31,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
-from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
+from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
@@ -51,7 +51,9 @@ class IntermediaryApi(Protocol):
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
     def batch(self, name: str) -> BatchAnswer | bytes: ...
     def known_batch(self, name: str) -> bytes | None: ...
-    def transcript(self, name: str, after: int, limit: int) -> Transcript: ...
+    def transcript(
+        self, name: str, after: int, limit: int, each: int | None = None, client: int | None = None
+    ) -> Transcript: ...
 
 
 async def _party(request: Request) -> Any:
@@ -125,16 +127,26 @@ async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait 
     "/cohorts/{cohort}/messages",
     name="messages",
     dependencies=[InspectorOnly],
-    responses=problems(Unauthorized, WrongCohort),
+    responses=problems(Unauthorized, WrongCohort, BadParameter),
 )
-async def transcript_page(
+async def transcript_page(  # noqa: PLR0917  the parameters of the address
     cohort: str,
     party: PartyDep,
     after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    each: Each = None,
+    client: Annotated[
+        int | None, Query(ge=0, lt=2**31, description="with `each`: a slot, all of whose messages are shown, too")
+    ] = None,
 ) -> Transcript:
-    """Return a page of this party's transcript, message by message."""
-    return await run_in_threadpool(party.transcript, cohort, after, limit)
+    """Return a page of this party's transcript, message by message.
+
+    With `each` it is a page of the first messages of each stage and direction. `total` counts all messages in any case,
+    and `next` may leave some out.
+    """
+    if client is not None and each is None:
+        raise BadParameter("client", client, "goes with `each`: without it a page has the messages of all clients")
+    return await run_in_threadpool(party.transcript, cohort, after, limit, each, client)
 
 
 def _final(answer: BatchAnswer | bytes) -> bool:

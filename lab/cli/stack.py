@@ -137,7 +137,8 @@ def inspect_command(
 ) -> None:
     """Print a run's messages side by side, as each party saw them.
 
-    A table below says what each party holds in each stage, and why it cannot know more.
+    A table below says what each party holds in each stage, and why it cannot know more, or that nothing hides it. That
+    of an aborted cohort ends at the stage in which it was aborted, and names those that it did not reach.
 
     It asks the services at the addresses given, one of them or more; a party that does not show its transcript has no
     column, and the reason stands below. Without an address it asks the services of the data folder. If they do not run,

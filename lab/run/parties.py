@@ -39,7 +39,7 @@ Party = Literal["server", "shuffler", "aggregator"]
 INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
 
 PAGE = 500  # entries of a transcript in one answer
-EVERY = 2**53  # messages: more than any transcript has
+MOST_EACH = 1000  # messages of each stage and direction that a service picks out; more are read page by page
 MOST_MESSAGES = 2 * 10**7  # of a transcript over HTTP: some of each of a million clients
 MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at most
 LONGEST_RUN = 10**9  # a run's horizon at most
@@ -200,17 +200,23 @@ class Services:
         return await self._peer(party, None).get(f"/v1/cohorts/{cohort}/terms", Cohort)
 
     async def _read(self, peer: "Peer", path: str, most: int) -> Pages:
-        """Read a whole transcript, page by page. Raises BadMessage for one that would never end, or grow for ever."""
+        """Read the first `most` messages of each stage, in one page mostly, with the number of all.
+
+        A service that does not know `each` answers with every message, page by page. They are counted here.
+
+        Raises BadMessage for a transcript that would never end, or grow for ever.
+        """
         shown, total, counts = [], 0, Counter[tuple[str, str]]()
         after: int | None = 0
+        wanted = {"each": most} if most <= MOST_EACH else {}
         while after is not None:
-            page = await peer.get(path, Transcript, {"after": after, "limit": PAGE})
+            page = await peer.get(path, Transcript, {"after": after, "limit": PAGE, **wanted})
             strange = sorted({one.stage for one in page.messages} - KNOWN_STAGES)
             if strange or page.total > MOST_MESSAGES:
                 what = f"the stage {strange[0]!r}" if strange else f"{page.total:,} messages"
                 raise BadMessage(f"{peer!r} answered with a transcript that cannot be: it has {what}")
-            shown += first_of_each(page.messages, most, counts).messages
-            total, after = page.total, next_page(page, len(page.messages), after)
+            shown += first_of_each(page.messages, most, counts)
+            total, after = page.total, next_page(page, len(page.messages), after, sampled=bool(wanted))
         return Pages(total, shown)
 
     async def _listed(self, party: Via) -> CohortList:
@@ -228,27 +234,31 @@ class Services:
         return self._http.peer(getattr(self._urls, party), token)
 
 
-def next_page(page: "Transcript | RoundList", entries: int, after: int) -> int | None:
+def next_page(page: "Transcript | RoundList", entries: int, after: int, *, sampled: bool = False) -> int | None:
     """Return where the following page begins; None after the last one.
 
     entries, after  how many the page has, and where it begins.
+    sampled         whether the list leaves entries out.
     Raises          BadMessage for a page that leads back, or beyond the end: reading would never end.
     """
     if page.next is None or after < page.next == after + entries <= page.total:
+        return page.next
+    if sampled and after + max(1, entries) <= page.next < page.total:
         return page.next
     where = f"page {after} to {after + entries} of {page.total} leads to {page.next}"
     raise BadMessage(f"a list that cannot be: its {where}")
 
 
-def first_of_each(entries: Iterable[TranscriptEntry], most: int, counts: Counter[tuple[str, str]]) -> Pages:
+def first_of_each(
+    entries: Iterable[TranscriptEntry], most: int, counts: Counter[tuple[str, str]]
+) -> list[TranscriptEntry]:
     """Return the first `most` entries of every stage and direction. counts: those before, which it adds to."""
-    kept, total = [], 0
+    kept = []
     for entry in entries:
         kind = entry.stage, entry.direction
         counts[kind] += 1
-        total += 1
         kept += [entry] if counts[kind] <= most else []
-    return Pages(total, kept)
+    return kept
 
 
 class StoredParties:
@@ -286,13 +296,13 @@ class StoredParties:
 
     async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
         """Return the first messages of each stage; None for an intermediary whose database is not here."""
-        from distrust.server.transcript import stored_transcript  # noqa: PLC0415
+        from distrust.server.transcript import stored_sample  # noqa: PLC0415
 
         if party == "server":
             with _readable(f"cohort {cohort}"):
                 config = self._config(wanted.run)
-                whole = stored_transcript(self._store, self._key, config, cohort, after=0, limit=EVERY)
-                return first_of_each(whole.messages, wanted.limit, Counter())
+                sample = stored_sample(self._store, self._key, config, cohort, wanted.limit)
+                return Pages(sample.total, sample.messages)
         try:
             if party not in self._services:
                 self._services[party] = self._intermediary(party)

@@ -1,7 +1,7 @@
 """Shows the parties' views of a cohort side by side, and why each party cannot know more."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from string import hexdigits
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from distrust.common.errors import LONGEST_TEXT, Unauthorized, WrongCohort, without_controls
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
-from distrust.common.messages.steps import Step, steps
+from distrust.common.messages.steps import Life, Step, life
 from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.lab.run.parties import INTERMEDIARIES, Outline, Pages, Parties, Party, Wanted, reached
 from distrust.lab.stack.data_dir import DataDir
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the server saw")
 WHY = "what each party holds in a stage, and why it cannot know more"
-OPENING = ("cohort", "tickets")
+OPENING = ("cohort", "tickets", "keys")  # what the server has of them came before any message to the intermediary
 MOST_DIGITS, MOST_VALUES = 12, 6  # of a hexadecimal text, of a list
 LONGEST_LINE = 4000  # characters of a message's cell: a party may have named a million values
 
@@ -46,10 +46,21 @@ class Sight:
     missing: tuple[tuple[Party, str], ...] = ()
 
     @property
-    def steps(self) -> list[Step]:
-        """Return the stages of the cohort, with what each party holds then and why it cannot know more."""
-        ended = self.cohort.stage if isinstance(self.cohort, CohortEntry) else self.cohort.state
-        return steps(self.channel, ended) if self.channel else []
+    def life(self) -> Life:
+        """Return the stages that the cohort reached, with what each party holds then, and those that it did not."""
+        if not self.channel:
+            return Life([], [])
+        ended, reason = self._end
+        carried = self.by_intermediary.messages if self.by_intermediary else []
+        served = self.by_server.messages if self.by_server else []
+        return life(self.channel, ended, reason, {entry.stage for entry in (*carried, *served)})
+
+    @property
+    def _end(self) -> tuple[str, str | None]:
+        """Return how the cohort stands, and why it was aborted; an intermediary's list gives no reason."""
+        if isinstance(self.cohort, CohortEntry):
+            return self.cohort.stage, None
+        return self.cohort.state, self.cohort.reason
 
 
 async def gather(where: Urls | DataDir, wanted: Wanted) -> list[Sight]:
@@ -124,9 +135,10 @@ def _html(sight: Sight) -> str:
     promise = sight.report.guarantee
     assumed = [] if promise is None else [("assumes", one) for one in promise.assumptions]
     facts = [] if promise is None else [("guarantee", promise.line()), *assumed]
-    why = HtmlTable(*steps_table(sight), words=("stage", *head), caption=WHY, most=len(sight.steps))
+    heads, steps = steps_table(sight)
+    why = HtmlTable(heads, steps, words=("stage", *head), caption=WHY, most=len(steps))
     more = f"{_shown(sight)}; limit shows more of each stage"
-    notes = [more, *absences(sight)]
+    notes = [more, *absences(sight), *missed(sight.life)]
     return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), why, notes=notes)
 
 
@@ -134,7 +146,8 @@ def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:
     """Return the JSON-able object of `inspect`.
 
     Each cohort has its state, its guarantee, both parties' messages (null for a party that is `missing`, with the
-    reason) and its channel. `explanations` has by channel and end of a cohort what each party holds, stage by stage.
+    reason) and its channel. `explanations` has by channel and end of a cohort what each party holds, stage by stage,
+    and the stages that an aborted cohort did not reach.
     """
     seen = list(sights)
     cohorts = [
@@ -150,19 +163,35 @@ def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:
         for sight in seen
     ]
     explained = [
-        {"cohorts": [one.cohort.cohort for one in alike], "steps": [asdict(step) for step in alike[0].steps]}
-        for alike in by_steps(seen)
+        {
+            "cohorts": [one.cohort.cohort for one in alike],
+            "steps": [_explained(step) for step in lived.steps],
+            "not_reached": [step.stage for step in lived.missed],
+        }
+        for lived, alike in by_life(seen)
     ]
     return {"run": wanted.run, "round": wanted.round, "cohorts": cohorts, "explanations": explained}
 
 
-def by_steps(sights: Iterable[Sight]) -> list[list[Sight]]:
-    """Return the cohorts in groups that have the same explanations."""
-    groups: dict[tuple[Step, ...], list[Sight]] = {}
+def by_life(sights: Iterable[Sight]) -> list[tuple[Life, list[Sight]]]:
+    """Return the cohorts in groups that reached the same stages, with these stages."""
+    groups: dict[tuple[str, ...], tuple[Life, list[Sight]]] = {}
     for sight in sights:
-        if sight.steps:
-            groups.setdefault(tuple(sight.steps), []).append(sight)
+        lived = sight.life
+        if lived.steps:
+            key = sight.channel, *(step.stage for step in lived.steps)
+            groups.setdefault(key, (lived, []))[1].append(sight)
     return list(groups.values())
+
+
+def _explained(step: Step) -> dict[str, str]:
+    parties = {"client": step.client, "intermediary": step.intermediary, "server": step.server}
+    return {"stage": step.stage, "title": step.title, **{name: str(held) for name, held in parties.items()}}
+
+
+def missed(lived: Life) -> list[str]:
+    """Return a sentence that names the stages that an aborted cohort did not reach; none for any other cohort."""
+    return [f"not reached: {', '.join(step.stage for step in lived.missed)}"] if lived.missed else []
 
 
 def _dumped(pages: Pages | None) -> dict[str, Any] | None:
@@ -183,11 +212,13 @@ def print_sights(sights: Iterable[Sight], out: Console) -> None:
         for absence in absences(sight):
             out.print(absence, markup=False)
         out.print(f"{_shown(sight)}; --limit shows more of each stage\n", markup=False)
-    groups = by_steps(seen)
-    for alike in groups:
+    groups = by_life(seen)
+    for lived, alike in groups:
         of = "" if len(groups) == 1 else f" ({', '.join(one.cohort.cohort for one in alike)})"
         out.print(f"{WHY}{of}", style="bold", markup=False)
         _print_table(*steps_table(alike[0]), out)
+        for line in missed(lived):
+            out.print(line, markup=False)
         out.print()
 
 
@@ -218,7 +249,8 @@ def table_of(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 def steps_table(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return heads and lines of the table that says what each party holds in a stage, and why it cannot know more."""
     heads = ("stage", "a client", f"the {sight.report.intermediary}", "the server")
-    return heads, [(one.stage, one.client, one.intermediary, one.server) for one in sight.steps]
+    steps = sight.life.steps
+    return heads, [(one.stage, str(one.client), str(one.intermediary), str(one.server)) for one in steps]
 
 
 def absences(sight: Sight) -> list[str]:
@@ -238,7 +270,9 @@ def lines_of(sight: Sight) -> list[tuple[str, str, str, str]]:
     """Return the messages in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
     server = sight.by_server.messages if sight.by_server else []
     lines = [(_legible(entry.stage), "", "", _read(entry)) for entry in server if entry.stage in OPENING]
-    received = {entry.stage: entry for entry in server if entry.direction == "in"}  # statements, and the batch
+    received = {  # statements, and the batch
+        entry.stage: entry for entry in server if entry.direction == "in" and entry.stage not in OPENING
+    }
     for entry in sight.by_intermediary.messages if sight.by_intermediary else []:
         answer = received.pop(entry.stage, None) if entry.direction == "out" else None
         lines.append((_legible(entry.stage), _sent(entry), _read(entry), _read(answer) if answer else ""))
@@ -262,10 +296,11 @@ def _read(entry: TranscriptEntry) -> str:
 def _value(value: str | float | list[int] | list[str]) -> str:
     if not isinstance(value, list):
         return _short(str(value))
+    cut = [_short(one) if isinstance(one, str) else _cut(str(one)) for one in value[:MOST_VALUES]]
     if len(value) == 1:
-        return _cut(str(value[0]))
+        return cut[0]
     rest = f", … {len(value) - MOST_VALUES} more" if len(value) > MOST_VALUES else ""
-    return f"[{', '.join(_cut(str(one)) for one in value[:MOST_VALUES])}{rest}]"
+    return f"[{', '.join(cut)}{rest}]"
 
 
 def _short(text: str) -> str:

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.calculator.flip import FlipView, flip_views
 from distrust.common.errors import Unavailable, WrongCohort, WrongStage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import CohortView
-from distrust.common.messages.steps import steps
+from distrust.common.messages.steps import life
 from distrust.common.run.progress import RoundReport, RunView
 from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.calculator import OneAtATime
@@ -63,6 +65,8 @@ def cohort_context(
     view = service.view(run)
     flips, busy = ([], "") if drawings is None else _flips(mechanism, report, drawings)
     is_open = cohort.state == "open" and view.state == "running"
+    stated = [one.stage for one in service.statements(run, name).statements] if message.via == "aggregator" else []
+    lived = life(message.channel.kind, cohort.state, cohort.reason, stated)
     return {
         "run": run,
         "report": report,
@@ -70,7 +74,9 @@ def cohort_context(
         "message": message,
         "mechanism": mechanism,
         "via": message.via,
-        "steps": steps(message.channel.kind, cohort.state),
+        "steps": lived.steps,
+        "missed": lived.missed,
+        "arm": arm_played(cohort, report),
         "facts": _channel_facts(message),
         "loss": _loss(cohort, message),
         "seeded": view.config.unsafe is not None,
@@ -81,6 +87,18 @@ def cohort_context(
         "words": WORDS,
         "digest": message.config.hex(),
     }
+
+
+def arm_played(cohort: CohortView, report: RoundReport) -> str:
+    """Return which arm the cohort's clients play, as far as the server knows it."""
+    if cohort.arm is not None:
+        return str(cohort.arm)
+    decision = report.decision
+    if isinstance(decision, ContextualChoice):
+        return "chosen on each client's device" if decision.only is None else f"{decision.only}, for all clients"
+    if isinstance(decision, AssignedAction):
+        return "assigned by the shuffler"
+    return "each client plays all actions of the round"
 
 
 def _channel_facts(message: Cohort) -> list[tuple[str, str]]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.calculator.communication import StatedBits, stated_bits
 from distrust.common.calculator.compare import stronger
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import CohortView, StatementList
 from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
     ArmView,
     IntervalList,
@@ -324,9 +326,22 @@ def _estimate(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _theory_bits(report: RoundReport) -> int:
-    """Return D ⌈log₂ m⌉: the bits that D numbers modulo m need."""
-    return report.mechanism.dimension * (report.mechanism.modulus - 1).bit_length()
+def _stated_bits(report: RoundReport, config: RunConfig) -> StatedBits:
+    """Return the bits that a paper states for a client's message of a round, or why it states none."""
+    statistic = config.policy.statistic(config.arms, report.decision)
+    return stated_bits(report.mechanism, config.mechanism, statistic, config.horizon)
+
+
+def _message(report: RoundReport) -> str:
+    """Return in words what the bits of a client's message are."""
+    mechanism = report.mechanism
+    numbers = f"{mechanism.dimension:,} {'number' if mechanism.dimension == 1 else 'numbers'}"
+    if mechanism.width is not None:
+        labels = "one label" if mechanism.dimension == 1 else f"each of {mechanism.dimension:,} labels"
+        return f"{mechanism.width:,} under {labels}"
+    if mechanism.via == "aggregator":
+        return f"{numbers} of a sum modulo m = {mechanism.modulus:,}"
+    return f"{numbers} below m = {mechanism.modulus:,}, in a record that is sealed to the server"
 
 
 def _interval(arm: ArmView) -> str:
@@ -354,9 +369,10 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "estimate": _estimate,
     "fate": fate,
     "interval": _interval,
+    "message": _message,
     "number": _number,
     "promise": _promise,
     "released": _released,
-    "theory_bits": _theory_bits,
+    "stated_bits": _stated_bits,
 }
 """Jinja's filters of all templates."""

@@ -336,3 +336,8 @@ def test_the_openapi_document_names_every_route_and_problem(party: Party) -> Non
     upload = document["paths"][f"/v1/cohorts/{{cohort}}/{party.path}"]["post"]
     assert upload["requestBody"]["content"]["application/json"]["schema"]["title"] == "Upload"
     assert {"200", "404", "409", "410", "422", "503"} <= upload["responses"].keys()
+    transcript = document["paths"]["/v1/cohorts/{cohort}/messages"]["get"]
+    parameters = {one["name"]: one.get("schema", {}) for one in transcript["parameters"]}
+    assert set(parameters) == {"cohort", "after", "limit", "each", "client"}
+    assert parameters["each"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 1000}
+    assert transcript["security"] == [{"inspector": []}]

@@ -1,12 +1,22 @@
-"""Tests that only pages of the origins in `dashboard_origin` may read an intermediary's transcripts and its list."""
+"""Tests which pages may read an intermediary's transcripts and its list, and what parts of a transcript are read."""
 
+import asyncio
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import httpx
 import pytest
 from pydantic import ValidationError
 
 from distrust.aggregator.app import AggregatorSettings
 from distrust.common.messages.cohort import Cohort
+from distrust.common.web.client import Http, Patience
 from distrust.common.web.problems import bad_fields
-from tests.support.parties import INSPECTOR, OPERATOR, Party
+from distrust.lab.run.parties import Pages, Services, Wanted
+from distrust.lab.stack.stack import Urls
+from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty
 
 PAGES = "http://127.0.0.1:8701"
 PATH = "/v1/cohorts/c1/messages"
@@ -89,3 +99,87 @@ def test_what_is_no_origin_is_refused_at_the_start() -> None:
         with pytest.raises(ValidationError) as caught:
             AggregatorSettings(dashboard_origin=origin)
         assert "dashboard_origin" in bad_fields(caught.value, AggregatorSettings).detail
+
+
+def played(party: Party, cohort: Cohort) -> dict[str, Any]:
+    """Return the whole transcript of a cohort that has ended."""
+    party.send(cohort, party.bodies(cohort))
+    party.rest(cohort)
+    assert party.batch().json()["state"] == "released"
+    whole: dict[str, Any] = party.get("/c1/messages?limit=1000").json()
+    return whole
+
+
+def picked(messages: list[dict[str, Any]], each: int, client: int | None) -> list[dict[str, Any]]:
+    """Return the first of each stage and direction, and all of one client."""
+    counts = Counter[tuple[str, str]]()
+    chosen = []
+    for one in messages:
+        kind = one["stage"], one["direction"]
+        counts[kind] += 1
+        chosen += [one] if counts[kind] <= each or one["peer"] == f"client {client}" else []
+    return chosen
+
+
+def test_a_reader_gets_the_first_messages_of_each_stage_and_those_of_one_client(party: Party, cohort: Cohort) -> None:
+    whole = played(party, cohort)
+    for each in (1, 2, 1000):
+        for client in (None, 3):
+            path = f"/c1/messages?limit=1000&each={each}" + ("" if client is None else f"&client={client}")
+            expected = picked(whole["messages"], each, client)
+            assert party.get(path).json() == {**whole, "messages": expected}
+    expected, after = picked(whole["messages"], 1, 3), 0
+    for one in expected:
+        page = party.get(f"/c1/messages?limit=1&each=1&client=3&after={after}").json()
+        assert (page["messages"], page["total"]) == ([one], whole["total"])
+        after = page["next"]
+    assert after is None
+
+
+@pytest.mark.parametrize(
+    "query", ["each=0", "each=1001", "each=x", "client=3", "each=1&client=-1", "each=1&limit=1001"]
+)
+def test_a_part_of_a_transcript_is_bounded(party: Party, cohort: Cohort, query: str) -> None:
+    assert cohort.cohort == "c1"
+    assert party.get(f"/c1/messages?{query}").status_code == 422
+
+
+class Calls(httpx.ASGITransport):
+    """Counts the calls to a party. knows: the parameters of a service that is asked."""
+
+    def __init__(self, party: Party, knows: Collection[str]) -> None:
+        super().__init__(party.app)
+        self.paths: list[str] = []
+        self._knows = knows
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.paths.append(request.url.path)
+        params = {name: value for name, value in request.url.params.items() if name in self._knows}
+        request.url = request.url.copy_with(params=params)
+        return await super().handle_async_request(request)
+
+
+def test_a_large_cohort_is_inspected_in_one_call_a_party(tmp_path: Path) -> None:
+    """Before `each` was known, it took a call for 500 messages; a service of that version is still read."""
+    clients = 1100
+    party = ShufflerParty(tmp_path)
+    cohort = party.cohort(clients=clients)
+    assert party.open(cohort).status_code == 200
+    whole = played(party, cohort)
+    assert whole["total"] == clients + 1
+    urls = Urls("", "http://party", "", token="sesame", inspector="look, but do not touch")
+    wanted = Wanted(cohort.run, cohort.round, None, 3)
+    for knows, calls in ((("after", "limit", "each"), 1), (("after", "limit"), 3)):
+        counted = Calls(party, knows)
+
+        async def read(transport: httpx.ASGITransport = counted) -> Pages | None:
+            async with Services(urls) as services:
+                services._http = Http(Patience(total=0.0), transport=transport)
+                assert [one.cohort for one in (await services.outline(wanted)).cohorts] == ["c1"]
+                return await services.pages("shuffler", wanted, "c1")
+
+        pages = asyncio.run(read())
+        assert pages is not None
+        assert (pages.total, len(pages.messages)) == (clients + 1, 4)
+        assert counted.paths == ["/v1/cohorts", *["/v1/cohorts/c1/messages"] * calls]
+    party.stop()

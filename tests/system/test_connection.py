@@ -87,7 +87,7 @@ def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: 
         sight = distrust.connect(urls.server, **addresses, **tokens).inspect(result, limit=1).sights[0]
         assert [party for party, _ in sight.missing] == [lacks]
         assert (sight.by_intermediary is None, sight.by_server is None) == (lacks == "aggregator", lacks == "server")
-        assert sight.steps
+        assert sight.life.steps
     partial = distrust.connect(urls.server, token=urls.token).inspect(result, limit=1)
     assert "and what clients sent, is missing: no address was given" in partial._repr_html_()
 

@@ -2,8 +2,10 @@
 // the messages beside the sentences that the server rendered. Texts are set as text: nothing is read as markup.
 
 const PAGE = 1000; // messages in one request
-const PARTS = 20; // requests for one transcript; of a longer one evenly spread parts are read, the first and the last too
+const SMALL = 100; // clients; of a larger cohort the first messages of each stage are read, and the followed client's
 const SHOWN = 3; // messages of other clients beside the followed one
+const EACH = SHOWN + 2; // messages of each stage: the followed client may be among them, and one more tells of others
+const PAUSE = 250; // milliseconds without a key until another client is followed
 const MOST_DIGITS = 12; // of a hexadecimal text
 const MOST_VALUES = 6; // of a list
 const MOST_LETTERS = 400; // of any text of a party
@@ -13,23 +15,15 @@ const SENDABLE = /^[ -~]*$/; // characters that a header can hold
 let steps = [...document.querySelectorAll("#steps .step")]; // an aborted cohort ends with others
 const via = [...document.querySelectorAll("form.token")].map((form) => form.dataset.party).find((party) => party !== "server");
 const transcripts = new Map(); // party: its messages
+const sampled = new Set(); // parties of which not every message is read
+const clientField = document.getElementById("client");
 let held = null; // what simulated clients held, by slot
 
 // Transcripts
 
 async function transcript(form, token) {
   if (!SENDABLE.test(token)) throw new Unsendable();
-  const { messages, total } = await part(form, token, 0);
-  const parts = Math.min(PARTS, Math.ceil(total / PAGE));
-  const apart = total > PARTS * PAGE ? (total - PAGE) / (PARTS - 1) : PAGE;
-  for (let number = 1; number < parts; number += 1) {
-    messages.push(...(await part(form, token, Math.round(number * apart))).messages);
-  }
-  return { messages, total };
-}
-
-async function part(form, token, after) {
-  const address = `${form.dataset.origin}${form.dataset.path}?after=${after}&limit=${PAGE}`;
+  const address = `${form.dataset.origin}${form.dataset.path}?limit=${PAGE}${choice(form)}`;
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
   if (!answer.ok) throw new Refused(answer.status, await detail(answer));
@@ -37,6 +31,12 @@ async function part(form, token, after) {
   const whole = Array.isArray(read?.messages) && natural(read.total) && read.messages.length <= read.total;
   if (!whole || !read.messages.every(legible)) throw new Refused(answer.status, "it sent no transcript");
   return read;
+}
+
+// Of a large cohort a page of every message would leave most stages out.
+function choice(form) {
+  if (Number(clientField.max) < SMALL) return "";
+  return form.dataset.party === "server" ? `&each=${EACH}` : `&each=${EACH}&client=${followed()}`;
 }
 
 // Another party's words: all that the columns use of a message is checked here, once.
@@ -72,7 +72,10 @@ async function open(form, token) {
     const { messages, total } = await transcript(form, token);
     transcripts.set(party, messages);
     sessionStorage.setItem(`distrust.token.${origin}`, token);
-    const rest = messages.length < total ? ` ${count(messages.length)} of them, evenly spread, are read.` : "";
+    const own = party === "server" ? "" : ", and the followed client's";
+    const rest = messages.length < total ? ` ${count(messages.length)} of them are read: the first of each stage${own}.` : "";
+    if (messages.length < total) sampled.add(party);
+    else sampled.delete(party);
     told.textContent = `The ${party} has ${count(total)} ${total === 1 ? "message" : "messages"} of this cohort.${rest}`;
   } catch (error) {
     transcripts.delete(party);
@@ -131,7 +134,7 @@ async function renew() {
   const answer = await fetch(location.pathname);
   if (!answer.ok) return;
   const whole = new DOMParser().parseFromString(await answer.text(), "text/html");
-  for (const id of ["steps", "flip-about"]) {
+  for (const id of ["steps", "missed", "flip-about"]) {
     document.getElementById(id).replaceChildren(...whole.getElementById(id).childNodes);
   }
   steps = [...document.querySelectorAll("#steps .step")];
@@ -203,7 +206,8 @@ function ofParty(party, stage, client) {
   const others = here.filter((one) => one.peer.startsWith("client ") && !own.includes(one));
   const rest = here.filter((one) => !one.peer.startsWith("client "));
   const lines = [...rest, ...own, ...others.slice(0, SHOWN)].map((one) => `${from(one)}${read(one)}`);
-  if (others.length > SHOWN) lines.push(`… and ${count(others.length - SHOWN)} more messages of clients`);
+  const more = sampled.has(party) ? "" : `${count(others.length - SHOWN)} `;
+  if (others.length > SHOWN) lines.push(`… and ${more}more messages of clients`);
   if (lines.length) return lines.map(line);
   // The server opens a cohort with a message, which no intermediary's transcript lists.
   return [absent(stage === "cohort" ? "Its transcript does not keep this message." : "It has no message of this stage.")];
@@ -260,7 +264,6 @@ function number(value) {
 
 const replay = document.getElementById("replay");
 const position = document.getElementById("position");
-const clientField = document.getElementById("client");
 let current = -1; // -1: all steps are shown
 
 function go(to) {
@@ -292,10 +295,20 @@ function followed() {
 document.getElementById("previous").addEventListener("click", () => go(current - 1));
 document.getElementById("next").addEventListener("click", () => go(current + 1));
 document.getElementById("everything").addEventListener("click", () => go(-1));
+let pause = 0;
 clientField.addEventListener("input", () => {
   fill();
   world();
+  clearTimeout(pause);
+  pause = setTimeout(follow, PAUSE);
 });
+
+// The messages of a client of a large cohort are read when it is followed.
+async function follow() {
+  const form = document.querySelector(`form.token[data-party="${via}"]`);
+  const token = sessionStorage.getItem(`distrust.token.${form.dataset.origin}`);
+  if (sampled.has(via)) await open(form, token ?? "");
+}
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest?.("input, select, textarea, .chart, .box");
   if (typing || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;

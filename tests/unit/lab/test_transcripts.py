@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from rich.console import Console
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import TranscriptEntry
+from distrust.common.messages.steps import ABORTED
 from distrust.common.messages.steps import MASKED_STEPS as STEPS
+from distrust.common.messages.steps import STEPS as ALL_STEPS
 from distrust.common.randomness import SystemStream
 from distrust.lab.run import in_process
 from distrust.lab.run.in_process import held
@@ -103,11 +106,53 @@ def test_the_batch_that_was_sent_stands_beside_what_the_server_read_in_it() -> N
 def test_the_parties_explanations_stand_below_word_for_word() -> None:
     shown = "\n".join(printed(900))
     assert shown.count("why it cannot know more") == 1
-    sentences = [sentence for step in STEPS for sentence in (step.client, step.intermediary, step.server)]
+    sentences = [str(held) for step in STEPS for held in (step.client, step.intermediary, step.server)]
     assert [one for one in sentences if one not in shown] == []
     (explained,) = described(Wanted("first", 1, None, 3), [SIGHT])["explanations"]
     assert explained["cohorts"] == [REPORT.cohorts[0].cohort]
     assert [step["stage"] for step in explained["steps"]] == [step.stage for step in STEPS]
+    assert [step["server"] for step in explained["steps"]] == [str(step.server) for step in STEPS]
+    assert explained["not_reached"] == []
+
+
+@pytest.mark.parametrize("channel", ALL_STEPS)
+def test_every_field_says_what_the_party_holds_and_why_no_more(channel: str) -> None:
+    for step in (*ALL_STEPS[channel], ABORTED):
+        for field in (step.client, step.intermediary, step.server):
+            for sentence in (field.holds, field.why):
+                assert re.fullmatch(r"[A-Z].{8,}\.", sentence), (step.stage, sentence)
+            assert field.why not in field.holds
+
+
+ABORTED_IN = {
+    "keys": ("0 clients in stage keys, at least 9 needed: nothing is released", []),
+    "shares": ("7 clients in stage shares, at least 9 needed: nothing is released", []),
+    "masked": ("7 survivors around slot 4, at least 9 needed: nothing is released", ["confirm", "masked"]),
+    "unmask": ("an unexpected error; the service's log has it", ["unmask"]),
+}
+"""By the stage that a cohort was aborted in: the intermediary's reason, and the stages that have statements."""
+
+
+@pytest.mark.parametrize("stage", ABORTED_IN)
+def test_an_aborted_cohorts_stages_end_where_it_did(stage: str) -> None:
+    reason, stated = ABORTED_IN[stage]
+    cohort = REPORT.cohorts[0].model_copy(update={"state": "aborted", "reason": reason})
+    by_server = [
+        BY_SERVER[0],
+        *(seen(one, "aggregator", statement=KEY) for one in stated),
+        seen("aborted", "aggregator"),
+    ]
+    by_s = [seen("keys"), *(seen(one, "everyone", "out") for one in stated)]
+    life = ["keys", "shares", "confirm", "masked", "unmask"]
+    after = [*life[life.index(stage) + 1 :], "batch", "estimate"]
+    for pages in ((Pages(2, by_s), Pages(3, by_server)), (None, Pages(3, by_server))):
+        sight = Sight(OUTLINE, cohort, *pages, "masked")
+        (explained,) = described(Wanted("first", 1, None, 3), [sight])["explanations"]
+        stages = [step["stage"] for step in explained["steps"]]
+        assert stages == ["cohort", "tickets", *life[: life.index(stage) + 1], "departed", "aborted"]
+        assert explained["not_reached"] == after
+        assert printed(400, sight)[-2] == f"not reached: {', '.join(after)}"
+        assert f"not reached: {', '.join(after)}" in Inspection([sight])._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,12 @@ def test_a_run_is_created_played_and_read(tmp_path: Path) -> None:
         cohort = first["cohorts"][0]["cohort"]
         seen = await client.get(f"/runs/demo/cohorts/{cohort}/messages", headers=OPERATOR)
         assert seen.json()["messages"][-1]["stage"] == "estimate"
+        few = await client.get(f"/runs/demo/cohorts/{cohort}/messages?each=1", headers=OPERATOR)
+        stages = [one["stage"] for one in few.json()["messages"]]
+        assert (stages[0], stages[-1], len(set(stages))) == ("cohort", "estimate", len(stages))
+        assert (few.json()["total"], few.json()["next"]) == (seen.json()["total"], None)
+        bad = await client.get(f"/runs/demo/cohorts/{cohort}/messages?each=1001", headers=OPERATOR)
+        assert bad.status_code == 422
 
     over_http(tmp_path, body)
 

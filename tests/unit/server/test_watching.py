@@ -41,6 +41,14 @@ def test_a_transcript_shows_what_the_server_saw_page_by_page(harness: ServerHarn
     assert [stages[0], stages[-2], stages[-1]] == ["cohort", "batch", "estimate"]
     seen = whole.messages[-2].view
     rows = clients.rows["demo.1.1.1"]
+    hashes = [seen.view for seen in whole.messages if seen.stage == "keys"]
+    told = harness.service.key_hashes("demo", "demo.1.1.1").hashes.hex()
+    assert "".join(str(one) for view in hashes for one in view["key_hashes"]) == told  # type: ignore[union-attr]
+    assert bool(hashes) == (whole.messages[0].peer == "aggregator")
+    sampled = harness.service.transcript("demo", "demo.1.1.1", 0, 100, each=1)
+    first = {seen.stage: seen for seen in reversed(whole.messages)}
+    assert sampled.messages == sorted(first.values(), key=lambda seen: seen.number)
+    assert (sampled.total, sampled.next) == (whole.total, None)
     if "values" in seen:
         assert sorted(rows[:, 0].tolist()) == sorted(seen["values"])  # type: ignore[arg-type]
     elif "ones" in seen:

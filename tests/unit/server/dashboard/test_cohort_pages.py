@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
+from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.calculator.flip import binned, flip_views
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.mechanisms.families.grid import GridMechanism
@@ -21,8 +23,10 @@ from distrust.common.messages.steps import STEPS
 from distrust.common.web.problems import bad_fields
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
+from distrust.server.dashboard.parties import arm_played
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.round_report import REPORT
 from tests.support.server_harness import ServerHarness, config, serve
 
 REWARDS = [[0.0, 0.1], [0.5, 0.5], [1.0, 0.9]]
@@ -96,7 +100,8 @@ def test_a_cohorts_page_has_a_column_for_each_party_and_may_reach_its_own_interm
         assert page.text.count(f'<div class="seen" data-party="{party}"></div>') == len(STEPS[channel])
     shown = words(page.text)
     for step in STEPS[channel]:
-        assert all(text in shown for text in (step.title, step.client, step.intermediary, step.server))
+        assert all(str(text) in shown for text in (step.title, step.client, step.intermediary, step.server))
+    assert "Not reached" not in shown
 
 
 def test_the_pictures_of_a_flipped_reward_are_the_mechanisms_laws(tmp_path: Path) -> None:
@@ -131,8 +136,23 @@ def test_an_aborted_cohort_is_explained_and_its_reason_is_escaped(tmp_path: Path
     assert f"{lost['clients']} clients were asked for, and {lost['granted']} took a ticket." in shown
     assert "Nothing was released: the server got no batch" in shown
     stages = re.findall(r'class="step" data-stage="(\w+)"', page)
-    assert stages[-1] == "aborted"
-    assert not {"batch", "estimate"} & set(stages)
+    assert stages == ["cohort", "tickets", "keys", "departed", "aborted"]
+    missed = [step.title for step in STEPS["masked"] if step.stage not in stages]
+    assert len(missed) == 6
+    assert f"may have a message of one. {' '.join(missed)} " in shown
+
+
+def test_the_page_says_by_which_party_the_arm_is_chosen() -> None:
+    cohort, everyone = REPORT.cohorts[0], REPORT.cohorts[0].model_copy(update={"arm": None})
+    choice, assigned = ContextualChoice(theta=[[0.5, 0.5]]), AssignedAction(actions=[0, 1], times=[3, 2])
+    warm_up = choice.model_copy(update={"only": 4})
+    for decision, shown in (
+        (choice, "chosen on each client's device"),
+        (warm_up, "4, for all clients"),
+        (assigned, "assigned by the shuffler"),
+    ):
+        assert arm_played(everyone, REPORT.model_copy(update={"decision": decision})) == shown
+    assert arm_played(cohort, REPORT) == str(cohort.arm)
 
 
 def test_a_run_with_a_noise_seed_says_that_no_promise_holds(tmp_path: Path) -> None:

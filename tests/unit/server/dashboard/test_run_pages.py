@@ -3,6 +3,7 @@
 import asyncio
 import html
 import json
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,8 +89,12 @@ def test_a_runs_page_shows_its_promise_its_arms_its_bits_and_its_ledger(tmp_path
     for arm in view["snapshot"]["arms"]:
         assert f"{arm['mean']:.4f} [{arm['lower']:.4f}, {arm['upper']:.4f}] {arm['pulls']:,}" in shown
     mechanism = rounds[-1]["mechanism"]
-    bits = mechanism["dimension"] * (mechanism["modulus"] - 1).bit_length()
-    assert f"modulo m = {mechanism['modulus']:,} needs D ⌈log₂ m⌉ = {bits:,}" in shown
+    bits = (mechanism["modulus"] - 1).bit_length()
+    assert f"has {bits} bits in round {len(rounds)}: 1 number of a sum modulo m = {mechanism['modulus']:,}." in shown
+    n, t, epsilon = (mechanism[name] for name in ("clients", "floor", "epsilon"))
+    g = math.ceil(epsilon * math.sqrt(t))
+    stated = math.ceil(math.log2(n * g + 2 * math.ceil(g / epsilon * math.log(2 * view["snapshot"]["horizon"])) + 1))
+    assert f"By MAB Theorem 1, with its own constants, it would have {stated}." in shown
     assert f"once ε = {ledger['total']['epsilon']:.4g}" in shown
     assert "regret needs the true means, which only clients have" in shown
 
@@ -344,9 +349,13 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
         page = client.get("/runs/demo")
         shown = words(page.text)
         newest = client.app.state.service.newest_event("demo")
+        listed = words(client.get("/").text)
         waiting = client.get(f"/runs/demo/cohorts/{second.cohort}")
         joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
     assert joined == 3
+    assert re.search(r" \d[\d,]* of [\d,]+ planned ", listed)
+    assert ("of a sum modulo m" in shown) == (via == "aggregator")
+    assert ("No paper states bits for it: MAB Theorem 6 leaves" in shown) == (via == "shuffler")
     assert f'href="/runs/demo/cohorts/{first.cohort}"' in page.text
     assert f'href="/runs/demo/cohorts/{second.cohort}"' not in page.text  # it has no page yet, which says so
     assert f"Cohort {second.cohort} waits for clients It is planned" in words(waiting.text)
