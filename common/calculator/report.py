@@ -331,7 +331,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
         composed = _below(composed, privacy, contributions, target_delta)
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
-            raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
+            raise BadParameter("target_delta", target_delta, f"{contributions} contributions need at least {least:g}")
     if privacy.repeated is not None:
         return tightened_by(privacy.repeated, once, contributions, composed, target_delta)
     pmf = released(mechanism, query.answers, query.colluders)

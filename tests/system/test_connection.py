@@ -153,9 +153,9 @@ def test_a_started_run_waits_for_fleets_and_can_be_cancelled(connection: Connect
 
 def test_a_world_that_no_other_fleet_knows_is_not_started(connection: Connection) -> None:
     world = {"name": "bernoulli", "means": [0.1, 0.9]}
-    with pytest.raises(BadParameter, match=r"environment\.seed = None: .*give the seed of their world"):
+    with pytest.raises(BadParameter, match=r"environment\.seed is missing: .*give the seed of their world"):
         connection.start(TABLE | {"run": "third", "environment": world})
-    with pytest.raises(BadParameter, match="shuffler = None: give the shuffler's address"):
+    with pytest.raises(BadParameter, match="shuffler is missing: give the shuffler's address"):
         distrust.connect(connection.urls.server).run(TABLE)
 
 

@@ -110,7 +110,7 @@ def test_the_unsafe_keyword_takes_the_place_of_the_files_table() -> None:
         pytest.param("missing.toml", "missing.toml: No such file", id="a-path"),
         pytest.param("trial", "not TOML", id="neither-a-path-nor-TOML"),
         pytest.param(7, "source = 7: must be a dictionary, a path, TOML text or a RunFile", id="a-number"),
-        pytest.param(None, "source = None: must be a dictionary", id="nothing"),
+        pytest.param(None, "source is missing: must be a dictionary", id="nothing"),
         pytest.param([1], "source = <class 'list'>: must be a dictionary", id="a-list"),
     ],
 )
@@ -331,7 +331,16 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: distrust.audit("x"), "n = None: must be given"),
+        (lambda: distrust.privacy("x"), "n is missing: must be given"),
+        (lambda: distrust.privacy("identity", n=0), "n = 0: must lie in [1, 1000000]"),
+        (lambda: distrust.compare(n=-1, epsilon=1.0), "n = -1: must lie in [1, 1000000]"),
+        (lambda: distrust.audit("identity", n=0), "n = 0: must lie in [1, 1000000]"),
+        (lambda: distrust.privacy("distributed-polya", n=10), "epsilon is missing: must lie in [0.0001, 50]"),
+        (lambda: distrust.privacy("identity", n=10, survivors=11), "survivors = 11: must lie in [1, n = 10]"),
+        (lambda: distrust.compare(n=9, epsilon=1.0, target_delta=2), "target_delta = 2: must lie in [1e-18, 1/2)"),
+        (distrust.audit, "mechanism is missing: name one, or a counter-example as `broken`"),
+        (lambda: distrust.audit(broken="none"), "broken = 'none': must be one of noise-for-everybody, "),
+        (lambda: distrust.sweep("smoke", repetitions=0), "repetitions = 0: must be at least 1"),
         (lambda: distrust.audit("x", n=3), "mechanism = 'x': must be one of 'identity'"),
         (lambda: distrust.compare(n=10, epsilon=1.0, nope=3), "nope = 3: is no argument here; arguments are n"),
         (lambda: distrust.privacy("identity", 10), "arguments = 10: must be given by name, one of mechanism, n"),
@@ -339,7 +348,10 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
         (lambda: distrust.compare(n=10, epsilon="1"), "epsilon = '1': must be a number"),
         (lambda: distrust.audit("identity", n=True), "n = True: must be a whole number"),
     ],
-    ids=["no-n", "mechanism", "unknown", "by-place", "text", "text-for-a-number", "truth-value"],
+    ids=[
+        *("no-n", "no-client", "n-of-compare", "n-of-audit", "no-epsilon", "survivors", "target", "nothing", "broken"),
+        *("repetitions", "mechanism", "unknown", "by-place", "text", "text-for-a-number", "truth-value"),
+    ],
 )
 def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(call: Callable[[], object], told: str) -> None:
     with pytest.raises(distrust.BadParameter, match=f"^{re.escape(told)}"):
