@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -21,9 +21,8 @@ from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Ref
 from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
-from distrust.common.notebook import data_frame
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
+from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
@@ -38,32 +37,11 @@ from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, running_stack
 from distrust.server.learner.learner import Learner
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 Answer = TypeVar("Answer")
 
 PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 LOOK_SECONDS = 0.5
 SILENT = Console(quiet=True)
-
-
-Line = TypeVar("Line", RunLine, RoundReport)
-
-
-class Listed(list[Line]):
-    """A list of runs or of rounds, which is a data frame too."""
-
-    def frame(self) -> "DataFrame":
-        """Return a row a run, or a row a cohort with its round, as a data frame. Needs pandas."""
-        rows = [row for line in self for row in _rows(line)]
-        return data_frame(list(rows[0]) if rows else [], rows)
-
-
-def _rows(line: RunLine | RoundReport) -> list[dict[str, Any]]:
-    if isinstance(line, RunLine):
-        return [line.model_dump()]
-    return [{"round": line.number, "batch": line.batch, **cohort.model_dump()} for cohort in line.cohorts]
 
 
 def _path(run: str) -> str:
@@ -80,7 +58,7 @@ class Connection:
 
     urls: Urls
 
-    def runs(self) -> "Listed[RunLine]":
+    def runs(self) -> Listed[RunLine]:
         """Return a line for each run of the server, oldest first."""
         return Listed(self._ask(lambda server: server.get("/v1/runs", RunList)).runs)
 
@@ -89,7 +67,7 @@ class Connection:
         path = _path(run)
         return self._ask(lambda server: server.get(path, RunView))
 
-    def rounds(self, run: str) -> "Listed[RoundReport]":
+    def rounds(self, run: str) -> Listed[RoundReport]:
         """Return every round of a run, with its cohorts."""
         check_name("run", run)
         return Listed(self._ask(lambda server: all_rounds(server, run)))

@@ -1,6 +1,7 @@
 """Tests a notebook's connection to real services: runs, results, ledgers, transcripts, calls without a token."""
 
 import asyncio
+import html
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -68,7 +69,18 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
     assert list(rounds.frame()["cohort"]) == [cohort.cohort for one in rounds for cohort in one.cohorts]
     assert list(listed.view("first").frame()["arm"]) == [0, 1]
     assert list(listed.ledger("first").frame()["round"]) == [one.number for one in rounds]
-    assert [line.round for line in listed.ledger("first").lines] == [one.number for one in result.rounds]
+    ledger = listed.ledger("first")
+    assert [line.round for line in ledger.lines] == [one.number for one in result.rounds]
+    for shown, words in (
+        (listed.runs(), ("1 in all", "first", "finished")),
+        (rounds, (f"{len(rounds)} in all", "closed", rounds[-1].guarantee.figures())),
+        (listed.view("first"), ("run first: finished", "confidence interval", "chosen", *result.guarantee.assumptions)),
+        (ledger, ("ledger of first", "none declared", ledger.total.line(), *ledger.total.assumptions)),
+    ):
+        text = html.unescape(shown._repr_html_())
+        assert [word for word in words if word not in text] == []
+        assert len(repr(shown)) < 120
+    assert repr(listed.runs()) == "<Listed of 1: first>"
 
 
 def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: Connection, result: Result) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+import typing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ import pytest
 
 import distrust
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.notebook import MOST_ROWS, HtmlTable, card
+from distrust.common.notebook import MOST_ROWS, Card, HtmlTable, Shown
 from distrust.lab.run.connection import Connection, connect, done, transcripts_wanted
 from distrust.lab.run.result import COLUMNS, CohortResult, Result
 from distrust.lab.run.run_file import load
@@ -187,9 +188,39 @@ def test_reports_comparisons_and_findings_show_what_the_commands_show() -> None:
     assert "It cannot prove one" in text
 
 
+CALLS = [*("run", "sweep", "privacy", "compare", "audit", "inspect"), *("runs", "view", "rounds", "ledger", "start")]
+CALLS += ["wait", "result", "cancel"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_call_returns_shows_itself_and_has_a_frame_by_the_one_base_class(name: str) -> None:
+    for owner in (distrust, Connection):
+        call = getattr(owner, name, None)
+        if call is not None:
+            kind = typing.get_type_hints(call)["return"]
+            kind = typing.get_origin(kind) or kind
+            assert issubclass(kind, Shown)
+            assert {"frame", "__repr__", "_repr_html_"} & set(vars(kind)) == set()
+
+
+def test_a_finding_is_a_row_so_that_findings_make_a_table() -> None:
+    finding = distrust.audit("local-laplace-discrete", n=1, epsilon=1.0, trials=2_000, seed=1)
+    (row,) = finding.frame().to_dict("records")
+    assert row["mechanism"] == "local-laplace-discrete"
+    assert (row["lower"], row["claim"], row["violated"]) == (finding.lower, finding.claim, False)
+
+
+def test_an_audit_in_a_notebook_takes_the_counter_examples_of_the_command() -> None:
+    finding = distrust.audit(broken="laplace-for-half-the-range", n=1, trials=20_000, seed=1)
+    assert finding.violated
+    assert repr(finding).startswith("<Finding on laplace-for-half-the-range, broken on purpose (exact)")
+    with pytest.raises(BadParameter, match=r"delta = 0\.1: the counter-example brings its own: leave it out"):
+        distrust.audit(broken="laplace-for-half-the-range", n=1, delta=0.1)
+
+
 def test_html_is_escaped_and_a_long_table_says_how_much_more_there_is() -> None:
     rows = [(str(number), "<script>alert(1)</script>") for number in range(MOST_ROWS + 3)]
-    html = card("<b>", [("a&b", '"x"')], HtmlTable(("n", "<i>"), rows, words=("<i>",)), notes=["<u>", ""])
+    html = Card("<b>", [("a&b", '"x"')], [HtmlTable(("n", "<i>"), rows, words=("<i>",))], ["<u>", ""]).html()
     text = read(html)
     assert text.count("<script>") == MOST_ROWS
     assert "3 more rows" in text
