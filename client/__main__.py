@@ -26,7 +26,7 @@ from distrust.client.http_transport import Addresses, HttpTransport, newest_runn
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
 from distrust.common.errors import LATER, BadParameter, ProtocolError, Unavailable
-from distrust.common.inputs import option, options, print_error
+from distrust.common.inputs import flags_of, option, print_error
 from distrust.common.messages.explain import refused
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
@@ -61,7 +61,7 @@ def main() -> int:
 
 def _by_settings(words: list[str]) -> Iterator[str]:
     """Yield the command line with each option by its setting's name: --server as --server-url."""
-    own = {options(field)[0]: options(field)[-1] for field in FleetSettings.model_fields}
+    own = {flags_of(field)[0]: flags_of(field)[-1] for field in FleetSettings.model_fields}
     for word in words:
         flag, equals, value = word.partition("=")
         yield own.get(flag, flag) + equals + value
@@ -122,7 +122,7 @@ def _print(error: ProtocolError) -> int:
     """Write the error and return the exit status. A setting that was not given is named by its option."""
     words, variables = sys.argv[1:], list(os.environ)
     if isinstance(error, BadParameter) and error.field in FleetSettings.model_fields:
-        named = (*options(error.field), f"DISTRUST_{error.field.upper()}")
+        named = (*flags_of(error.field), f"DISTRUST_{error.field.upper()}")
         if not {word.partition("=")[0] for word in words} & set(named) and named[-1] not in map(str.upper, variables):
             error = BadParameter(option(error.field), error.value, error.allowed)
     elif isinstance(error, BadParameter):  # a key of the environment's table, which no option names

@@ -1,6 +1,6 @@
 """Settings of a fleet process: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …).
 
-Four have an option of another name, which is that of the other commands: see `common.inputs.options`.
+Four have an option of another name, which is that of the other commands: see `common.inputs.flags_of`.
 """
 
 import json

@@ -46,7 +46,7 @@ def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[st
     variables  names of environment variables. The field's own, `DISTRUST_…`, names it where no option does.
     """
     table, _, last = field.rpartition(".")
-    flags, variable = options(last), f"DISTRUST_{last.upper()}"
+    flags, variable = flags_of(last), f"DISTRUST_{last.upper()}"
     for word in words:
         flag = word.partition("=")[0]
         if flag in flags and not (table and flag == "--name"):  # a mechanism's or a policy's name is no option's
@@ -56,10 +56,10 @@ def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[st
 
 def option(field: str) -> str:
     """Return the option of a field of the command line."""
-    return options(field)[0]
+    return flags_of(field)[0]
 
 
-def options(field: str) -> tuple[str, ...]:
+def flags_of(field: str) -> tuple[str, ...]:
     """Return all options of a field: the one that help shows, and the field's own name."""
     names = dict.fromkeys((_OPTIONS.get(field, field), field))
     return tuple("--" + name.replace("_", "-") for name in names)

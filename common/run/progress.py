@@ -316,7 +316,8 @@ class Listed(Shown, list[Line]):
 
     @override
     def _line(self) -> str:
-        return f"of {len(self)}: {', '.join(map(_name, self[:LISTED]))}{', …' if len(self) > LISTED else ''}"
+        named = [*map(_name, self[:LISTED]), *(["…"] if len(self) > LISTED else [])]
+        return f"of {len(self)}{': ' if named else ''}{', '.join(named)}"
 
     @override
     def _cards(self) -> list[Card]:

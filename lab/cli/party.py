@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.inputs import NO_ADDRESS, NO_VALUE, option, options, without_passwords
+from distrust.common.inputs import NO_ADDRESS, NO_VALUE, flags_of, option, without_passwords
 from distrust.lab.cli.console import JsonOption, examples, no_option, out, say
 from distrust.lab.stack.data_dir import check_target
 
@@ -82,7 +82,7 @@ def _check_words(context: typer.Context) -> None:
     from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
 
     flags = {
-        flag: field.annotation is bool for name, field in FleetSettings.model_fields.items() for flag in options(name)
+        flag: field.annotation is bool for name, field in FleetSettings.model_fields.items() for flag in flags_of(name)
     }
     flags |= {flag.replace("--", "--no-", 1): True for flag, switch in flags.items() if switch}
     words = iter(context.args)
@@ -96,7 +96,7 @@ def _check_words(context: typer.Context) -> None:
             value = next(words, "")
             if not value:
                 raise BadParameter(flag, "", NO_VALUE)
-        if flag in options("report") and value != "-":
+        if flag in flags_of("report") and value != "-":
             check_target(Path(value), flag.removeprefix("--"))
 
 

@@ -172,6 +172,15 @@ def connect(
     shuffler, aggregator  addresses of the intermediaries, to play with fleets of this machine and to inspect cohorts.
     inspector  the inspector's token, for the intermediaries' transcripts.
     Raises     BadParameter for what is no address, Unavailable when no service answers there.
+
+    Here `distrust up` runs, and the run "first" was played.
+
+    >>> import distrust
+    >>> services = distrust.connect(".distrust")
+    >>> services.runs()
+    <Listed of 1: first>
+    >>> services.view("first").state
+    'finished'
     """
     if not isinstance(server, str | Path):
         raise BadParameter("server", server, "must be an address or a data folder")
@@ -206,6 +215,11 @@ def services(data: str | Path | None = None) -> Iterator[Connection]:
 
     data    folder for their databases, logs and tokens; without one, a folder that is removed at the end.
     Raises  Unavailable when a service does not start, or the folder is in use.
+
+    >>> import distrust
+    >>> with distrust.services() as started:
+    ...     started.runs()
+    <Listed of 0>
     """
     with tempfile.TemporaryDirectory(prefix="distrust-") as folder, Stack(DataDir(Path(data or folder)), 0) as stack:
         yield Connection(stack.urls)
@@ -233,6 +247,10 @@ def inspect(
                   are read as they stand. `connect(…).inspect` asks services elsewhere.
     Raises        WrongCohort for an unknown run, round or cohort; BadParameter for a run in process, and for a folder
                   in which no service has run.
+
+    >>> import distrust
+    >>> distrust.inspect("first", cohort="first.1.0.1", limit=1)
+    <Inspection of first.1.0.1>
     """
     want = transcripts_wanted(subject, round_number, cohort, limit)
     return Inspection(done(gather(DataDir(Path(data)), want)))

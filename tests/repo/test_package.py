@@ -27,7 +27,9 @@ def test_the_package_links_to_the_six_folders_and_to_nothing_else() -> None:
 
 
 def test_the_public_names_are_sorted_and_each_is_what_its_module_defines() -> None:
-    assert sorted(distrust.MODULES) == distrust.__all__ == dir(distrust)
+    assert sorted(distrust.MODULES) == distrust.__all__
+    assert dir(distrust.plot) == distrust.plot.__all__
+    assert set(dir(distrust)) == {*distrust.__all__, "__version__"}
     for name, module in distrust.MODULES.items():
         assert getattr(distrust, name) is getattr(import_module(f"distrust.{module}"), name)
 
@@ -39,12 +41,16 @@ def test_the_types_of_the_public_names_come_from_the_same_modules() -> None:
         assert f"    from distrust.{module} import {name} as {name}\n" in text
 
 
+SERVED = {"connect", "inspect", "services"}
+"""Names whose examples call services: `tests/system/test_connection.py` runs them."""
+
+
 def test_the_examples_of_the_public_names_print_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    examples = {name: finder.find(getattr(distrust, name), name) for name in distrust.__all__}
+    examples = {name: finder.find(getattr(distrust, name), name) for name in distrust.__all__ if name not in SERVED}
     shown = {name for name, result in examples.items() if any(one.examples for one in result)}
-    assert shown >= {"audit", "compare", "parse", "privacy", "run", "sweep"}
+    assert shown >= {"audit", "compare", "parse", "plot", "privacy", "run", "sweep"}
     for result in examples.values():
         for one in result:
             runner.run(one)
@@ -60,7 +66,7 @@ def test_a_name_whose_library_is_missing_says_which_extra_installs_it(name: str,
 
 
 def test_another_name_is_refused_with_the_public_ones() -> None:
-    with pytest.raises(AttributeError, match="'play'; public names: BadParameter, BadRunFile"):
+    with pytest.raises(AttributeError, match="'play'; public names: BadExperiment, BadParameter"):
         distrust.play  # noqa: B018
 
 
@@ -111,6 +117,7 @@ def test_an_sdist_is_the_checkout_with_its_hidden_files_and_its_links(tmp_path: 
 
 def test_the_citation_and_the_changelog_name_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert distrust.__version__ == version
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == version
     assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")

@@ -1,6 +1,7 @@
 """Tests a notebook's connection to real services: runs, results, ledgers, transcripts, calls without a token."""
 
 import asyncio
+import doctest
 import html
 import sqlite3
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
+    return tmp_path_factory.mktemp("home") / ".distrust"
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,17 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
         assert [word for word in words if word not in text] == []
         assert len(repr(shown)) < 120
     assert repr(listed.runs()) == "<Listed of 1: first>"
+
+
+@pytest.mark.usefixtures("result")
+@pytest.mark.parametrize("name", ["connect", "inspect", "services"])
+def test_the_examples_of_a_connection_print_what_they_show(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    (example,) = doctest.DocTestFinder().find(getattr(distrust, name), name)
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: Connection, result: Result) -> None:
