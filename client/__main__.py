@@ -31,6 +31,7 @@ from distrust.common.messages.explain import refused
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
+from distrust.common.wire import check_name
 
 FAREWELL_SECONDS = 5.0
 STDOUT = Path("-")
@@ -69,6 +70,8 @@ def _by_settings(words: list[str]) -> Iterator[str]:
 
 async def _serve(settings: FleetSettings) -> None:
     world, requirements, options = settings.world(), settings.requirements(), settings.options()
+    if settings.run != AUTO:
+        check_name("run", settings.run)
     addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
     async with Http(patience(settings.patience)) as http:
         run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run

@@ -71,33 +71,42 @@ def fleet_command(context: typer.Context) -> None:
     if {"-h", "--help"} & set(context.args):
         out.print(context.get_help(), markup=False)
         return
-    _check_words(context)
+    words = _checked_words(context)
     # -P keeps the working folder off the path: what lies there is not run in our place.
-    command = [sys.executable, "-P", "-m", "distrust.client", *context.args]
+    command = [sys.executable, "-P", "-m", "distrust.client", *words]
     os.execv(sys.executable, command)  # noqa: S606 - our own module, no shell
 
 
-def _check_words(context: typer.Context) -> None:
-    """Refuse what is no option of a fleet, and a file that cannot be written, as the other commands do."""
+def _checked_words(context: typer.Context) -> list[str]:
+    """Return the options, each in one word with its value.
+
+    Refuse what is no option of a fleet, and a file that cannot be written, as the other commands do.
+    """
     from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
 
     flags = {
         flag: field.annotation is bool for name, field in FleetSettings.model_fields.items() for flag in flags_of(name)
     }
     flags |= {flag.replace("--", "--no-", 1): True for flag, switch in flags.items() if switch}
-    words = iter(context.args)
+    words, checked = iter(context.args), []
     for word in words:
         flag, equals, value = word.partition("=")
         if flag not in flags:
             if not word.startswith("-"):
                 context.fail(f"Got unexpected extra argument ({word})")
             raise no_option("distrust fleet", flag)
-        if not flags[flag] and not equals:
-            value = next(words, "")
-            if not value:
-                raise BadParameter(flag, "", NO_VALUE)
-        if flag in flags_of("report") and value != "-":
-            check_target(Path(value), flag.removeprefix("--"))
+        if flags[flag]:
+            if equals:
+                raise BadParameter(flag, value, "takes no value")
+            checked.append(flag)
+            continue
+        given = value if equals else next(words, None)
+        if given is None:
+            raise BadParameter(flag, "", NO_VALUE)
+        if flag in flags_of("report") and given != "-":
+            check_target(Path(given), flag.removeprefix("--"))
+        checked.append(f"{flag}={given}")
+    return checked
 
 
 def _fleet_options() -> Iterator[tuple[str, str]]:

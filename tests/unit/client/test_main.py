@@ -61,6 +61,7 @@ def test_a_server_that_stays_away_is_status_75_with_a_line_and_a_report(
             "bad-parameter --max-epsilon = 'x': must be a n",
             id="no-number",
         ),
+        pytest.param(["--environment", WORLD, "--run", "A B"], "--run = 'A B': must be a name of 1 to 80", id="name"),
         pytest.param(
             ["--environment", WORLD, "--noise-seed", "1"], "bad-parameter --noise-seed = 1: removes the", id="unsafe"
         ),

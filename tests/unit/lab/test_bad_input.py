@@ -78,6 +78,7 @@ BAD = [
     ("data mslr nofile --out x.csv", "files", "'nofile'", "cannot be read"),
     ("run x.toml --server http://s", "shuffler", None, "--server, --shuffler and --aggregator are given together"),
     ("fleet --runs first", "fleet", "'--runs'", "no such option; `distrust fleet -h` lists them"),
+    ("fleet --silent=yes", "--silent", "'yes'", "takes no value"),
     ("fleet --block", "--block", "''", "needs a value"),
     ("sweep ''", "experiment", "''", "one of ctx-1, ctx-2, ctx-bits, "),
     ("sweep /tmp", "experiment", "'/tmp'", "path of a .toml file"),
