@@ -26,7 +26,7 @@ _OPTIONS = {
 }
 """Fields whose option has another name. Options of a fleet may also be typed by its settings' names."""
 
-NO_OPTION = "no such option; `{command} -h` lists them"
+NO_OPTION = "no such option{near}; `{command} -h` lists them"
 NO_VALUE = "needs a value"
 
 _PASSW = "".join(f"(?:{sign}|%{ord(sign):x}|%{ord(sign.upper()):x})" for sign in "passw")

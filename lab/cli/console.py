@@ -1,5 +1,6 @@
 """Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
 
+import difflib
 import errno
 import json as json_text
 import os
@@ -115,8 +116,9 @@ def _in_our_words(error: Any) -> BadParameter | None:
 
     command, flag = getattr(error.ctx, "command_path", "distrust"), getattr(error, "option_name", None)
     if flag is not None:
-        unknown = hasattr(error, "possibilities")
-        return no_option(command, flag) if unknown else BadParameter(flag, "", NO_VALUE)
+        if not hasattr(error, "possibilities"):
+            return BadParameter(flag, "", NO_VALUE)
+        return no_option(command, flag, (word for one in error.ctx.command.params for word in one.opts))
     parameter = getattr(error, "param", None)
     if parameter is None:
         return None
@@ -129,9 +131,13 @@ def _in_our_words(error: Any) -> BadParameter | None:
     return None if error.message else BadParameter(name, None, meaning)
 
 
-def no_option(command: str, flag: str) -> BadParameter:
-    """Return the refusal of an option that a command does not have. It is called `distrust …`."""
-    return BadParameter(command.rpartition(" ")[2], flag, NO_OPTION.format(command=command))
+def no_option(command: str, flag: str, known: Iterable[str]) -> BadParameter:
+    """Return the refusal of an option that a command does not have, with the nearest one of those that it has.
+
+    command  with all its words, as `distrust data mslr`.
+    """
+    near = "".join(f", did you mean {one}?" for one in difflib.get_close_matches(flag, list(known), 1))
+    return BadParameter(command.rpartition(" ")[2], flag, NO_OPTION.format(near=near, command=command))
 
 
 def _discard(descriptor: int) -> None:

@@ -94,7 +94,7 @@ def _checked_words(context: typer.Context) -> list[str]:
         if flag not in flags:
             if not word.startswith("-"):
                 context.fail(f"Got unexpected extra argument ({word})")
-            raise no_option("distrust fleet", flag)
+            raise no_option("distrust fleet", flag, flags)
         if flags[flag]:
             if equals:
                 raise BadParameter(flag, value, "takes no value")
