@@ -2,16 +2,20 @@
 
 `-P` keeps the working folder off the path: no file in it runs in place of ours.
 
-Exit status: 0 when its run has ended or a signal stopped it. Otherwise one line on stderr says why: 75 for what may
-work later, such as a service that is not there or a full disk; 2 for bad input, and for clients that refuse.
+Exit status: 0 when its run has ended or a signal stopped it. Otherwise one line on stderr says why, as the other
+commands write it: 75 for what may work later, such as a service that is not there or a full disk; 2 for bad input, and
+for clients that refuse.
 """
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -21,15 +25,17 @@ from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
-from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, without_controls
-from distrust.common.inputs import as_typed, option
-from distrust.common.messages.explain import first
+from distrust.common.errors import LATER, BadParameter, ProtocolError, Unavailable
+from distrust.common.inputs import flags_of, option, print_error
+from distrust.common.messages.explain import refused
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
+from distrust.common.wire import check_name
 
 FAREWELL_SECONDS = 5.0
-BAD_INPUT, TRY_LATER = 2, 75  # exit statuses, as the command line has them
+STDOUT = Path("-")
+"""The `report` that is no file."""
 
 log = structlog.get_logger("distrust.fleet")
 
@@ -40,24 +46,32 @@ def main() -> int:
     Write the fleet's counts to the `report` file at every end but SIGKILL.
     """
     try:
-        settings = FleetSettings(_cli_parse_args=True)
+        settings = FleetSettings(_cli_parse_args=list(_by_settings(sys.argv[1:])))
         configure(settings.log_level)
         with one_thread():
             asyncio.run(_serve(settings))
     except ValidationError as error:
-        return _fail(_named(first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])))
-    except BadParameter as error:
-        return _fail(_named(error.detail, error.field))
+        field = str(error.errors(include_url=False)[0]["loc"][0])
+        return _print(refused(error, field, FleetSettings.model_fields[field].description or ""))
     except ProtocolError as error:
-        line = without_controls(f"{error.code}: {error.detail}")  # a service's words may be in it
-        return _fail(line, TRY_LATER if error.status in BUSY else BAD_INPUT)
+        return _print(error)
     except OSError as error:
-        return _fail(f"the report cannot be written: {error}", TRY_LATER if error.errno in LATER else BAD_INPUT)
+        return _print(_unwritten(error))
     return 0
+
+
+def _by_settings(words: list[str]) -> Iterator[str]:
+    """Yield the command line with each option by its setting's name: --server as --server-url."""
+    own = {flags_of(field)[0]: flags_of(field)[-1] for field in FleetSettings.model_fields}
+    for word in words:
+        flag, equals, value = word.partition("=")
+        yield own.get(flag, flag) + equals + value
 
 
 async def _serve(settings: FleetSettings) -> None:
     world, requirements, options = settings.world(), settings.requirements(), settings.options()
+    if settings.run != AUTO:
+        check_name("run", settings.run)
     addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
     async with Http(patience(settings.patience)) as http:
         run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
@@ -68,7 +82,7 @@ async def _serve(settings: FleetSettings) -> None:
         finally:
             report = _report(settings, fleet, http, run, state)
             if settings.report is not None:
-                write_report(report, settings.report)
+                _write(report, settings.report)
             log.info("fleet_ended", **report)
 
 
@@ -92,17 +106,31 @@ def _report(settings: FleetSettings, fleet: Fleet, http: Http, run: str, state: 
     return fleet.stats.report(process=settings.process, run=run, state=state, **wire)
 
 
-def _named(line: str, field: str) -> str:
-    """Return an error's line that names a setting as it was given: by its option, or by its variable."""
-    if field not in FleetSettings.model_fields:  # a key of the environment's table, which no option names
-        return line
-    line_as_typed = as_typed(line, field, sys.argv[1:], os.environ)
-    return option(field) + line.removeprefix(field) if line_as_typed == line else line_as_typed
+def _write(report: dict[str, Any], path: Path) -> None:
+    if path == STDOUT:
+        sys.stdout.write(json.dumps(report) + "\n")
+        sys.stdout.flush()
+    else:
+        write_report(report, path)
 
 
-def _fail(line: str, status: int = BAD_INPUT) -> int:
-    sys.stderr.write(f"distrust fleet: {line}\n")
-    return status
+def _unwritten(error: OSError) -> ProtocolError:
+    """Return the error of a report that cannot be written."""
+    if error.errno in LATER:
+        return Unavailable(f"the report cannot be written: {error}")
+    return BadParameter("report", str(error.filename), f"cannot be written: {error.strerror}")
+
+
+def _print(error: ProtocolError) -> int:
+    """Write the error and return the exit status. A setting that was not given is named by its option."""
+    words, variables = sys.argv[1:], list(os.environ)
+    if isinstance(error, BadParameter) and error.field in FleetSettings.model_fields:
+        named = (*flags_of(error.field), f"DISTRUST_{error.field.upper()}")
+        if not {word.partition("=")[0] for word in words} & set(named) and named[-1] not in map(str.upper, variables):
+            error = BadParameter(option(error.field), error.value, error.allowed)
+    elif isinstance(error, BadParameter):  # a key of the environment's table, which no option names
+        words, variables = [], []
+    return print_error(error, words, variables)
 
 
 if __name__ == "__main__":

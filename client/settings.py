@@ -1,4 +1,7 @@
-"""Settings of a fleet process: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
+"""Settings of a fleet process: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …).
+
+Four have an option of another name, which is that of the other commands: see `common.inputs.flags_of`.
+"""
 
 import json
 import tomllib
@@ -46,9 +49,9 @@ class FleetSettings(BaseSettings):
         cli_hide_none_type=True,
     )
 
-    server_url: Annotated[Url, Field(description="the learner")] = "http://127.0.0.1:8701"
-    shuffler_url: Annotated[Url, Field(description="the shuffler")] = "http://127.0.0.1:8702"
-    aggregator_url: Annotated[Url, Field(description="the aggregator")] = "http://127.0.0.1:8703"
+    server_url: Annotated[Url, Field(description="address of the server")] = "http://127.0.0.1:8701"
+    shuffler_url: Annotated[Url, Field(description="address of the shuffler")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="address of the aggregator")] = "http://127.0.0.1:8703"
     run: Annotated[str, Field(description="the run to serve; `auto`: the newest one that is running")] = AUTO
     environment: Annotated[
         str, Field(description="the [environment] table as JSON, or the path of a TOML file with it")
@@ -60,7 +63,9 @@ class FleetSettings(BaseSettings):
     in_flight: Annotated[int, Field(ge=1, description="clients above which no further cohort is begun")] = 8192
     upload_items: Annotated[int, Field(ge=1, le=MOST_LISTED, description="clients in one upload")] = 512
     upload_bytes: Annotated[int, Field(ge=1, description="bytes of messages in one upload")] = 8 * 2**20
-    report: Annotated[Path | None, Field(description="JSON file for the fleet's counts, written at its end")] = None
+    report: Annotated[
+        Path | None, Field(description="write the fleet's counts as one JSON object at its end; - for stdout")
+    ] = None
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = MAX_EPSILON
     max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = MAX_DELTA
     contributions: Annotated[int, Field(ge=1, le=1000, description="cohorts that a user takes part in, in all")] = 1

@@ -26,6 +26,9 @@ from typing import ClassVar
 BUSY = (429, 503)
 """Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
 
+FAILED, BAD_INPUT, TRY_LATER = 1, 2, 75
+"""Exit statuses of the commands, as docs/operations.md has them."""
+
 LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 """Numbers of OSErrors that may be gone later: a full disk, a disk that fails, too many open files."""
 
@@ -67,6 +70,13 @@ def told_apart(value: float, limit: float) -> tuple[str, str]:
     return next((one for one in texts if one[0] != one[1]), (f"{value:g}", f"{limit:g}"))
 
 
+def exit_status(error: ProtocolError) -> int:
+    """Return the exit status of a command that ends with this error."""
+    if isinstance(error, RunFailed):
+        return FAILED
+    return TRY_LATER if error.status in BUSY else BAD_INPUT
+
+
 def describe_error(error: Exception) -> str:
     """Return an unexpected exception as one line of at most `LONGEST_TEXT` characters, with its type."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST_TEXT]
@@ -83,12 +93,13 @@ def escape_controls(text: str) -> str:
 
 
 class BadParameter(ProtocolError):
-    """A value outside its range or its theorem; names the field, the value and what is allowed."""
+    """A value outside its range or its theorem; names the field, the value and what is allowed. None is missing."""
 
     code, status = "bad-parameter", 422
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} = {value!r}: {allowed}", field=field)
+        stated = "is missing" if value is None else f"= {value!r}"
+        super().__init__(f"{field} {stated}: {allowed}", field=field)
         self.field, self.value, self.allowed = field, value, allowed
 
 

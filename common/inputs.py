@@ -1,5 +1,7 @@
 """Reads and shows what a caller gave: bounded files, settings by option or variable, addresses without passwords.
 
+`print_error` is the one place where a command writes an error.
+
 The command line imports it at every start. It imports nothing that takes long.
 """
 
@@ -7,12 +9,13 @@ import errno
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadParameter, ProtocolError, exit_status, without_controls
 
 MOST_TOML = 16 * 2**20
 """Bytes of the longest run file, experiment or environment: about a hundred thousand actions of ten numbers."""
@@ -26,8 +29,17 @@ PIECE = 2**20  # bytes that are read at once of a file that grows
 NO_ADDRESS = "must be an address such as http://127.0.0.1:8701"
 """Refusal of a setting that is no address of a service."""
 
-_OPTIONS = {"clients": "n"}
-"""Fields whose option has another name."""
+_OPTIONS = {
+    "clients": "n",
+    "server_url": "server",
+    "shuffler_url": "shuffler",
+    "aggregator_url": "aggregator",
+    "report": "json",
+}
+"""Fields whose option has another name. Options of a fleet may also be typed by its settings' names."""
+
+NO_OPTION = "no such option{near}; `{command} -h` lists them"
+NO_VALUE = "needs a value"
 
 _PASSW = "".join(f"(?:{sign}|%{ord(sign):x}|%{ord(sign.upper()):x})" for sign in "passw")
 _IN_QUERY = re.compile(rf"({_PASSW}[\w%.+-]*=)[^&]+", re.IGNORECASE)
@@ -90,16 +102,38 @@ def as_typed(line: str, field: str, words: Sequence[str], variables: Iterable[st
     words      the command line after the program's name.
     variables  names of environment variables. The field's own, `DISTRUST_…`, names it where no option does.
     """
-    last = field.rpartition(".")[2]
-    flag, variable = option(last), f"DISTRUST_{last.upper()}"
-    if any(word == flag or word.startswith(f"{flag}=") for word in words):
-        return flag + line.removeprefix(field)
+    table, _, last = field.rpartition(".")
+    flags, variable = flags_of(last), f"DISTRUST_{last.upper()}"
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag in flags and not (table and flag == "--name"):  # a mechanism's or a policy's name is no option's
+            return flag + line.removeprefix(field)
     return variable + line.removeprefix(field) if variable in map(str.upper, variables) else line
 
 
 def option(field: str) -> str:
     """Return the option of a field of the command line."""
-    return "--" + _OPTIONS.get(field, field).replace("_", "-")
+    return flags_of(field)[0]
+
+
+def flags_of(field: str) -> tuple[str, ...]:
+    """Return all options of a field: the one that help shows, and the field's own name."""
+    names = dict.fromkeys((_OPTIONS.get(field, field), field))
+    return tuple("--" + name.replace("_", "-") for name in names)
+
+
+def print_error(error: ProtocolError, words: Sequence[str], variables: Iterable[str] = ()) -> int:
+    """Write an error on stderr in one line, its code before its detail, and return the exit status.
+
+    words, variables  as `as_typed` takes them: a bad value's field is named as it was given.
+    """
+    line, field = error.detail, error.extra.get("field")
+    if isinstance(error, BadParameter) and isinstance(field, str):  # a service's may lack it
+        line = as_typed(line, field, words, variables)
+    coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    code = f"\x1b[31m{error.code}\x1b[0m" if coloured else error.code
+    sys.stderr.write(f"{code} {without_controls(line)}\n")
+    return exit_status(error)
 
 
 def check_address(field: str, text: str) -> str:

@@ -1,15 +1,18 @@
 """Shows values in a notebook: data frames, and small HTML that is readable on light and on dark ground.
 
+What the library returns is a `Shown`, which has `frame()`, one line as text, and a card at the end of a cell.
+
 HTML has no colours, scripts and style sheets of its own: the notebook's look of a table holds. All text is escaped,
 and has no control characters.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape as html_escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from distrust.common.errors import without_controls
+from distrust.common.errors import BadParameter, without_controls
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,23 +40,80 @@ class HtmlTable:
     most: int = MOST_ROWS
 
 
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A value for people: a title, facts by name, tables, notes."""
+
+    title: str
+    facts: Sequence[tuple[str, str]] = ()
+    tables: Sequence[HtmlTable] = ()
+    notes: Sequence[str] = ()
+
+    def html(self) -> str:
+        """Return the card as HTML."""
+        named = "".join(
+            f'<tr><th scope="row"{LEFT}>{escape(name)}</th><td{LEFT}>{escape(fact)}</td></tr>'
+            for name, fact in self.facts
+        )
+        parts = [
+            f"<p><strong>{escape(self.title)}</strong></p>",
+            f"{TABLE}<tbody>{named}</tbody></table>" if named else "",
+            *(_table(one) for one in self.tables),
+            *(f"<p{QUIET}>{escape(note)}</p>" for note in self.notes if note),
+        ]
+        return f"<div>{''.join(parts)}</div>"
+
+
+NamedRows = tuple[Sequence[str], Iterable[Mapping[str, Any]]]
+"""A table: the names of its columns, and its rows, which may have more keys, or fewer."""
+
+
+class Shown(ABC):
+    """A value that shows itself in a notebook. A class states its tables, its line and its cards.
+
+    TABLES  names of the tables that `frame` returns, the usual one first.
+    """
+
+    __slots__ = ()
+
+    TABLES: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def _table(self, name: str) -> NamedRows:
+        """Return one of `TABLES`."""
+
+    @abstractmethod
+    def _line(self) -> str:
+        """Return the value in some words, which follow its type's name."""
+
+    @abstractmethod
+    def _cards(self) -> Iterable[Card]:
+        """Return what stands at the end of a cell."""
+
+    def frame(self, table: str | None = None) -> "DataFrame":
+        """Return one of the value's tables, by default the first, as a data frame. The class lists them.
+
+        Raises BadParameter for another name; ModuleNotFoundError, naming the extra, where pandas is not installed.
+        """
+        if table is not None and table not in self.TABLES:
+            raise BadParameter("table", table, f"must be one of {', '.join(self.TABLES)}")
+        columns, rows = self._table(table or self.TABLES[0])
+        return data_frame(columns, rows)
+
+    def __repr__(self) -> str:
+        """Return the value in one line."""
+        return f"<{type(self).__name__} {self._line()}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Return the value's cards, for a notebook."""
+        return "".join(card.html() for card in self._cards())
+
+
 def escape(text: str) -> str:
     """Return a text for HTML, without control characters."""
     return html_escape(without_controls(text))
-
-
-def card(title: str, facts: Iterable[tuple[str, str]], *tables: HtmlTable, notes: Sequence[str] = ()) -> str:
-    """Return a value as HTML: a title, facts by name, tables, notes."""
-    named = "".join(
-        f'<tr><th scope="row"{LEFT}>{escape(name)}</th><td{LEFT}>{escape(fact)}</td></tr>' for name, fact in facts
-    )
-    parts = [
-        f"<p><strong>{escape(title)}</strong></p>",
-        f"{TABLE}<tbody>{named}</tbody></table>" if named else "",
-        *(_table(one) for one in tables),
-        *(f"<p{QUIET}>{escape(note)}</p>" for note in notes if note),
-    ]
-    return f"<div>{''.join(parts)}</div>"
 
 
 def _table(table: HtmlTable) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from distrust.lab.cli.console import exit_code_of, out
+from distrust.lab.cli.console import exit_code_of, out, usage_errors
 
 COMMANDS = {
     "up": ("stack", "Start the three services on loopback, until Ctrl-C."),
@@ -56,6 +56,16 @@ class Commands(TyperGroup):
         for one in (command, *getattr(command, "commands", {}).values()):
             one.context_settings = {**HELP, **one.context_settings}
         return command
+
+    def make_context(self, *words: Any, **options: Any) -> Any:
+        """Parse the options before the command."""
+        with usage_errors():
+            return super().make_context(*words, **options)
+
+    def invoke(self, context: Any) -> Any:
+        """Parse the words of the command and run it."""
+        with usage_errors():
+            return super().invoke(context)
 
     def format_commands(self, _context: object, formatter: Any) -> None:
         """Write the summaries, without importing the commands."""

@@ -58,15 +58,19 @@ class LetorBlock(NamedTuple):
     features: NDArray[np.float64]
 
 
-def letor_blocks(path: Path) -> Iterator[LetorBlock]:
-    """Yield the rows of a file in blocks of some thousands. Ten times as fast where no row lacks a feature."""
-    for number, lines in _lines(path):
+def letor_blocks(path: Path, field: str = "files") -> Iterator[LetorBlock]:
+    """Yield the rows of a file in blocks of some thousands. Ten times as fast where no row lacks a feature.
+
+    field   names the file in the refusal of one that cannot be read.
+    Raises  BadParameter.
+    """
+    for number, lines in _lines(path, field):
         block = _dense(lines) or _gathered(list(_rows(path, number, lines)))
         if len(block.labels):
             yield block
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+def _lines(path: Path, field: str = "files") -> Iterator[tuple[int, list[bytes]]]:
     """Yield lists of lines, each with the number of its first line."""
     number = 1
     try:
@@ -75,7 +79,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
                 yield number, lines
                 number += len(lines)
     except OSError as error:
-        raise BadParameter("file", str(path), f"cannot be read: {error.strerror}") from error
+        raise BadParameter(field, str(path), f"cannot be read: {error.strerror}") from error
 
 
 def _rows(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[LetorRow]:
@@ -179,19 +183,19 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
     return _count(_clusters(points, clusters, seed), labels, minimum_rows)
 
 
-def load_compressed(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
+def load_compressed(paths: Sequence[Path], field: str = "files") -> tuple[NDArray[np.int64], Points]:
     """Return labels and compressed features of all files, as 4-byte numbers when there are more than `MANY` rows."""
     labels: list[NDArray[np.int64]] = []
     features: list[Points] = []
     count = 0
-    for block in (block for path in paths for block in letor_blocks(path)):
+    for block in (block for path in paths for block in letor_blocks(path, field)):
         labels.append(block.labels)
         features.append(np.sign(block.features) * np.log1p(np.abs(block.features)))
         count += len(block.labels)
         if count > MANY:
             features = [part.astype(np.float32, copy=False) for part in features]
     if not labels:
-        raise BadParameter("file", ", ".join(map(str, paths)), "no rows found")
+        raise BadParameter(field, ", ".join(map(str, paths)), "no rows found")
     return np.concatenate(labels), np.concatenate(features)
 
 
@@ -237,7 +241,7 @@ def build_contexts(paths: Sequence[Path], fit: Sequence[Path], components: int) 
     alike. The largest weight of a component is positive. Raises BadParameter on a bad line, and for more components
     than independent features.
     """
-    _, held = load_compressed(fit)
+    _, held = load_compressed(fit, "fit")
     centre = held.mean(axis=0, dtype=np.float64)
     spread = held.std(axis=0, dtype=np.float64)
     spread = np.where(spread > 0, spread, np.inf)  # a feature that never varies says nothing

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
+
+from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
@@ -11,14 +13,11 @@ from distrust.common.calculator.report import NINE_DIGITS, LabelledGuarantee, Pr
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
 from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
-from distrust.common.notebook import HtmlTable, card, data_frame
+from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.privacy.composition import own_delta
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TAIL = 1e-3
 """The probability whose quantile is shown."""
@@ -122,11 +121,14 @@ def _promise(guarantee: LabelledGuarantee) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison:
+class Comparison(Shown):
     """The answer for every mechanism and calibration: an offer, or why there is none.
 
     shared_delta  the δ at which all rows with a δ are shown; None where no row has one.
+    frame()       a row for each mechanism and calibration; `refused` says why there is none.
     """
+
+    TABLES = ("mechanisms",)
 
     query: PrivacyQuery
     shared_delta: float | None
@@ -175,23 +177,24 @@ class Comparison:
             (name, calibration, *offer.cells()) for name, calibration, offer in self.rows if isinstance(offer, Offer)
         ]
 
-    def frame(self) -> "DataFrame":
-        """Return a row for each mechanism and calibration as a data frame; `refused` says why there is none."""
+    @override
+    def _table(self, name: str) -> NamedRows:
         rows = [
             {"mechanism": name, "calibration": calibration}
             | ({"refused": one} if isinstance(one, str) else one.columns())
             for name, calibration, one in self.rows
         ]
-        return data_frame(COLUMNS, rows)
+        return COLUMNS, rows
 
-    def __repr__(self) -> str:
-        """Return the question in one line."""
-        return f"<Comparison of {len(self.rows)} mechanisms and calibrations: {self.title}>"
+    @override
+    def _line(self) -> str:
+        return f"of {len(self.rows)} mechanisms and calibrations: {self.title}"
 
-    def _repr_html_(self) -> str:
-        """Return the table of `distrust privacy --compare` for a notebook."""
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the table of `distrust privacy --compare`."""
         lines = self.lines()
-        return card(self.title, [], HtmlTable(HEAD, lines, WORDS, most=len(lines)), notes=self.notes)
+        return [Card(self.title, tables=[HtmlTable(HEAD, lines, WORDS, most=len(lines))], notes=self.notes)]
 
 
 @checks_arguments(PrivacyWords)

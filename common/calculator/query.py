@@ -24,11 +24,15 @@ R = TypeVar("R")
 NUMBERS: dict[type, tuple[type, str]] = {int: (Integral, "a whole number"), float: (Real, "a number")}
 """By the type of an argument, what it must be, also in words."""
 
+ARGUMENTS = {"clients": "n"}
+"""Arguments of functions that have another name than the field."""
+
 OVERFLOW_PROBABILITY = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
 MOST_CLIENTS = 1_000_000  # n of a question, at most
 MOST_COORDINATES = 1_000_000  # of a vector, at most
 MOST_CONTRIBUTIONS = 10_000  # of one client, at most: so many releases are composed
 WIDEST = 1e12  # of [low, high]
+HIGH = 1.0  # the largest value of a coordinate where none is given
 
 
 class CohortWords(TypedDict, total=False):
@@ -60,7 +64,8 @@ def checks_arguments(words: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that refuses wrong arguments by BadParameter, where Python would raise TypeError.
 
     words  the TypedDict of the function's other keywords. An argument that is unknown, missing, given by its place, or
-           no number where a number must be is named, with its value and what is allowed.
+           no number where a number must be is named, with its value and what is allowed. A refusal of the function's
+           own names the argument, where it would name the field of a query or of a mechanism's table.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,7 +86,14 @@ def checks_arguments(words: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for one in own:
                 if one.default is Parameter.empty and one.name not in {*plain, *placed[: len(args)]}:
                     raise BadParameter(one.name, None, "must be given")
-            return function(*args, **plain)  # the same keywords, as plain numbers
+            try:
+                return function(*args, **plain)  # the same keywords, as plain numbers
+            except BadParameter as error:
+                name = error.field.rpartition(".")[2]
+                name = ARGUMENTS.get(name, name)
+                if name == error.field or name not in known:
+                    raise
+                raise BadParameter(name, error.value, error.allowed) from error
 
         return checked
 
@@ -132,7 +144,7 @@ class PrivacyQuery:
     dimension: int = 1
     norm: Norm = "linf"
     low: float = 0.0
-    high: float = 1.0
+    high: float = HIGH
     noise: Noise = "grid"
     scale: float | None = None
     precision: int | None = None
@@ -153,6 +165,8 @@ class PrivacyQuery:
             if not abs(end) <= WIDEST:
                 raise BadParameter(field, end, f"must lie in [{-WIDEST:g}, {WIDEST:g}]")
         if not self.low < self.high:
+            if self.high == HIGH:  # the usual one: the other end is what was given
+                raise BadParameter("low", self.low, f"must be below high = {self.high:g}")
             raise BadParameter("high", self.high, f"must be above low = {self.low:g}")
         for field, value, known in (("norm", self.norm, get_args(Norm)), ("noise", self.noise, get_args(Noise))):
             _known(field, value, known)
@@ -161,14 +175,14 @@ class PrivacyQuery:
     def _check_participation(self) -> None:
         """Refuse more answers than clients, more colluders than answers, and too many contributions."""
         if self.survivors is not None and not 1 <= self.survivors <= self.clients:
-            raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.clients}]")
+            raise BadParameter("survivors", self.survivors, f"must lie in [1, n = {self.clients}]")
         field, most = ("min_survivors", self.min_survivors) if self.survivors is None else ("survivors", self.survivors)
         if not 0 <= self.colluders <= most:
             raise BadParameter("colluders", self.colluders, f"must lie in [0, {field} = {most}]")
         if not 1 <= self.contributions <= MOST_CONTRIBUTIONS:
             raise BadParameter("contributions", self.contributions, f"must lie in [1, {MOST_CONTRIBUTIONS}]")
         if self.target_delta is not None and not delta_allowed(self.target_delta):
-            raise BadParameter("target-delta", self.target_delta, DELTA_RULE)
+            raise BadParameter("target_delta", self.target_delta, DELTA_RULE)
 
     @property
     def min_survivors(self) -> int:

@@ -4,7 +4,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
+
+from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
@@ -13,16 +15,13 @@ from distrust.common.extensions import allow_named
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
 from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
-from distrust.common.notebook import HtmlTable, card, data_frame
+from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.privacy.composition import LONGEST_SUPPORT, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import tightened_by
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 NINE_DIGITS = 1e-9
 """Relative difference up to which exact figures of one law agree, whatever they were computed by."""
@@ -98,8 +97,13 @@ class MechanismFigures:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Report:
-    """The answer for one mechanism. A calibration that is refused is a sentence: `exact` never is."""
+class Report(Shown):
+    """The answer for one mechanism. A calibration that is refused is a sentence: `exact` never is.
+
+    frame()  a column `figure`, and one of text for each calibration.
+    """
+
+    TABLES = ("figures",)
 
     mechanism: str
     query: PrivacyQuery
@@ -146,22 +150,23 @@ class Report:
             *_error_lines([side.error for side in sides]),
         ]
 
-    def frame(self) -> "DataFrame":
-        """Return the lines as a data frame: a column `figure`, and one of text for each calibration. Needs pandas."""
+    @override
+    def _table(self, name: str) -> NamedRows:
         names = list(self.figures)
         rows = [{"figure": label, **dict(zip(names, cells, strict=True))} for label, cells in self.lines()]
-        return data_frame(["figure", *names], rows)
+        return ["figure", *names], rows
 
-    def __repr__(self) -> str:
-        """Return the promises in one line."""
-        return f"<Report on {self.title}: {'; '.join(side.promise.guarantee.line() for side in self.figures.values())}>"
+    @override
+    def _line(self) -> str:
+        return f"on {self.title}: {'; '.join(side.promise.guarantee.line() for side in self.figures.values())}"
 
-    def _repr_html_(self) -> str:
-        """Return the report for a notebook: its promise and what that assumes, then all figures."""
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the promise and what it assumes, then all figures."""
         promises = [(f"guarantee, {name}", side.promise.guarantee.line()) for name, side in self.figures.items()]
         lines = [(label, *cells) for label, cells in self.lines()]
         table = HtmlTable(("", *self.figures), lines, words=("",), most=len(lines))
-        return card(self.title, [*promises, *(("assumes", note) for note in self.notes)], table)
+        return [Card(self.title, [*promises, *(("assumes", note) for note in self.notes)], [table])]
 
 
 def _profile_lines(profiles: Sequence[Profile]) -> list[tuple[str, list[str]]]:
@@ -326,7 +331,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
         composed = _below(composed, privacy, contributions, target_delta)
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
-            raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
+            raise BadParameter("target_delta", target_delta, f"{contributions} contributions need at least {least:g}")
     composed = tightened_by(privacy.repeated, once, contributions, composed, target_delta)
     pmf = released(mechanism, query.answers, query.colluders)
     delta = composed.delta or target_delta

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from distrust.common.errors import BadParameter
 from distrust.common.inputs import without_passwords
 
 _LONGEST_VALUE = 60  # signs of a bad value that its refusal repeats
@@ -87,6 +88,30 @@ def wanted(error: ValidationError) -> str:
     return _allowed(entry, tuple(entry["loc"]), None)
 
 
+def refused(error: ValidationError, field: str, meaning: str = "is required") -> BadParameter:
+    """Return the first fault as a refusal that names the field. A text that is a number is shown as a number.
+
+    meaning  told where the value is missing.
+    """
+    entry = error.errors(include_url=False)[0]
+    if entry["type"] == "missing":
+        return BadParameter(field, None, meaning)
+    value = entry["input"]
+    if isinstance(value, str):
+        value = _number(value) if not entry["type"].startswith("string") else None
+        value = _cut(entry["input"]) if value is None else value
+    return BadParameter(field, value, _allowed(entry, tuple(entry["loc"]), None))
+
+
+def _number(text: str) -> float | None:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None
+
+
 def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the location of a fault, without what a web framework says of the part of a request that it is in."""
     place = tuple(entry["loc"])
@@ -110,10 +135,13 @@ def _line(entry: Mapping[str, Any], place: Sequence[Any], allowed: str) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, str):
-        end = "@" if len(value) > _LONGEST_ADDRESS else ""  # the password may go on beyond the cut
-        value = without_passwords(value[:_LONGEST_ADDRESS] + end)[:_LONGEST_VALUE]
-    return _short(repr(value), _LONGEST_VALUE)
+    return _short(repr(_cut(value) if isinstance(value, str) else value), _LONGEST_VALUE)
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of a text, without the passwords of its addresses."""
+    end = "@" if len(text) > _LONGEST_ADDRESS else ""  # the password may go on beyond the cut
+    return without_passwords(text[:_LONGEST_ADDRESS] + end)[:_LONGEST_VALUE]
 
 
 def _short(text: str, most: int) -> str:
@@ -130,7 +158,9 @@ def _allowed(entry: Mapping[str, Any], place: tuple[Any, ...], model: type[BaseM
         return f"must be a table of keys and values, with a {_discriminator(entry)}"
     if kind in _ALLOWED:
         return _ALLOWED[kind].format(**context)
-    return str(entry["msg"]).removeprefix("Value error, ")
+    text = str(entry["msg"]).removeprefix("Value error, ")
+    _, one_of, words = text.partition(" is not one of ")  # typer's words for a choice
+    return f"must be one of {words.rstrip('.')}" if one_of else text
 
 
 def _discriminator(entry: Mapping[str, Any]) -> str:

@@ -1,20 +1,19 @@
 """Defines a run's state, from server to operator. All of it follows from released sums, so it is public."""
 
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.status import CohortView
-from distrust.common.notebook import data_frame
+from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Blob, Identifier, Message, Reason, Version
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 
@@ -34,6 +33,30 @@ class ArmView(Message):
     lower: float | None = None
     upper: float | None = None
     eliminated: int | None = None
+
+
+ARMS_HEAD = ("arm", "pulls", "estimate", "confidence interval", "fate")
+"""Heads of the columns of `arm_lines`."""
+
+
+def arm_lines(arms: Iterable[ArmView], chosen: int | None) -> list[tuple[str, ...]]:
+    """Return a line of text for each arm: arm, pulls, estimate, interval, fate."""
+    return [
+        (
+            str(arm.arm),
+            f"{arm.pulls:,}",
+            "" if arm.mean is None else f"{arm.mean:.4f}",
+            "" if arm.lower is None or arm.upper is None else f"[{arm.lower:.4f}, {arm.upper:.4f}]",
+            _fate(arm, chosen),
+        )
+        for arm in arms
+    ]
+
+
+def _fate(arm: ArmView, chosen: int | None) -> str:
+    if arm.arm == chosen:
+        return "chosen"
+    return "active" if arm.active else f"dropped after round {arm.eliminated}"
 
 
 class Snapshot(Message):
@@ -59,14 +82,17 @@ class Snapshot(Message):
     guarantee: Guarantee
 
 
-class RunView(Message):
+class RunView(Shown, Message):
     """A run: its configuration, its state, its estimates, and its numbers of clients and cohorts.
 
     clients   tickets handed out.
     state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
               the server that started refuses the stored configuration.
     reason    why the run failed or was cancelled; an exception with its type and round.
+    frame()   a row an arm, with the fields of `ArmView`.
     """
+
+    TABLES: ClassVar[tuple[str, ...]] = ("arms",)
 
     version: Version = 1
     run: Identifier
@@ -80,9 +106,37 @@ class RunView(Message):
     cohorts_aborted: int
     reason: Reason | None = None
 
-    def frame(self) -> "DataFrame":
-        """Return a row an arm as a data frame, with the fields of `ArmView`. Needs pandas."""
-        return data_frame(list(ArmView.model_fields), (arm.model_dump() for arm in self.snapshot.arms))
+    @override
+    def _table(self, name: str) -> NamedRows:
+        return list(ArmView.model_fields), (arm.model_dump() for arm in self.snapshot.arms)
+
+    @override
+    def _line(self) -> str:
+        seen = self.snapshot
+        return f"of {self.run}: {self.state}, round {seen.round}, {seen.pulls:,} of {seen.horizon:,} pulls"
+
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the run's state, its promise and what that assumes, and its arms where the server knows of any."""
+        seen, config = self.snapshot, self.config
+        open_ = f"{self.cohorts_open} open, {self.cohorts_released} released, {self.cohorts_aborted} aborted"
+        facts = [
+            *([("reason", self.reason)] if self.reason else []),
+            ("policy", config.policy.name),
+            ("mechanism", f"{config.mechanism.name}, {config.mechanism.calibration} calibration"),
+            ("pulls", f"{seen.pulls:,} of {seen.horizon:,}, by {self.clients:,} clients"),
+            ("round", str(seen.round)),
+            ("cohorts", open_),
+            *_promised(seen.guarantee),
+        ]
+        known = any(arm.pulls for arm in seen.arms)
+        arms = [HtmlTable(ARMS_HEAD, arm_lines(seen.arms, seen.chosen), words=("fate",))] if known else []
+        return [Card(f"run {self.run}: {self.state}", facts, arms)]
+
+
+def _promised(guarantee: Guarantee) -> list[tuple[str, str]]:
+    """Return a guarantee and all that it assumes, as facts of a card."""
+    return [("guarantee", guarantee.line()), *(("assumes", one) for one in guarantee.assumptions)]
 
 
 class RunLine(Message):
@@ -199,14 +253,17 @@ class LedgerClass(Message):
     guarantee: Guarantee
 
 
-class LedgerView(Message):
+class LedgerView(Shown, Message):
     """Privacy spent. Rounds have disjoint clients and compose in parallel; one client's own contributions in sequence.
 
     contributions  R: cohorts that one client may take part in.
     classes        clients by how often they took part: 1, 2, 4, … and as often as any client can have, R times at most.
     total          the most that any client has spent.
     budget         the most that one may; null when none was declared.
+    frame()        a row a round: its clients, and its guarantee's kind, ε and δ.
     """
+
+    TABLES: ClassVar[tuple[str, ...]] = ("rounds",)
 
     version: Version = 1
     run: Identifier
@@ -217,11 +274,94 @@ class LedgerView(Message):
     total: Guarantee
     budget: BudgetSpec | None = None
 
-    def frame(self) -> "DataFrame":
-        """Return a row a round as a data frame: its clients, and its guarantee's kind, ε and δ. Needs pandas."""
-        promises = ({**line.model_dump(), **line.guarantee.model_dump()} for line in self.lines)
-        columns = ("round", "clients", "kind", "epsilon", "delta")
-        return data_frame(columns, ({name: row[name] for name in columns} for row in promises))
+    @override
+    def _table(self, name: str) -> NamedRows:
+        rows = ({**line.model_dump(), **line.guarantee.model_dump()} for line in self.lines)
+        return ("round", "clients", "kind", "epsilon", "delta"), rows
+
+    @override
+    def _line(self) -> str:
+        return f"of {self.run}: {len(self.lines)} rounds, at most {self.total.figures()} for a client"
+
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the most that a client has spent, by how often it took part, and each round's cost."""
+        budget = "none declared"
+        if self.budget is not None:
+            budget = f"ε = {self.budget.epsilon:g}, δ = {self.budget.delta:g}"
+        spent = (
+            (f"spent, {one.contributions} ×", f"{one.guarantee.figures()} for a client that came so often")
+            for one in self.classes
+        )
+        rows = [(str(line.round), f"{line.clients:,}", line.guarantee.figures()) for line in self.lines]
+        table = HtmlTable(("round", "clients", "cost"), rows, words=("cost",))
+        return [Card(f"ledger of {self.run}", [("budget", budget), *spent, *_promised(self.total)], [table])]
+
+
+Line = TypeVar("Line", RunLine, RoundReport)
+
+
+class Listed(Shown, list[Line]):
+    """A list of runs or of rounds.
+
+    frame()  a row a run with the fields of `RunLine`, or a row a cohort with its round.
+    """
+
+    TABLES = ("rows",)
+
+    @override
+    def _table(self, name: str) -> NamedRows:
+        rows = [row for line in self for row in _rows(line)]
+        return list(rows[0]) if rows else [], rows
+
+    @override
+    def _line(self) -> str:
+        named = [*map(_name, self[:LISTED]), *(["…"] if len(self) > LISTED else [])]
+        return f"of {len(self)}{': ' if named else ''}{', '.join(named)}"
+
+    @override
+    def _cards(self) -> list[Card]:
+        """Return a line a run, or a line a round."""
+        heads, words, lines = _cells(self)
+        return [Card(f"{len(self)} in all", tables=[HtmlTable(heads, lines, words)] if lines else [])]
+
+
+LISTED = 3  # runs or rounds that one line names
+
+
+def _name(line: RunLine | RoundReport) -> str:
+    return line.run if isinstance(line, RunLine) else f"round {line.number}"
+
+
+def _rows(line: RunLine | RoundReport) -> list[dict[str, Any]]:
+    if isinstance(line, RunLine):
+        return [line.model_dump()]
+    return [{"round": line.number, "batch": line.batch, **cohort.model_dump()} for cohort in line.cohorts]
+
+
+def _cells(lines: Sequence[RunLine | RoundReport]) -> tuple[Sequence[str], Sequence[str], list[tuple[str, ...]]]:
+    """Return heads, those of them whose cells are words, and a line of text for each run or round."""
+    runs: list[tuple[str, ...]] = [
+        (one.run, one.state, one.mechanism, f"{one.arms:,}", f"{one.horizon:,}")
+        for one in lines
+        if isinstance(one, RunLine)
+    ]
+    if runs:
+        return ("run", "state", "mechanism", "arms", "horizon"), ("run", "state", "mechanism"), runs
+    rounds: list[tuple[str, ...]] = [
+        (
+            str(one.number),
+            one.state,
+            str(len(one.arms)),
+            f"{sum(cohort.clients for cohort in one.cohorts):,}",
+            f"{sum(cohort.state == 'released' for cohort in one.cohorts)} of {len(one.cohorts)}",
+            one.guarantee.figures(),
+        )
+        for one in lines
+        if isinstance(one, RoundReport)
+    ]
+    heads = ("round", "state", "arms", "clients", "cohorts released", "guarantee")
+    return heads, ("state", "guarantee"), rounds
 
 
 EventKind = Literal[

@@ -22,6 +22,7 @@ from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 
 DEFAULT_TRIALS = 100_000  # runs of each of the two worlds
+USUAL_CLIENTS = 10
 
 AT_ONCE = 1 << 18
 """Coordinates of messages that are held at a time."""
@@ -40,17 +41,19 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
 
 @checks_arguments(CohortWords)
 def audit(
-    mechanism: str,
+    mechanism: str | None = None,
     *,
-    n: int,
+    n: int = USUAL_CLIENTS,
     epsilon: float | None = None,
     calibration: str = "exact",
+    via: str | None = None,
     survivors: int | None = None,
     colluders: int = 0,
     secret: str | None = None,
     features: int | None = None,
     arms: int | None = None,
     residual: str | None = None,
+    broken: str | None = None,
     trials: int | None = None,
     confidence: float = 0.999,
     seed: int | None = None,
@@ -60,6 +63,8 @@ def audit(
 
     mechanism  its name, as in a run file; n, epsilon and `words` (delta, dropout, dimension, …) as `distrust.privacy`
                takes them. The other fields are those of `AuditQuery`.
+    via        "shuffler" or "aggregator", where the mechanism leaves a choice.
+    broken     a counter-example in place of a mechanism, such as "noise-for-everybody": its claim is wrong on purpose.
     seed       of the noise; the operating system's when absent.
     Raises     BadParameter or TooSmall, before any trial is played.
 
@@ -73,18 +78,20 @@ def audit(
         mechanism=mechanism,
         cohort=PrivacyQuery(clients=n, epsilon=epsilon, **words),
         calibration=calibration,
+        intermediary=via,
         survivors=survivors,
         colluders=colluders,
         secret=secret,
         features=features,
         arms=arms,
         residual=residual,
+        counter_example=broken,
         trials=trials,
         confidence=confidence,
         seed=seed,
     )
     with one_thread():
-        return audit_in_process(query, query.setting())
+        return query.named(audit_in_process(query, query.setting()))
 
 
 def audit_mechanism(

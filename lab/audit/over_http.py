@@ -302,7 +302,7 @@ def _check(setting: Setting) -> None:
     mechanism = setting.mechanism
     setting.check()  # below the floor real clients would refuse to unmask, one deadline later
     if 2 * setting.survivors <= mechanism.clients:
-        allowed = f"must be more than half of clients = {mechanism.clients} over HTTP"
+        allowed = f"must be more than half of n = {mechanism.clients} over HTTP"
         raise BadParameter("survivors", setting.survivors, allowed)
     if setting.colluders:
         allowed = "must be 0 over HTTP: the intermediary hands over the whole sum"

@@ -16,6 +16,7 @@ from distrust.common.messages.explain import wanted
 from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.secret import Secret, named_secret
 from distrust.lab.audit.setting import Setting
+from distrust.lab.audit.verdict import Finding
 
 MAJORITY = 2
 """Over HTTP more than 1/MAJORITY of the clients must survive: secure aggregation opens no smaller sum."""
@@ -81,17 +82,17 @@ class AuditQuery:
         if self.secret is None:
             for word, value in words:
                 if value is not None:
-                    raise BadParameter(word, value, "is for --secret: leave it out")
+                    raise BadParameter(word, value, "is for a secret, and none is named: leave it out")
             return None
         for word, value, usual in (("dimension", self.cohort.dimension, 1), ("norm", self.cohort.norm, "linf")):
             if value != usual:
-                raise BadParameter(word, value, "--secret brings its own vectors: leave it out")
+                raise BadParameter(word, value, "the secret brings its own vectors: leave it out")
         own = {word: value for word, value in words if value is not None}
         return named_secret(self.secret, **own, low=self.cohort.low, high=self.cohort.high)
 
     def _calibrated(self, secret: Secret | None) -> Mechanism:
         if self.mechanism is None:
-            raise BadParameter("mechanism", None, "name one, or a counter-example with --broken")
+            raise BadParameter("mechanism", None, "name one, or a counter-example as `broken`")
         statistic = None if secret is None else secret.statistic
         mechanism = self.cohort.planned(self.mechanism, self.calibration, statistic)
         if self.intermediary is None:
@@ -110,8 +111,14 @@ class AuditQuery:
         more = (("via", self.intermediary, None), ("calibration", self.calibration, "exact"))
         for word, value, default in (*words, *own, *more):
             if word not in {"clients", "epsilon"} and value != default:
-                raise BadParameter(word, value, "--broken brings its own: leave it out")
+                raise BadParameter(word, value, "the counter-example brings its own: leave it out")
         return broken(name, self.cohort.clients, 1.0 if self.cohort.epsilon is None else self.cohort.epsilon)
+
+    def named(self, finding: Finding) -> Finding:
+        """Return a finding that names the counter-example, if it is one."""
+        if self.counter_example is None:
+            return finding
+        return finding.model_copy(update={"mechanism": f"{self.counter_example}, broken on purpose"})
 
     def alarm(self) -> float:
         """Return the probability that the bound may be wrong. Raises BadParameter."""

@@ -38,7 +38,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         if not 1 <= self.survivors <= self.mechanism.clients:
-            raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.mechanism.clients}]")
+            raise BadParameter("survivors", self.survivors, f"must lie in [1, n = {self.mechanism.clients}]")
         if not 0 <= self.colluders < self.survivors:
             raise BadParameter("colluders", self.colluders, f"must lie in [0, survivors = {self.survivors})")
         if self.batches > LONGEST_STREAM:

@@ -9,14 +9,15 @@ the eight gets an eighth of the false-alarm rate (union bound).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from typing_extensions import override
 
 from distrust.common.errors import BadParameter
-from distrust.common.notebook import card
+from distrust.common.notebook import Card, NamedRows, Shown
 from distrust.common.wire import Message, Norm
 from distrust.lab.audit.observation import evidence_names
 from distrust.lab.audit.secret import Hidden
@@ -143,7 +144,7 @@ def _edges(pooled: Outcomes) -> Outcomes:
 PROVES_NOTHING = "An audit can break a claim. It cannot prove one: the bound is below ε wherever the claim holds."
 
 
-class Finding(Message):
+class Finding(Shown, Message):
     """A lower bound on ε, which may be wrong with the false-alarm rate, beside the claim.
 
     view        the observation: see `Setting.view`.
@@ -157,7 +158,10 @@ class Finding(Message):
     hits        of the event in its likely world and in the other one, of `counted` runs each.
     alarm       P(lower > true ε) is at most this.
     violated    lower > claim.
+    frame()     one row with these fields: rows of several findings make a table.
     """
+
+    TABLES: ClassVar[tuple[str, ...]] = ("finding",)
 
     mechanism: str
     calibration: str
@@ -213,15 +217,18 @@ class Finding(Message):
             ("hits in either world", f"{self.hits[0]} and {self.hits[1]}"),
         ]
 
-    def __repr__(self) -> str:
-        """Return the verdict in one line."""
-        return f"<Finding on {self.title}: {self.verdict}>"
+    @override
+    def _table(self, name: str) -> NamedRows:
+        return list(type(self).model_fields), [self.model_dump()]
 
-    __str__ = __repr__
+    @override
+    def _line(self) -> str:
+        return f"on {self.title}: {self.verdict}"
 
-    def _repr_html_(self) -> str:
-        """Return the table of `distrust audit` for a notebook."""
-        return card(f"{self.title}: {self.verdict}", self.lines(), notes=[PROVES_NOTHING])
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the table of `distrust audit`."""
+        return [Card(f"{self.title}: {self.verdict}", self.lines(), notes=[PROVES_NOTHING])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from distrust.common.extensions import allow_named
 from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.wire import Norm
 from distrust.lab.audit.broken import BROKEN
-from distrust.lab.audit.in_process import DEFAULT_TRIALS, audit_in_process
+from distrust.lab.audit.in_process import DEFAULT_TRIALS, USUAL_CLIENTS, audit_in_process
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
 from distrust.lab.audit.query import AuditQuery
 from distrust.lab.audit.setting import Setting
@@ -56,7 +56,7 @@ VIOLATED = 1
 def audit_command(
     mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
     *,
-    clients: Clients = 10,
+    clients: Clients = USUAL_CLIENTS,
     epsilon: Epsilon = None,
     delta: Delta = None,
     batches: Batches = None,
@@ -99,6 +99,8 @@ def audit_command(
     json: JsonOption = None,
 ) -> None:
     """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
+    if mechanism is None and counter_example is None:
+        raise BadParameter("mechanism", None, "name one, or a counter-example with --broken")
     allow_named(mechanism)
     cohort = PrivacyQuery(
         clients=clients,
@@ -134,9 +136,7 @@ def audit_command(
     )
     with missing_options():
         setting = query.setting()
-    finding = _over_http(query, setting) if http else audit_in_process(query, setting)
-    if counter_example is not None:
-        finding = finding.model_copy(update={"mechanism": f"{counter_example}, broken on purpose"})
+    finding = query.named(_over_http(query, setting) if http else audit_in_process(query, setting))
     _deliver(finding, json)
     if finding.violated:
         raise typer.Exit(VIOLATED)

@@ -1,5 +1,6 @@
 """Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
 
+import difflib
 import errno
 import json as json_text
 import os
@@ -16,13 +17,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from distrust import EXTRAS
-from distrust.common.errors import BUSY, LATER, BadParameter, ProtocolError, RunFailed, without_controls
-from distrust.common.inputs import as_typed, option
+from distrust.common.errors import BAD_INPUT, LATER, TRY_LATER, BadParameter, ProtocolError, without_controls
+from distrust.common.inputs import NO_OPTION, NO_VALUE, option, print_error
 from distrust.lab.stack.data_dir import check_target, write_result
 
-FAILED = 1
-BAD_INPUT = 2
-TRY_LATER = 75
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -71,15 +69,75 @@ def exit_code_of(command: Callable[[], object]) -> int:
         return TRY_LATER
 
 
+ARGUMENTS = ("mechanism", "url", "party", "files")
+"""Arguments in lower case, which are no options."""
+
+
 @contextmanager
 def missing_options() -> Iterator[None]:
     """Name the option of a value that is missing, in commands whose options are the keys of a mechanism."""
     try:
         yield
     except BadParameter as error:
-        if error.value is not None:
+        if error.value is not None or error.field in ARGUMENTS:
             raise
         raise BadParameter(option(error.field.rpartition(".")[2]), None, error.allowed) from error
+
+
+def _with_option(error: ProtocolError) -> ProtocolError:
+    """Return an error that names the option of a value that is missing. A key of a file is in a table, with a dot."""
+    if not isinstance(error, BadParameter) or error.value is not None:
+        return error
+    ours = error.field.islower() and error.field.isidentifier() and error.field not in ARGUMENTS
+    return BadParameter(option(error.field), None, error.allowed) if ours else error
+
+
+USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for a wrong command line; the base class has no public name."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Raise typer's errors about an option or an argument as ours, so that all errors read alike."""
+    try:
+        yield
+    except USAGE as error:
+        ours = _in_our_words(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _in_our_words(error: Any) -> BadParameter | None:
+    """Return typer's error as ours; None for one that names neither an option nor an argument."""
+    from pydantic import ValidationError  # noqa: PLC0415 - `distrust --version` needs none of it
+
+    from distrust.common.messages.explain import refused  # noqa: PLC0415 - likewise
+
+    command, flag = getattr(error.ctx, "command_path", "distrust"), getattr(error, "option_name", None)
+    if flag is not None:
+        if not hasattr(error, "possibilities"):
+            return BadParameter(flag, "", NO_VALUE)
+        return no_option(command, flag, (word for one in error.ctx.command.params for word in one.opts))
+    parameter = getattr(error, "param", None)
+    if parameter is None:
+        return None
+    typed = parameter.param_type_name == "option"
+    name = max(parameter.opts, key=len) if typed else (parameter.metavar or parameter.name).strip("[]")
+    if isinstance(error.__cause__, ValidationError):
+        return refused(error.__cause__, name)
+    meaning = str(parameter.help)
+    meaning = meaning[:1].lower() + meaning[1:] if meaning[1:2].islower() else meaning
+    return None if error.message else BadParameter(name, None, meaning)
+
+
+def no_option(command: str, flag: str, known: Iterable[str]) -> BadParameter:
+    """Return the refusal of an option that a command does not have, with the nearest one of those that it has.
+
+    command  with all its words, as `distrust data mslr`.
+    """
+    near = "".join(f", did you mean {one}?" for one in difflib.get_close_matches(flag, list(known), 1))
+    return BadParameter(command.rpartition(" ")[2], flag, NO_OPTION.format(near=near, command=command))
 
 
 def _discard(descriptor: int) -> None:
@@ -92,14 +150,7 @@ def _flushed(command: Callable[[], object]) -> int:
     try:
         command()
     except ProtocolError as error:
-        err.print(f"[red]{error.code}[/red]", end=" ")
-        line, field = error.detail, error.extra.get("field")
-        if isinstance(error, BadParameter) and isinstance(field, str):  # a service's may lack it
-            line = as_typed(line, field, sys.argv[1:])
-        err.print(line, markup=False)
-        if isinstance(error, RunFailed):
-            return FAILED
-        return TRY_LATER if error.status in BUSY else BAD_INPUT
+        return print_error(_with_option(error), sys.argv[1:])
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:

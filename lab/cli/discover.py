@@ -23,8 +23,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distrust import EXTRAS
-from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import FAILED, JsonOption, examples, out, say
+from distrust.common.errors import FAILED, BadParameter
+from distrust.lab.cli.console import JsonOption, examples, out, say
 from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, check_target, write_result, writing
 from distrust.lab.stack.stack import BASE_PORT
 

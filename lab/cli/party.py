@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -15,8 +16,9 @@ import typer
 from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.inputs import NO_ADDRESS, option, without_passwords
-from distrust.lab.cli.console import JsonOption, examples, out, say
+from distrust.common.inputs import NO_ADDRESS, NO_VALUE, flags_of, option, without_passwords
+from distrust.lab.cli.console import JsonOption, examples, no_option, out, say
+from distrust.lab.stack.data_dir import check_target
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -61,18 +63,50 @@ class FleetCommand(TyperCommand):
     ),
 )
 def fleet_command(context: typer.Context) -> None:
-    """Play clients in one process. Each option may also be a variable: --run is DISTRUST_RUN."""
-    typed = [word.partition("=")[0] for word in context.args if word.startswith("-")]
-    if {"-h", "--help"} & set(typed):
+    """Play clients in one process.
+
+    Each option may also be a variable: --run is DISTRUST_RUN. The addresses are DISTRUST_SERVER_URL,
+    DISTRUST_SHUFFLER_URL and DISTRUST_AGGREGATOR_URL, and --json is DISTRUST_REPORT.
+    """
+    if {"-h", "--help"} & set(context.args):
         out.print(context.get_help(), markup=False)
         return
-    known = {words.partition(" ")[0] for words, _ in _fleet_options()}
-    for flag in typed:
-        if flag.startswith("--") and flag not in known and flag.replace("--no-", "--", 1) not in known:
-            raise BadParameter("fleet", flag, "no such option; `distrust fleet --help` lists them")
+    words = _checked_words(context)
     # -P keeps the working folder off the path: what lies there is not run in our place.
-    command = [sys.executable, "-P", "-m", "distrust.client", *context.args]
+    command = [sys.executable, "-P", "-m", "distrust.client", *words]
     os.execv(sys.executable, command)  # noqa: S606 - our own module, no shell
+
+
+def _checked_words(context: typer.Context) -> list[str]:
+    """Return the options, each in one word with its value.
+
+    Refuse what is no option of a fleet, and a file that cannot be written, as the other commands do.
+    """
+    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
+
+    flags = {
+        flag: field.annotation is bool for name, field in FleetSettings.model_fields.items() for flag in flags_of(name)
+    }
+    flags |= {flag.replace("--", "--no-", 1): True for flag, switch in flags.items() if switch}
+    words, checked = iter(context.args), []
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag not in flags:
+            if not word.startswith("-"):
+                context.fail(f"Got unexpected extra argument ({word})")
+            raise no_option("distrust fleet", flag, flags)
+        if flags[flag]:
+            if equals:
+                raise BadParameter(flag, value, "takes no value")
+            checked.append(flag)
+            continue
+        given = value if equals else next(words, None)
+        if given is None:
+            raise BadParameter(flag, "", NO_VALUE)
+        if flag in flags_of("report") and given != "-":
+            check_target(Path(given), flag.removeprefix("--"))
+        checked.append(f"{flag}={given}")
+    return checked
 
 
 def _fleet_options() -> Iterator[tuple[str, str]]:
@@ -84,7 +118,7 @@ def _fleet_options() -> Iterator[tuple[str, str]]:
         facts = [] if switch or field.default in (None, "") or field.is_required() else [f"default: {field.default}"]
         facts += ["required"] if field.is_required() else filter(None, [_range(field.metadata)])
         meaning, shown = field.description or "", f"  [{'; '.join(facts)}]" if facts else ""
-        words = option(name) if switch else f"{option(name)} {_type(field)}"
+        words = option(name) if switch else f"{option(name)} {'FILE' if option(name) == '--json' else _type(field)}"
         yield words, f"{meaning[:1].upper()}{meaning[1:]}{shown}"
 
 

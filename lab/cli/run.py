@@ -12,6 +12,7 @@ import typer
 
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.privacy.searches import one_thread
+from distrust.common.wire import check_name
 from distrust.lab.cli.console import JsonOption, err, examples, out
 from distrust.lab.cli.stack import DataOption, PortOption, named_services
 from distrust.lab.run import in_process
@@ -67,9 +68,11 @@ def run_command(
         if in_process and given:
             value = str(given) if isinstance(given, Path) else given
             raise BadParameter(option, value, "it is for services, and --in-process plays without any: leave one out")
+    urls = named_services(server, shuffler, aggregator, token_file)
+    if name is not None:
+        check_name("name", name)
     with one_thread():
         run_file = read(file) if name is None else read(file).renamed(name)
-    urls = named_services(server, shuffler, aggregator, token_file)
     if in_process:
         result = here(run_file)
     elif urls is not None:

@@ -186,7 +186,8 @@ def named_services(
     if server is None and shuffler is None and aggregator is None:
         return None
     if server is None or shuffler is None or aggregator is None:
-        raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
+        missing = next(name for name, url in zip(NAMES, (server, shuffler, aggregator), strict=True) if url is None)
+        raise BadParameter(missing, None, "--server, --shuffler and --aggregator are given together")
     return _urls(server, shuffler, aggregator, token_file, inspector_file)
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import FAILED, JsonOption, err, examples, out, say
+from distrust.common.errors import FAILED, BadParameter
+from distrust.lab.cli.console import JsonOption, err, examples, out, say
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.cells import known_experiments, load_experiment

@@ -2,6 +2,16 @@
 
 Each function returns the matplotlib axes that it drew on, and draws on axes of the caller's where some are given. Means
 and bands, colours and markers are those of the figures (`lab.figures.drawing`, `lab.figures.sheet`).
+
+>>> import distrust
+>>> table = {"run": "doc", "horizon": 2_000, "mechanism": {"name": "distributed-polya", "epsilon": 1.0}}
+>>> table["environment"] = {"name": "bernoulli", "seed": 4, "means": [0.1, 0.9]}
+>>> results = [distrust.run(table | {"run": name}) for name in ("one", "two")]
+>>> axes = distrust.plot.regret({"private": results, "the first alone": results[0]})
+>>> [text.get_text() for text in axes.get_legend().get_texts()]
+['private (2 runs)', 'the first alone']
+>>> distrust.plot.intervals(results[0]).get_xlabel()
+'round'
 """
 
 from collections import Counter
@@ -21,6 +31,8 @@ from distrust.lab.figures.sheet import COLOURS, LINES, MARKERS, styles
 from distrust.lab.run.result import FormedInterval, Result, ends_of_records
 from distrust.lab.sweep.cells import checkpoints
 from distrust.lab.sweep.engine import SweepOutcome
+
+__all__ = ["bits_against_regret", "intervals", "regret"]
 
 Drawn = Result | Sequence[Result] | Mapping[str, Result | Sequence[Result]] | SweepOutcome
 """Input of a plot: a result or repetitions of it, drawn as one curve; several of these by label; or a sweep."""
@@ -52,6 +64,11 @@ class Mark(NamedTuple):
 
     place: float
     interval: FormedInterval
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion in a notebook."""
+    return __all__
 
 
 def regret(*results: Drawn, spread: Spread = "deviation", axes: Axes | None = None) -> Axes:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -21,9 +21,8 @@ from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Ref
 from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
-from distrust.common.notebook import data_frame
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import LedgerView, RoundReport, RunLine, RunList, RunView
+from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLine, RunList, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
@@ -38,32 +37,11 @@ from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, running_stack
 from distrust.server.learner.learner import Learner
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 Answer = TypeVar("Answer")
 
 PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 LOOK_SECONDS = 0.5  # between two looks at a run
 SILENT = Console(quiet=True)
-
-
-Line = TypeVar("Line", RunLine, RoundReport)
-
-
-class Listed(list[Line]):
-    """A list of runs or of rounds, which is a data frame too."""
-
-    def frame(self) -> "DataFrame":
-        """Return a row a run, or a row a cohort with its round, as a data frame. Needs pandas."""
-        rows = [row for line in self for row in _rows(line)]
-        return data_frame(list(rows[0]) if rows else [], rows)
-
-
-def _rows(line: RunLine | RoundReport) -> list[dict[str, Any]]:
-    if isinstance(line, RunLine):
-        return [line.model_dump()]
-    return [{"round": line.number, "batch": line.batch, **cohort.model_dump()} for cohort in line.cohorts]
 
 
 def _path(run: str) -> str:
@@ -80,7 +58,7 @@ class Connection:
 
     urls: Urls
 
-    def runs(self) -> "Listed[RunLine]":
+    def runs(self) -> Listed[RunLine]:
         """Return a line for each run of the server, oldest first."""
         return Listed(self._ask(lambda server: server.get("/v1/runs", RunList)).runs)
 
@@ -89,7 +67,7 @@ class Connection:
         path = _path(run)
         return self._ask(lambda server: server.get(path, RunView))
 
-    def rounds(self, run: str) -> "Listed[RoundReport]":
+    def rounds(self, run: str) -> Listed[RoundReport]:
         """Return every round of a run, with its cohorts."""
         check_name("run", run)
         return Listed(self._ask(lambda server: all_rounds(server, run)))
@@ -194,6 +172,15 @@ def connect(
     shuffler, aggregator  addresses of the intermediaries, to play with fleets of this machine and to inspect cohorts.
     inspector  the inspector's token, for the intermediaries' transcripts.
     Raises     BadParameter for what is no address, Unavailable when no service answers there.
+
+    Here `distrust up` runs, and the run "first" was played.
+
+    >>> import distrust
+    >>> services = distrust.connect(".distrust")
+    >>> services.runs()
+    <Listed of 1: first>
+    >>> services.view("first").state
+    'finished'
     """
     if not isinstance(server, str | Path):
         raise BadParameter("server", server, "must be an address or a data folder")
@@ -228,6 +215,11 @@ def services(data: str | Path | None = None) -> Iterator[Connection]:
 
     data    folder for their databases, logs and tokens; without one, a folder that is removed at the end.
     Raises  Unavailable when a service does not start, or the folder is in use.
+
+    >>> import distrust
+    >>> with distrust.services() as started:
+    ...     started.runs()
+    <Listed of 0>
     """
     with tempfile.TemporaryDirectory(prefix="distrust-") as folder, Stack(DataDir(Path(data or folder)), 0) as stack:
         yield Connection(stack.urls)
@@ -255,6 +247,10 @@ def inspect(
                   are read as they stand. `connect(…).inspect` asks services elsewhere.
     Raises        WrongCohort for an unknown run, round or cohort; BadParameter for a run in process, and for a folder
                   in which no service has run.
+
+    >>> import distrust
+    >>> distrust.inspect("first", cohort="first.1.0.1", limit=1)
+    <Inspection of first.1.0.1>
     """
     want = transcripts_wanted(subject, round_number, cohort, limit)
     return Inspection(done(gather(DataDir(Path(data)), want)))

@@ -58,8 +58,8 @@ class Fleets:
             if fleet.process.poll():
                 last = fleet.tail().splitlines()[-1].strip()
                 for code in REFUSALS:  # asking again would be refused again
-                    _, separator, why = last.partition(f"distrust fleet: {code}: ")
-                    if separator:
+                    refused, separator, why = last.partition(f"{code} ")
+                    if separator and not refused:
                         raise Refused(f"the clients of run {self._file.config.run} refuse to go on: {why}")
                 fleet.check()
 

@@ -53,7 +53,8 @@ class HttpRun:
             if view.state != "running" and self.fleets is None:  # a watcher that comes late gets the result
                 return await result_of(self._server, self.file, finished(view))
             if view.state != "running":
-                raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
+                why = "give this one another name (key run, option --name)"
+                raise Conflict(f"run {view.run} is {view.state} already; {why}")
             began = time.perf_counter()
             with self.fleets or contextlib.nullcontext():
                 view = await self._watched()

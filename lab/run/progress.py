@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distrust.common.messages.status import CohortEntry, CohortView
-from distrust.common.run.progress import RoundReport, RunView
-from distrust.lab.run.result import Result, arm_lines, arms_known, facts
+from distrust.common.run.progress import ARMS_HEAD, RoundReport, RunView, arm_lines
+from distrust.lab.run.result import Result, arms_known, facts
 
 MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines
@@ -28,11 +28,10 @@ def print_result(result: Result, out: Console) -> None:
 
     A run whose arms the clients alone know has no table of arms.
     """
-    head = ("arm", "pulls", "estimate", "confidence interval", "")
-    table = Table(*head, title=f"run {result.run}", title_justify="left")
+    table = Table(*ARMS_HEAD[:4], "", title=f"run {result.run}", title_justify="left")
     for column in table.columns[:4]:
         column.justify = "right"
-    for line in arm_lines(result):
+    for line in arm_lines(result.arms, result.chosen):
         table.add_row(*(Text(cell) for cell in line))
     out.print(table if arms_known(result) else table.title)
     named = facts(result)

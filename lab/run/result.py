@@ -6,26 +6,22 @@ Regret is counted here, on the clients' side: the server never learns the true m
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
-from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
-from distrust.common.notebook import HtmlTable, card, data_frame
+from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.run.progress import ArmView, LedgerClass
+from distrust.common.run.progress import ARMS_HEAD, ArmView, LedgerClass, arm_lines
 from distrust.common.wire import Message
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 Driver = Literal["in-process", "http"]
-FrameName = Literal["rounds", "arms", "cohorts", "intervals", "ledger"]
 PROMISE = ("kind", "epsilon", "delta", "model", "calibration")
-COLUMNS: Mapping[FrameName, Sequence[str]] = {
+COLUMNS: Mapping[str, Sequence[str]] = {
     "rounds": (
         *("round", "batch", "arms", "clients", "cohorts", "released", "eliminated", "pulls", "regret"),
         *("modulus", "payload_bits", *PROMISE),
@@ -165,7 +161,7 @@ class Truth:
     formed: Sequence[FormedInterval] = ()
 
 
-class Result(Message):
+class Result(Shown, Message):
     """A run that ended. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
 
     spent   the run's ledger: what clients have spent at most, by how often they took part; `guarantee` is the total.
@@ -174,7 +170,19 @@ class Result(Message):
     fault   why the run failed: a round that could not be planned, an exception with its type, or nothing measured.
             None for a run that finished. In process only: over services a run that failed has no result.
     extensions  where the classes of the user's own are from, as this driver has them; absent for a run without any.
+
+    frame(table)  one of five tables:
+    rounds        a line a round: clients, cohorts, arms dropped after it, its message and its guarantee; `pulls` and
+                  `regret` are cumulated over the run. A run in process of more than 1000 rounds of one client joins
+                  consecutive rounds: then a line stands for the rounds after the line before it up to `round`, and
+                  `cohorts` counts one for each arm that they pulled.
+    arms          a line an arm: its pulls and its latest interval.
+    cohorts       a line a cohort, replaced ones too.
+    intervals     a line for each interval of an arm that the policy formed.
+    ledger        the most that a client has spent, by how often it took part.
     """
+
+    TABLES: ClassVar[tuple[str, ...]] = tuple(COLUMNS)
 
     run: str
     driver: Driver
@@ -217,40 +225,25 @@ class Result(Message):
     refusals: dict[str, int] = Field(default_factory=dict, description="why clients refused, and how many")
     extensions: tuple[Extension, ...] = Field(default=(), exclude_if=lambda extensions: not extensions)
 
-    def frame(self, table: FrameName = "rounds") -> "DataFrame":
-        """Return one of the result's tables as a data frame. Needs pandas: `pip install 'distrust[lab]'`.
+    @override
+    def _table(self, name: str) -> NamedRows:
+        return COLUMNS[name], _rows(self, name)
 
-        rounds     a line a round: clients, cohorts, arms dropped after it, its message and its guarantee; `pulls` and
-                   `regret` are cumulated over the run. A run in process of more than 1000 rounds of one client joins
-                   consecutive rounds: then a line stands for the rounds after the line before it up to `round`, and
-                   `cohorts` counts one for each arm that they pulled.
-        arms       a line an arm: its pulls and its latest interval.
-        cohorts    a line a cohort, replaced ones too.
-        intervals  a line for each interval of an arm that the policy formed.
-        ledger     the most that a client has spent, by how often it took part.
-        Raises     BadParameter for another name.
-        """
-        if table not in COLUMNS:
-            raise BadParameter("table", table, f"must be one of {', '.join(COLUMNS)}")
-        return data_frame(COLUMNS[table], _rows(self, table))
-
-    def __repr__(self) -> str:
-        """Return the run in one line."""
+    @override
+    def _line(self) -> str:
         failed = "" if self.fault is None else f"failed: {self.fault}; "
-        promise = self.guarantee.line()
-        return f"<Result of {self.run}, {self.driver}: {failed}{promise}, regret {self.regret.final:,.1f}>"
+        return f"of {self.run}, {self.driver}: {failed}{self.guarantee.line()}, regret {self.regret.final:,.1f}"
 
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        """Return the closing table of `distrust run` for a notebook, without the seconds."""
-        head = ("arm", "pulls", "estimate", "confidence interval", "fate")
-        arms = [HtmlTable(head, arm_lines(self), words=("fate",))] if arms_known(self) else []
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the closing table of `distrust run`, without the seconds."""
+        lines = arm_lines(self.arms, self.chosen)
+        arms = [HtmlTable(ARMS_HEAD, lines, words=("fate",))] if arms_known(self) else []
         failed = [] if self.fault is None else [("failed", self.fault)]
-        return card(f"run {self.run} ({self.driver})", [*failed, *facts(self)], *arms)
+        return [Card(f"run {self.run} ({self.driver})", [*failed, *facts(self)], arms)]
 
 
-def _rows(result: Result, table: FrameName) -> list[dict[str, Any]]:
+def _rows(result: Result, table: str) -> list[dict[str, Any]]:
     """Return a table of the result, column by name."""
     if table == "arms":
         return [{**arm.model_dump(), "chosen": arm.arm == result.chosen} for arm in result.arms]
@@ -291,26 +284,6 @@ def _promise(guarantee: Guarantee) -> dict[str, Any]:
 def arms_known(result: Result) -> bool:
     """Return False where all arms that were pulled are known to their clients alone, so that there is none to list."""
     return not result.hidden or any(result.pulls)
-
-
-def arm_lines(result: Result) -> list[tuple[str, ...]]:
-    """Return a line of text for each arm: arm, pulls, estimate, interval, fate."""
-    return [
-        (
-            str(arm.arm),
-            f"{arm.pulls:,}",
-            "" if arm.mean is None else f"{arm.mean:.4f}",
-            "" if arm.lower is None or arm.upper is None else f"[{arm.lower:.4f}, {arm.upper:.4f}]",
-            _fate(arm, result),
-        )
-        for arm in result.arms
-    ]
-
-
-def _fate(arm: ArmView, result: Result) -> str:
-    if arm.arm == result.chosen:
-        return "chosen"
-    return "active" if arm.active else f"dropped after round {arm.eliminated}"
 
 
 def facts(result: Result) -> list[tuple[str, str]]:

@@ -9,18 +9,17 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from distrust.common.errors import LONGEST_TEXT, Unauthorized, WrongCohort, without_controls
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Life, Step, life
-from distrust.common.notebook import HtmlTable, card, data_frame
+from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.lab.run.parties import INTERMEDIARIES, Outline, Pages, Parties, Party, Wanted, reached
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from distrust.lab.run.run_file import RunFile
 
 COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the server saw")
@@ -111,26 +110,32 @@ def _chosen(outline: Outline, wanted: Wanted) -> Sequence[CohortView | CohortEnt
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Inspection:
-    """The parties' transcripts of some cohorts, side by side."""
+class Inspection(Shown):
+    """The parties' transcripts of some cohorts, side by side.
+
+    frame()  a row a message: its cohort and stage, and each party's text.
+    """
+
+    TABLES = ("messages",)
 
     sights: list[Sight]
 
-    def frame(self) -> "DataFrame":
-        """Return a row a message as a data frame: its cohort and stage, and each party's text. Needs pandas."""
+    @override
+    def _table(self, name: str) -> NamedRows:
         rows = [(sight.cohort.cohort, *line) for sight in self.sights for line in lines_of(sight)]
-        return data_frame(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows))
+        return COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows)
 
-    def __repr__(self) -> str:
-        """Return the cohorts in one line."""
-        return f"<Inspection of {', '.join(sight.cohort.cohort for sight in self.sights)}>"
+    @override
+    def _line(self) -> str:
+        return f"of {', '.join(sight.cohort.cohort for sight in self.sights)}"
 
-    def _repr_html_(self) -> str:
-        """Return a table a cohort for a notebook: what a client sent, and what each party saw of it."""
-        return "".join(map(_html, self.sights))
+    @override
+    def _cards(self) -> list[Card]:
+        """Return a table a cohort: what a client sent, and what each party saw of it."""
+        return [_card(sight) for sight in self.sights]
 
 
-def _html(sight: Sight) -> str:
+def _card(sight: Sight) -> Card:
     head, lines = table_of(sight)
     promise = sight.report.guarantee
     assumed = [] if promise is None else [("assumes", one) for one in promise.assumptions]
@@ -139,7 +144,7 @@ def _html(sight: Sight) -> str:
     why = HtmlTable(heads, steps, words=("stage", *head), caption=WHY, most=len(steps))
     more = f"{_shown(sight)}; limit shows more of each stage"
     notes = [more, *absences(sight), *missed(sight.life)]
-    return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), why, notes=notes)
+    return Card(head_of(sight), facts, [HtmlTable(head, lines, words=head, most=len(lines)), why], notes)
 
 
 def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:

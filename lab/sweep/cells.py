@@ -63,6 +63,8 @@ def read_experiment(
     For its words alone: nothing of it may be played. Raises BadParameter or BadExperiment.
     """
     label, words = _words(source)
+    if repetitions is not None and repetitions < 1:
+        raise BadParameter("repetitions", repetitions, "must be at least 1")
     if quick and not isinstance(words.get("quick"), dict):
         raise BadExperiment(f"{label}: has no [quick] table")
     try:

@@ -15,13 +15,14 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
+from typing_extensions import override
 
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable, describe_error
-from distrust.common.notebook import HtmlTable, card, data_frame
+from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.lab.run.lock_step import in_lock_step
 from distrust.lab.stack.parent_death import tie
 from distrust.lab.sweep import code
@@ -48,9 +49,6 @@ from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
@@ -73,31 +71,30 @@ EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were s
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SweepOutcome:
-    """Rows in the order of the table, failed cells with their reasons, and the file that holds the rows."""
+class SweepOutcome(Shown):
+    """Rows in the order of the table, failed cells with their reasons, and the file that holds the rows.
+
+    frame(table)  one of three tables:
+    rows          a line a run; `curve` is a list of regrets at the checkpoints.
+    summary       a line a panel and series: final regret, bits and seconds, over the runs.
+    confidence    a line a series: runs in which the best arm was dropped or a width failed, of how many. `dropped` is
+                  None for contextual runs, whose clients have best arms of their own.
+    """
+
+    TABLES = ("rows", "summary", "confidence")
 
     experiment: Experiment
     rows: list[Row]
     failures: dict[Cell, str]
     path: Path
 
-    def frame(self, table: Literal["rows", "summary", "confidence"] = "rows") -> "DataFrame":
-        """Return one of the sweep's tables as a data frame. Needs pandas: `pip install 'distrust[lab]'`.
-
-        rows        a line a run; `curve` is a list of regrets at the checkpoints.
-        summary     a line a panel and series: final regret, bits and seconds, over the runs.
-        confidence  a line a series: runs in which the best arm was dropped or a width failed, of how many. `dropped` is
-                    None for contextual runs, whose clients have best arms of their own.
-        Raises      BadParameter for another name.
-        """
-        if table == "rows":
-            return data_frame(list(Row.model_fields), (row.model_dump() for row in self.rows))
-        if table == "summary":
-            return data_frame([one.name for one in fields(RegretSummary)], self.lines(table))
-        if table == "confidence":
-            columns = ("series", "runs", "dropped", "failed", "stated", "holds", "widths", "missed")
-            return data_frame(columns, self.lines(table))
-        raise BadParameter("table", table, "must be one of rows, summary, confidence")
+    @override
+    def _table(self, name: str) -> NamedRows:
+        if name == "rows":
+            return list(Row.model_fields), (row.model_dump() for row in self.rows)
+        if name == "summary":
+            return [one.name for one in fields(RegretSummary)], self.lines("summary")
+        return ("series", "runs", "dropped", "failed", "stated", "holds", "widths", "missed"), self.lines("confidence")
 
     def lines(self, table: Literal["summary", "confidence"]) -> list[dict[str, Any]]:
         """Return the lines of one of the two short tables of `frame`."""
@@ -117,24 +114,23 @@ class SweepOutcome:
             for one in confidence(self.rows)
         ]
 
-    def __repr__(self) -> str:
-        """Return what was played in one line."""
-        return f"<SweepOutcome of {self.experiment.name}: {len(self.rows)} rows, {len(self.failures)} cells failed>"
+    @override
+    def _line(self) -> str:
+        return f"of {self.experiment.name}: {len(self.rows)} rows, {len(self.failures)} cells failed"
 
-    def _repr_html_(self) -> str:
-        """Return the tables of `distrust sweep` for a notebook, without the seconds."""
+    @override
+    def _cards(self) -> list[Card]:
+        """Return the tables of `distrust sweep`, without the seconds."""
         regret = HtmlTable(REGRET_HEAD, [one.cells() for one in regret_summaries(self.rows)], REGRET_HEAD[:2])
         shares = [one.cells() for one in confidence(self.rows)]
         failed = [
             f"failed: {cell.panel}, {cell.series}, {cell.repetition}: {why}" for cell, why in self.failures.items()
         ]
-        return card(
-            self.experiment.title,
-            [("source", self.experiment.source), *([("note", self.experiment.note)] if self.experiment.note else [])],
-            regret,
-            HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES_CAPTION),
-            notes=[SEEDED_NOTE, *failed[:SHOWN_FAILURES]],
-        )
+        facts = {"source": self.experiment.source, "note": self.experiment.note}
+        held = HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES_CAPTION)
+        notes = [SEEDED_NOTE, *failed[:SHOWN_FAILURES]]
+        told = [(name, fact) for name, fact in facts.items() if fact]
+        return [Card(self.experiment.title, told, [regret, held], notes)]
 
 
 def sweep(

@@ -8,10 +8,10 @@ privacy   what a mechanism promises and costs; compare: all of them side by side
 audit     try to break a mechanism's claim.
 plot      regret with bands, intervals round by round, bits against regret.
 
-Errors to catch are ProtocolErrors: BadParameter and BadRunFile for bad input; Unavailable, Unauthorized, WrongCohort
-and RunFailed from a connection.
+Errors to catch are ProtocolErrors: BadParameter, BadRunFile and BadExperiment for bad input; Unavailable, Unauthorized,
+WrongCohort, Conflict and RunFailed from a connection.
 
-Results show themselves in a notebook, and have their tables as data frames: `result.frame("arms")`.
+What a call returns shows itself in a notebook, and has its tables as data frames: `result.frame("arms")`.
 A name is imported when it is first used (PEP 562), because the libraries behind it take seconds to import.
 """
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distrust.common.calculator.report import Report as Report
     from distrust.common.calculator.report import privacy as privacy
     from distrust.common.errors import BadParameter as BadParameter
+    from distrust.common.errors import Conflict as Conflict
     from distrust.common.errors import ProtocolError as ProtocolError
     from distrust.common.errors import RunFailed as RunFailed
     from distrust.common.errors import Unauthorized as Unauthorized
@@ -45,13 +46,18 @@ if TYPE_CHECKING:
     from distrust.lab.run.run_file import RunFile as RunFile
     from distrust.lab.run.run_file import parse as parse
     from distrust.lab.run.run_file import read as read
+    from distrust.lab.sweep.cells import BadExperiment as BadExperiment
     from distrust.lab.sweep.engine import SweepOutcome as SweepOutcome
     from distrust.lab.sweep.engine import sweep as sweep
 
+    __version__: str
+
 MODULES = {
+    "BadExperiment": "lab.sweep.cells",
     "BadParameter": "common.errors",
     "BadRunFile": "lab.run.run_file",
     "Comparison": "common.calculator.compare",
+    "Conflict": "common.errors",
     "Connection": "lab.run.connection",
     "Finding": "lab.audit.verdict",
     "Guarantee": "common.privacy.guarantee",
@@ -84,9 +90,11 @@ EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pandas": "lab", "pyarrow": "lab
 """Libraries that only some names and commands need, with the extra of ours that installs them."""
 
 __all__ = [
+    "BadExperiment",
     "BadParameter",
     "BadRunFile",
     "Comparison",
+    "Conflict",
     "Connection",
     "Finding",
     "Guarantee",
@@ -116,7 +124,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return a public name from the module that defines it."""
+    """Return a public name from the module that defines it, or the version."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("distrust")
     if name not in MODULES:
         raise AttributeError(f"module 'distrust' has no attribute {name!r}; public names: {', '.join(__all__)}")
     try:
@@ -132,4 +142,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """Return the public names, for completion in a notebook."""
-    return __all__
+    return [*__all__, "__version__"]

@@ -220,7 +220,7 @@ def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, say
 def test_the_words_are_checked_by_the_facts_that_it_states(own: Own) -> None:
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
     for more, says in (
-        ("", "mechanism.epsilon = None: must lie in"),
+        ("", "mechanism.epsilon is missing: must lie in"),
         ("epsilon = 1.0\ndelta = 1e-6", "mechanism.delta = 1e-06: .* has none: leave it out"),
         ("epsilon = 1.0\nscale = 2.0", "mechanism.scale = 2.0: .* has none"),
         ("epsilon = 1.0\nbatches = 2", "mechanism.batches = 2: .* has none"),

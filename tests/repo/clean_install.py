@@ -1,9 +1,10 @@
-"""Checks dist/: the same bytes from a clone, and both archives in clean environments that play a run.
+"""Checks dist/: the same bytes from a clone, tests in the unpacked sdist, both archives in clean environments.
 
 usage: python tests/repo/clean_install.py
 
-Environments are made by the oldest and the newest Python of this machine that the project supports, with the
-libraries of requirements-runtime.lock. Needs `make dist` and the package index.
+The sdist's tests run with this Python's libraries. The clean environments are made by the oldest and the newest Python
+of this machine that the project supports, with the libraries of requirements-runtime.lock, and play a run with each
+archive. Needs `make dist` and the package index.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -23,6 +25,9 @@ policy = {first_batch = 6}
 mechanism = {name = "distributed-polya", epsilon = 1.0}
 environment = {name = "bernoulli", seed = 4, means = [0.1, 0.9]}
 """
+
+SDIST_TESTS = [f"tests/repo/test_{name}.py" for name in ("files", "package", "structure", "readme", "recipes")]
+"""Tests of the paths that an archive may lose: folders at the root, links, hidden files, the README's commands."""
 
 
 def call(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -72,6 +77,21 @@ def check_bill() -> None:
     print(f"distrust-sbom.json: the {len(listed)} libraries of requirements-runtime.lock")
 
 
+def check_sdist(folder: Path, sdist: Path) -> None:
+    """Unpack the sdist, collect all of its tests, and run the fast ones about its own files."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    unpacked = folder / sdist.name.removesuffix(".tar.gz")
+    of_it = {"PYTHONPATH": f"{unpacked / 'src'}:{unpacked}"}
+    place = call(sys.executable, "-c", "import distrust; print(distrust.__file__)", cwd=unpacked, **of_it)
+    if not Path(place.strip()).is_relative_to(unpacked):
+        sys.exit(f"the tests of the sdist would import {place.strip()}")
+    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    collected = call(*pytest, "--collect-only", cwd=unpacked, **of_it).splitlines()[-1]
+    ran = call(*pytest, "-m", "not slow and not alone", *SDIST_TESTS, cwd=unpacked, **of_it).splitlines()[-1]
+    print(f"{sdist.name}: unpacked, {collected}; of its own files {ran}")
+
+
 def check_archives(folder: Path, version: str, python: str, archives: list[Path]) -> None:
     """Install each archive in turn in a clean environment and play a run with it."""
     call(python, "-m", "venv", folder / version, cwd=folder)
@@ -100,6 +120,7 @@ def main() -> None:
     check_bill()
     with tempfile.TemporaryDirectory() as folder:
         check_bytes(Path(folder), wheels[0])
+        check_sdist(Path(folder), sdists[0])
         for version in dict.fromkeys((versions[0], versions[-1])):
             check_archives(Path(folder), version, result[version], [*wheels, *sdists])
 

@@ -6,13 +6,12 @@ docs/architecture.md has a table of what it printed.
 """
 
 import ast
-import subprocess
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).parents[2]
+from tests.support.checkout import ROOT, listed
+
 FOLDERS = ("aggregator", "client", "common", "lab", "server", "shuffler")
 
 Graph = dict[str, set[str]]
@@ -21,9 +20,7 @@ Graph = dict[str, set[str]]
 @cache
 def sources() -> dict[str, str]:
     """Return the text of each module of the package, by its name without `distrust.`."""
-    command = ["git", "ls-files", "-z", "--", *(f"{folder}/*.py" for folder in FOLDERS)]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    paths = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    paths = [name for name in listed(*FOLDERS) if name.endswith(".py") and (ROOT / name).is_file()]
     return {module(path): (ROOT / path).read_text("utf-8") for path in paths}
 
 

@@ -2,12 +2,11 @@
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-LISTED = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-FILES = [ROOT / entry for entry in LISTED.split("\0") if (ROOT / entry).is_file()]
+from tests.support.checkout import ROOT, listed
+
+FILES = [ROOT / entry for entry in listed() if (ROOT / entry).is_file()]
 PYTHON = [path for path in FILES if path.suffix == ".py"]
 ROOMS = ("common", "client", "shuffler", "aggregator", "server", "lab")
 MODULES = [path for path in PYTHON if path.relative_to(ROOT).parts[0] in ROOMS]

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 import distrust
+from tests.support.checkout import ROOT, listed
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "distrust"
 FOLDERS = ("aggregator", "client", "common", "lab", "server", "shuffler")
 
@@ -27,7 +27,9 @@ def test_the_package_links_to_the_six_folders_and_to_nothing_else() -> None:
 
 
 def test_the_public_names_are_sorted_and_each_is_what_its_module_defines() -> None:
-    assert sorted(distrust.MODULES) == distrust.__all__ == dir(distrust)
+    assert sorted(distrust.MODULES) == distrust.__all__
+    assert dir(distrust.plot) == distrust.plot.__all__
+    assert set(dir(distrust)) == {*distrust.__all__, "__version__"}
     for name, module in distrust.MODULES.items():
         assert getattr(distrust, name) is getattr(import_module(f"distrust.{module}"), name)
 
@@ -39,12 +41,16 @@ def test_the_types_of_the_public_names_come_from_the_same_modules() -> None:
         assert f"    from distrust.{module} import {name} as {name}\n" in text
 
 
+SERVED = {"connect", "inspect", "services"}
+"""Names whose examples call services: `tests/system/test_connection.py` runs them."""
+
+
 def test_the_examples_of_the_public_names_print_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    examples = {name: finder.find(getattr(distrust, name), name) for name in distrust.__all__}
+    examples = {name: finder.find(getattr(distrust, name), name) for name in distrust.__all__ if name not in SERVED}
     shown = {name for name, result in examples.items() if any(one.examples for one in result)}
-    assert shown >= {"audit", "compare", "parse", "privacy", "run", "sweep"}
+    assert shown >= {"audit", "compare", "parse", "plot", "privacy", "run", "sweep"}
     for result in examples.values():
         for one in result:
             runner.run(one)
@@ -60,7 +66,7 @@ def test_a_name_whose_library_is_missing_says_which_extra_installs_it(name: str,
 
 
 def test_another_name_is_refused_with_the_public_ones() -> None:
-    with pytest.raises(AttributeError, match="'play'; public names: BadParameter, BadRunFile"):
+    with pytest.raises(AttributeError, match="'play'; public names: BadExperiment, BadParameter"):
         distrust.play  # noqa: B018
 
 
@@ -74,17 +80,14 @@ def test_the_package_alone_imports_no_library_and_the_version_is_printed_at_once
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
 
 
-def tracked(*folders: str) -> set[str]:
-    """Return the files of the package under version control, as an importer names them."""
-    command = ["git", "ls-files", "-z", "--", *folders]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {f"distrust/{name}" for name in listed.split("\0") if name}
+PACKED = {"PKG-INFO", "setup.cfg"}
+"""Files that setuptools adds to an sdist, beside those of src/distrust.egg-info."""
 
 
 def build(kind: str, folder: Path) -> Path:
     """Return an archive that setuptools builds from a copy of the checkout, without the network."""
     copy = folder / "copy"
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    files = "\0".join(listed()).encode()
     copy.mkdir()
     pack = subprocess.run(["tar", "--null", "-T", "-", "-c"], cwd=ROOT, input=files, capture_output=True, check=True)
     subprocess.run(["tar", "-x"], cwd=copy, input=pack.stdout, check=True)
@@ -98,22 +101,23 @@ def build(kind: str, folder: Path) -> Path:
 def test_a_wheel_holds_the_package_and_no_bare_names(tmp_path: Path) -> None:
     with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert held == tracked(*FOLDERS) | {"distrust/__init__.py", "distrust/py.typed"}
+    assert held == {f"distrust/{name}" for name in [*listed(*FOLDERS), "__init__.py", "py.typed"]}
 
 
 @pytest.mark.slow
-def test_an_sdist_holds_every_module_the_tests_and_the_documentation(tmp_path: Path) -> None:
+def test_an_sdist_is_the_checkout_with_its_hidden_files_and_its_links(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path)) as sdist:
-        held = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {f"src/{name}" for name in tracked(*FOLDERS)} <= held
-    others = tracked("tests", "docs", "benchmarks", ".ci", "Makefile", "CHANGELOG.md", "requirements.lock")
-    assert {name.removeprefix("distrust/") for name in others} <= held, (
-        "a reader of the sdist has the tests and the documentation"
-    )
+        entries = {entry.name.partition("/")[2]: entry for entry in sdist if not entry.isdir()}
+    added = {name for name in entries if name.startswith("src/distrust.egg-info/")} | PACKED
+    assert set(entries) - added == set(listed()) - PACKED
+    assert {name: entry.linkname for name, entry in entries.items() if entry.issym()} == {
+        f"src/distrust/{name}": f"../../{name}" for name in FOLDERS
+    }
 
 
 def test_the_citation_and_the_changelog_name_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert distrust.__version__ == version
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == version
     assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")

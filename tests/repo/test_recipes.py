@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.checkout import ROOT, listed
+
 PAGE = ROOT / "CONTRIBUTING.md"
 EXAMPLES = Path(__file__).parent / "recipes"
 TITLES = ("Add a policy", "Add a mechanism", "Add an environment", "Add an endpoint")
@@ -111,9 +112,8 @@ class Recipe:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a copy of the tracked files, links kept."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
+    """Return a copy of the project's files, links kept."""
+    for name in listed():
         if name.startswith("docs/figures/"):
             continue
         target = tmp_path / "copy" / name

@@ -1,6 +1,8 @@
 """Tests a notebook's connection to real services: runs, results, ledgers, transcripts, calls without a token."""
 
 import asyncio
+import doctest
+import html
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,7 +34,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
+    return tmp_path_factory.mktemp("home") / ".distrust"
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,29 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
     assert list(rounds.frame()["cohort"]) == [cohort.cohort for one in rounds for cohort in one.cohorts]
     assert list(listed.view("first").frame()["arm"]) == [0, 1]
     assert list(listed.ledger("first").frame()["round"]) == [one.number for one in rounds]
-    assert [line.round for line in listed.ledger("first").lines] == [one.number for one in result.rounds]
+    ledger = listed.ledger("first")
+    assert [line.round for line in ledger.lines] == [one.number for one in result.rounds]
+    for shown, words in (
+        (listed.runs(), ("1 in all", "first", "finished")),
+        (rounds, (f"{len(rounds)} in all", "closed", rounds[-1].guarantee.figures())),
+        (listed.view("first"), ("run first: finished", "confidence interval", "chosen", *result.guarantee.assumptions)),
+        (ledger, ("ledger of first", "none declared", ledger.total.line(), *ledger.total.assumptions)),
+    ):
+        text = html.unescape(shown._repr_html_())
+        assert [word for word in words if word not in text] == []
+        assert len(repr(shown)) < 120
+    assert repr(listed.runs()) == "<Listed of 1: first>"
+
+
+@pytest.mark.usefixtures("result")
+@pytest.mark.parametrize("name", ["connect", "inspect", "services"])
+def test_the_examples_of_a_connection_print_what_they_show(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    (example,) = doctest.DocTestFinder().find(getattr(distrust, name), name)
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: Connection, result: Result) -> None:
@@ -153,9 +177,9 @@ def test_a_started_run_waits_for_fleets_and_can_be_cancelled(connection: Connect
 
 def test_a_world_that_no_other_fleet_knows_is_not_started(connection: Connection) -> None:
     world = {"name": "bernoulli", "means": [0.1, 0.9]}
-    with pytest.raises(BadParameter, match=r"environment\.seed = None: .*give the seed of their world"):
+    with pytest.raises(BadParameter, match=r"environment\.seed is missing: .*give the seed of their world"):
         connection.start(TABLE | {"run": "third", "environment": world})
-    with pytest.raises(BadParameter, match="shuffler = None: give the shuffler's address"):
+    with pytest.raises(BadParameter, match="shuffler is missing: give the shuffler's address"):
         distrust.connect(connection.urls.server).run(TABLE)
 
 

@@ -32,11 +32,17 @@ def test_a_server_that_stays_away_is_status_75_with_a_line_and_a_report(
         unheard.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
         report = tmp_path / "fleet.json"
-        options = ["--run", "demo", "--environment", WORLD, "--server-url", url, "--patience", "0.4"]
-        _arguments(monkeypatch, *options, "--report", str(report), "--log-level", "error", "--process", "f1")
-        assert main() == 75
-    assert "distrust fleet: unavailable:" in capsys.readouterr().err
+        options = ["--run", "demo", "--environment", WORLD, "--server", url, "--patience", "0.2"]
+        for target in (str(report), "-"):
+            _arguments(monkeypatch, *options, "--json", target, "--log-level", "error", "--process", "f1")
+            assert main() == 75
+    printed = capsys.readouterr()
+    assert [line.split(" http://")[0] for line in printed.err.splitlines()] == ["unavailable GET"] * 2
     written = json.loads(report.read_text())
+    (on_stdout,) = (
+        json.loads(line) for line in printed.out.splitlines() if line.startswith("{")
+    )  # its log is there too
+    assert on_stdout | {"seconds": 0} == written | {"seconds": 0}
     assert (written["process"], written["run"], written["state"]) == ("f1", "demo", "failed")
     assert written["clients"]["joined"] == 0
 
@@ -44,14 +50,30 @@ def test_a_server_that_stays_away_is_status_75_with_a_line_and_a_report(
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        pytest.param([], ": --environment: is required", id="no-environment"),
-        pytest.param(["--environment", WORLD, "--dropout", "2"], ": --dropout = '2': must be below", id="out-of-range"),
-        pytest.param(["--environment", WORLD, "--max-epsilon=x"], ": --max-epsilon = 'x': must be a n", id="no-number"),
-        pytest.param(["--environment", WORLD, "--noise-seed", "1"], ": --noise-seed = 1: removes the", id="unsafe"),
+        pytest.param(
+            [],
+            "bad-parameter --environment is missing: the [environment] table as JSON, or the path",
+            id="no-environment",
+        ),
+        pytest.param(
+            ["--environment", WORLD, "--dropout", "2"], "bad-parameter --dropout = 2: must be below", id="out-of-range"
+        ),
+        pytest.param(
+            ["--environment", WORLD, "--max-epsilon=x"],
+            "bad-parameter --max-epsilon = 'x': must be a n",
+            id="no-number",
+        ),
+        pytest.param(["--environment", WORLD, "--run", "A B"], "--run = 'A B': must be a name of 1 to 80", id="name"),
+        pytest.param(
+            ["--environment", WORLD, "--noise-seed", "1"], "bad-parameter --noise-seed = 1: removes the", id="unsafe"
+        ),
         pytest.param(
             ["--environment", WORLD, "--server-url", "nope"],
-            ": --server-url = 'nope': must be an address such as http://127.0.0.1:8701",
-            id="no-address",
+            "bad-parameter --server-url = 'nope': must be an address such as http://127.0.0.1:8701",
+            id="no-address-by-the-settings-name",
+        ),
+        pytest.param(
+            ["--environment", WORLD, "--server=nope"], "--server = 'nope': must be an address such as", id="no-address"
         ),
         pytest.param(
             ["--environment", '{"name":"bernoulli","means":[0,2],"seed":1}'], "environment.means[1] = 2", id="mean"
@@ -77,10 +99,10 @@ def test_a_bad_setting_of_a_variable_is_named_by_its_variable_and_an_option_goes
     monkeypatch.setenv("DISTRUST_MAX_EPSILON", "x")
     _arguments(monkeypatch, "--environment", WORLD)
     assert main() == 2
-    assert capsys.readouterr().err == "distrust fleet: DISTRUST_MAX_EPSILON = 'x': must be a number\n"
+    assert capsys.readouterr().err == "bad-parameter DISTRUST_MAX_EPSILON = 'x': must be a number\n"
     _arguments(monkeypatch, "--environment", WORLD, "--max-epsilon", "y")
     assert main() == 2
-    assert capsys.readouterr().err == "distrust fleet: --max-epsilon = 'y': must be a number\n"
+    assert capsys.readouterr().err == "bad-parameter --max-epsilon = 'y': must be a number\n"
 
 
 def test_a_server_cannot_send_commands_to_the_terminal_in_the_fleets_error(

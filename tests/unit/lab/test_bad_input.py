@@ -21,12 +21,20 @@ BAD = [
     ("privacy distributed-polya --epsilon 1 --n 0", "clients", "0", r"\[1, 1000000\]"),
     ("privacy distributed-polya --epsilon 1 --n -5", "clients", "-5", r"\[1, 1000000\]"),
     ("privacy distributed-polya --epsilon 1 --n 99999999999999999999", "clients", "9{20}", r"\[1, 1000000\]"),
-    ("privacy distributed-polya --n 10", "--epsilon", "None", r"\[0.0001, 50\]"),
+    ("privacy distributed-polya --n 10", "--epsilon", None, r"\[0.0001, 50\]"),
+    ("privacy distributed-polya --epsilon 1", "--n", None, "clients of the cohort"),
+    ("privacy distributed-polya --n 1.5", "--n", "1.5", "must be a whole number"),
+    ("privacy distributed-polya --n", "--n", "''", "needs a value"),
+    ("privacy distributed-polya --zzz 3", "privacy", "'--zzz'", "no such option; `distrust privacy -h` lists them"),
+    ("audit --mechanisms 3 --epsilo 1", "audit", "'--mechanisms'", "no such option"),
+    (f"{POLYA} --epsilo 1", "privacy", "'--epsilo'", r"no such option, did you mean --epsilon\?; `distrust privacy"),
+    (f"{POLYA} --low 3", "low", "3.0", "must be below high = 1"),
+    (f"{POLYA} --low 3 --high 2", "high", "2.0", "must be above low = 3"),
     *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", bad, "finite") for bad in ("nan", "inf", "-inf")),
     *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", r"\S+", r"\[0.0001, 50\]") for bad in (0, -1, 1e-300, 1e300)),
     (f"{POLYA} --epsilon 1e-4 --dimension 2", "mechanism", "'distributed-polya'", "at most 10000"),
-    ("audit tree --epsilon 1", "--delta", "None", r"\[1e-18, 1/2\)"),
-    (BITS, "--delta", "None", r"\[1e-18, 1/2\)"),
+    ("audit tree --epsilon 1", "--delta", None, r"\[1e-18, 1/2\)"),
+    (BITS, "--delta", None, r"\[1e-18, 1/2\)"),
     *((f"{BITS} --delta {bad}", "mechanism.delta", r"\S+", r"\[1e-18, 1/2\)") for bad in (0, -1, 0.5, 1, 1e-320)),
     (f"{BITS} --delta nan", "mechanism.delta", "nan", "finite"),
     (f"{POLYA} --dimension 0", "dimension", "0", r"\[1, 1000000\]"),
@@ -34,19 +42,19 @@ BAD = [
     (f"{POLYA} --precision 0", "mechanism.precision", "0", "at least 1"),
     (f"{POLYA} --precision 100000000000", "mechanism.precision", "100000000000", "at most 2147483648"),
     (f"{POLYA} --colluders -1", "colluders", "-1", r"\[0, \w+ = 10\]"),
-    (f"{POLYA} --survivors 11", "survivors", "11", r"\[1, clients = 10\]"),
-    (f"{POLYA} --target-delta nan", "target-delta", "nan", r"\[1e-18, 1/2\)"),
+    (f"{POLYA} --survivors 11", "survivors", "11", r"\[1, n = 10\]"),
+    (f"{POLYA} --target-delta nan", "target_delta", "nan", r"\[1e-18, 1/2\)"),
     ("privacy distributed-skellam --epsilon 1 --n 10 --scale 0", "mechanism.scale", "0.0", "above 0"),
     ("privacy tree --epsilon 1 --n 10 --delta 1e-5 --batches 0", "mechanism.batches", "0", "at least 1"),
     (f"{ALL} --epsilon nan", "epsilon", "nan", r"\[0.0001, 50\]"),
     ("inspect x --server here --shuffler http://s --aggregator http://a", "server", "'here'", "an address such as"),
     (f"{ALL} --epsilon 1 --delta nan", "delta", "nan", r"\[1e-18, 1/2\)"),
     (f"{ALL} --epsilon 1 --contributions 0", "contributions", "0", r"\[1, 10000\]"),
-    (f"{ALL} --epsilon 1 --target-delta 2", "target-delta", "2.0", r"\[1e-18, 1/2\)"),
+    (f"{ALL} --epsilon 1 --target-delta 2", "target_delta", "2.0", r"\[1e-18, 1/2\)"),
     ("privacy '' --epsilon 1 --n 10", "mechanism", "''", "one of 'identity', "),
     (f"{AUDIT} --n 0", "clients", "0", r"\[1, 1000000\]"),
     (f"{AUDIT} --seed -1", "seed", "-1", "at least 0"),
-    (f"{AUDIT} --survivors 99", "survivors", "99", r"\[1, clients = 10\]"),
+    (f"{AUDIT} --survivors 99", "survivors", "99", r"\[1, n = 10\]"),
     (f"{AUDIT} --colluders 10", "colluders", "10", r"\[0, survivors = 10\)"),
     (f"{AUDIT} --trials -5", "trials", "-5", r"\[50, 100000000\]"),
     (f"{AUDIT} --via post", "via", "'post'", "must be"),
@@ -63,6 +71,22 @@ BAD = [
     ("figure mab-1 --results nowhere.csv", "results", "'nowhere.csv'", "No such file"),
     ("figure ''", "figure", "''", "one of composition, "),
     ("figure ../../etc/passwd", "figure", "'../../etc/passwd'", "one of composition, "),
+    ("sweep smoke --repetitions 0", "repetitions", "0", "at least 1"),
+    ("run x.toml --in-process --name A.B", "name", "'A.B'", "must be a name of 1 to 80 signs"),
+    ("audit", "mechanism", None, "name one, or a counter-example with --broken"),
+    ("list nothing", "kind", "'nothing'", "must be one of 'policies', 'mechanisms', "),
+    ("inspect x --round 0", "--round", "0", "must be at least 1"),
+    ("inspect", "RUN", None, "the run's name"),
+    ("data mslr nofile --out x.csv", "files", "'nofile'", "cannot be read"),
+    ("run x.toml --server http://s", "shuffler", None, "--server, --shuffler and --aggregator are given together"),
+    (
+        "fleet --runs first",
+        "fleet",
+        "'--runs'",
+        r"no such option, did you mean --run\?; `distrust fleet -h` lists them",
+    ),
+    ("fleet --silent=yes", "--silent", "'yes'", "takes no value"),
+    ("fleet --block", "--block", "''", "needs a value"),
     ("sweep ''", "experiment", "''", "one of ctx-1, ctx-2, ctx-bits, "),
     ("sweep /tmp", "experiment", "'/tmp'", "path of a .toml file"),
     ("errata --paper NONSENSE", "paper", "'NONSENSE'", "one of MAB, "),
@@ -71,12 +95,15 @@ BAD = [
 
 
 @pytest.mark.parametrize(("line", "field", "value", "allowed"), BAD, ids=[one[0] for one in BAD])
-def test_it_is_refused_in_one_line_with_field_value_and_range(line: str, field: str, value: str, allowed: str) -> None:
+def test_it_is_refused_in_one_line_with_field_value_and_range(
+    line: str, field: str, value: str | None, allowed: str
+) -> None:
     words = ["" if word == "''" else word for word in line.split()]
     refused = CliRunner().invoke(app, words)
     assert isinstance(refused.exception, BadParameter)
     assert refused.exception.field == field
-    assert re.fullmatch(rf"{re.escape(field)} = {value}: .*{allowed}.*", str(refused.exception))
+    stated = "is missing" if value is None else f"= {value}"
+    assert re.fullmatch(rf"{re.escape(field)} {stated}: .*{allowed}.*", str(refused.exception))
 
 
 @pytest.mark.parametrize("value", [1.0000000001, 1.5, 1e9, 1 + 2**-52, math.inf])

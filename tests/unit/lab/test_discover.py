@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from distrust.client.environments import ENVIRONMENTS
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
-from distrust.common.inputs import as_typed
+from distrust.common.inputs import as_typed, option
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
@@ -107,8 +107,8 @@ def test_doctor_finds_a_token_that_others_can_read(tmp_path: Path) -> None:
 
 DATA = ("mslr", "mslr-contexts")
 LEAVES = [*((name,) for name in COMMANDS if name != "data"), *(("data", name) for name in DATA)]
-NO_FACTS = {("serve",), ("fleet",), ("config",)}  # the last prints JSON anyway
-"""Commands that become a service or a fleet, which log what they do as JSON."""
+NO_FACTS = {("serve",), ("config",)}  # the last prints JSON anyway
+"""Commands that become a service, which logs what it does as JSON."""
 
 
 def test_the_group_has_no_other_commands() -> None:
@@ -138,6 +138,7 @@ MISSING = [
     "init none/first.toml",
     "init first.toml --json none/x.json",
     "token --json none/x.json",
+    "fleet --json none/x.json",
     "sweep smoke --json none/x.json",
     "data mslr train.txt --out none/arms.csv",
 ]
@@ -222,8 +223,10 @@ def test_an_option_is_named_as_it_was_typed_and_a_field_of_a_file_by_its_name() 
 def test_the_help_of_fleet_shows_types_and_ranges_and_a_meaning_of_every_option() -> None:
     lines = [line.strip() for line in printed("fleet", "-h").splitlines()]
     result = {line.split()[0]: line for line in lines if line.startswith("--")}
-    assert set(result) == {"--" + name.replace("_", "-") for name in FleetSettings.model_fields}
-    assert re.fullmatch(r"--server-url <str> +The learner .*", result["--server-url"])
+    assert set(result) == {option(name) for name in FleetSettings.model_fields}
+    assert {"--server", "--shuffler", "--aggregator", "--json"} <= set(result)  # as the other commands have them
+    assert re.fullmatch(r"--server <str> +Address of the server .*", result["--server"])
+    assert result["--json"].startswith("--json FILE ")
     assert result["--block"].startswith("--block <int range>")
     assert "default: 512; 1<=x<=4096]" in " ".join(lines)
     assert re.fullmatch(r"--allow-unsafe +Take part in rounds without privacy", result["--allow-unsafe"])

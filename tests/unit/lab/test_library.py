@@ -3,6 +3,7 @@
 import asyncio
 import re
 import threading
+import typing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ import pytest
 
 import distrust
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.notebook import MOST_ROWS, HtmlTable, card
+from distrust.common.notebook import MOST_ROWS, Card, HtmlTable, Shown
 from distrust.lab.run.connection import Connection, connect, done, transcripts_wanted
 from distrust.lab.run.result import COLUMNS, CohortResult, Result
 from distrust.lab.run.run_file import load
@@ -110,7 +111,7 @@ def test_the_unsafe_keyword_takes_the_place_of_the_files_table() -> None:
         pytest.param("missing.toml", "missing.toml: No such file", id="a-path"),
         pytest.param("trial", "not TOML", id="neither-a-path-nor-TOML"),
         pytest.param(7, "source = 7: must be a dictionary, a path, TOML text or a RunFile", id="a-number"),
-        pytest.param(None, "source = None: must be a dictionary", id="nothing"),
+        pytest.param(None, "source is missing: must be a dictionary", id="nothing"),
         pytest.param([1], "source = <class 'list'>: must be a dictionary", id="a-list"),
     ],
 )
@@ -189,9 +190,39 @@ def test_reports_comparisons_and_findings_show_what_the_commands_show() -> None:
     assert distrust.audit("local-sphere", trials=2_000, seed=1, **gradients).dimension == 6
 
 
+CALLS = [*("run", "sweep", "privacy", "compare", "audit", "inspect"), *("runs", "view", "rounds", "ledger", "start")]
+CALLS += ["wait", "result", "cancel"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_call_returns_shows_itself_and_has_a_frame_by_the_one_base_class(name: str) -> None:
+    for owner in (distrust, Connection):
+        call = getattr(owner, name, None)
+        if call is not None:
+            kind = typing.get_type_hints(call)["return"]
+            kind = typing.get_origin(kind) or kind
+            assert issubclass(kind, Shown)
+            assert {"frame", "__repr__", "_repr_html_"} & set(vars(kind)) == set()
+
+
+def test_a_finding_is_a_row_so_that_findings_make_a_table() -> None:
+    finding = distrust.audit("local-laplace-discrete", n=1, epsilon=1.0, trials=2_000, seed=1)
+    (row,) = finding.frame().to_dict("records")
+    assert row["mechanism"] == "local-laplace-discrete"
+    assert (row["lower"], row["claim"], row["violated"]) == (finding.lower, finding.claim, False)
+
+
+def test_an_audit_in_a_notebook_takes_the_counter_examples_of_the_command() -> None:
+    finding = distrust.audit(broken="laplace-for-half-the-range", n=1, trials=20_000, seed=1)
+    assert finding.violated
+    assert repr(finding).startswith("<Finding on laplace-for-half-the-range, broken on purpose (exact)")
+    with pytest.raises(BadParameter, match=r"delta = 0\.1: the counter-example brings its own: leave it out"):
+        distrust.audit(broken="laplace-for-half-the-range", n=1, delta=0.1)
+
+
 def test_html_is_escaped_and_a_long_table_says_how_much_more_there_is() -> None:
     rows = [(str(number), "<script>alert(1)</script>") for number in range(MOST_ROWS + 3)]
-    html = card("<b>", [("a&b", '"x"')], HtmlTable(("n", "<i>"), rows, words=("<i>",)), notes=["<u>", ""])
+    html = Card("<b>", [("a&b", '"x"')], [HtmlTable(("n", "<i>"), rows, words=("<i>",))], ["<u>", ""]).html()
     text = read(html)
     assert text.count("<script>") == MOST_ROWS
     assert "3 more rows" in text
@@ -333,7 +364,16 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: distrust.audit("x"), "n = None: must be given"),
+        (lambda: distrust.privacy("x"), "n is missing: must be given"),
+        (lambda: distrust.privacy("identity", n=0), "n = 0: must lie in [1, 1000000]"),
+        (lambda: distrust.compare(n=-1, epsilon=1.0), "n = -1: must lie in [1, 1000000]"),
+        (lambda: distrust.audit("identity", n=0), "n = 0: must lie in [1, 1000000]"),
+        (lambda: distrust.privacy("distributed-polya", n=10), "epsilon is missing: must lie in [0.0001, 50]"),
+        (lambda: distrust.privacy("identity", n=10, survivors=11), "survivors = 11: must lie in [1, n = 10]"),
+        (lambda: distrust.compare(n=9, epsilon=1.0, target_delta=2), "target_delta = 2: must lie in [1e-18, 1/2)"),
+        (distrust.audit, "mechanism is missing: name one, or a counter-example as `broken`"),
+        (lambda: distrust.audit(broken="none"), "broken = 'none': must be one of noise-for-everybody, "),
+        (lambda: distrust.sweep("smoke", repetitions=0), "repetitions = 0: must be at least 1"),
         (lambda: distrust.audit("x", n=3), "mechanism = 'x': must be one of 'identity'"),
         (lambda: distrust.compare(n=10, epsilon=1.0, nope=3), "nope = 3: is no argument here; arguments are n"),
         (lambda: distrust.privacy("identity", 10), "arguments = 10: must be given by name, one of mechanism, n"),
@@ -341,7 +381,10 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
         (lambda: distrust.compare(n=10, epsilon="1"), "epsilon = '1': must be a number"),
         (lambda: distrust.audit("identity", n=True), "n = True: must be a whole number"),
     ],
-    ids=["no-n", "mechanism", "unknown", "by-place", "text", "text-for-a-number", "truth-value"],
+    ids=[
+        *("no-n", "no-client", "n-of-compare", "n-of-audit", "no-epsilon", "survivors", "target", "nothing", "broken"),
+        *("repetitions", "mechanism", "unknown", "by-place", "text", "text-for-a-number", "truth-value"),
+    ],
 )
 def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(call: Callable[[], object], told: str) -> None:
     with pytest.raises(distrust.BadParameter, match=f"^{re.escape(told)}"):

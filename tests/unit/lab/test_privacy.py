@@ -210,4 +210,4 @@ def test_a_target_below_what_delta_adds_up_to_has_a_guarantee_that_holds_there(
 def test_a_target_at_which_nothing_is_proven_is_refused_with_the_least_that_is_allowed() -> None:
     with pytest.raises(BadParameter, match="5 contributions need at least 5e-06") as caught:
         over("shuffled-binomial", 5, 3e-18, dimension=4)
-    assert caught.value.field == "target-delta"
+    assert caught.value.field == "target_delta"

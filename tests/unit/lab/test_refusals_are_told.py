@@ -168,11 +168,11 @@ def test_a_fleet_that_refuses_later_ends_the_command_as_bad_input_and_not_as_una
     fleet: Any = ServiceProcess.__new__(ServiceProcess)
     fleet.name, fleet.log, fleet._begin, fleet.process = "fleet 1", tmp_path / "log", 0, Ended()
     fleets._fleets = [fleet]
-    fleet.log.write_text(f'{{"event": "fleet_ended"}}\ndistrust fleet: {code}: δ = 0.1 is above\n', "utf-8")
+    fleet.log.write_text(f'{{"event": "fleet_ended"}}\n{code} δ = 0.1 is above\n', "utf-8")
     with pytest.raises(Refused) as raised:
         fleets.check()
     assert raised.value.detail == "the clients of run trial refuse to go on: δ = 0.1 is above"
-    fleet.log.write_text("distrust fleet: unavailable: refused: connection\n", "utf-8")
+    fleet.log.write_text("unavailable refused: connection\n", "utf-8")
     with pytest.raises(Unavailable, match="the fleet 1 ended with status 2"):
         fleets.check()
     fleets._fleets = []

@@ -48,7 +48,7 @@ def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monke
 def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> None:
     """Regret and failures are counted in it; a seed drawn here is used once."""
     nowhere = Urls(*["http://127.0.0.1:9"] * 3, None)
-    with pytest.raises(BadParameter, match=r"environment.seed = None: fleets elsewhere cannot know"):
+    with pytest.raises(BadParameter, match=r"environment.seed is missing: fleets elsewhere cannot know"):
         there(parse(RUN), nowhere, DataDir(tmp_path), fleet=False)
     assert not parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn
 
@@ -89,5 +89,5 @@ def test_without_a_fleet_a_run_waits_for_clients_from_elsewhere(
     on_own_stack(file, DataDir(tmp_path), 0, fleet=False)
     on_own_stack(file, DataDir(tmp_path), 0)
     assert [fleets is None for fleets in seen] == [True, False]
-    with pytest.raises(BadParameter, match=r"environment.seed = None: fleets elsewhere cannot know"):
+    with pytest.raises(BadParameter, match=r"environment.seed is missing: fleets elsewhere cannot know"):
         on_own_stack(parse(RUN), DataDir(tmp_path), 0, fleet=False)

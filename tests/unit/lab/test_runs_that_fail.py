@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from distrust.common.errors import RunFailed
+from distrust.common.errors import BAD_INPUT, FAILED, RunFailed
 from distrust.common.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.run.progress import RunView
 from distrust.lab.__main__ import app
-from distrust.lab.cli.console import BAD_INPUT, FAILED, exit_code_of
+from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process
 from distrust.lab.run.replay import finished
 from distrust.lab.run.run_file import parse

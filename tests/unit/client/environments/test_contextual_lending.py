@@ -267,7 +267,7 @@ def _with(column: str, cell: str) -> list[str]:
         pytest.param(_with("onemonth", "-1"), "line 3: onemonth must be at least 0", id="negative-rate"),
         pytest.param(_with("apply", "2"), "line 3: apply must be 0 or 1", id="other-answer"),
         pytest.param(_with("CarType", " "), "line 3: an empty cell", id="no-type"),
-        pytest.param([HEADER, GOOD[0], "2,650", GOOD[1]], "line 3, column Term = None", id="short-line"),
+        pytest.param([HEADER, GOOD[0], "2,650", GOOD[1]], "line 3, column Term is missing", id="short-line"),
         pytest.param([HEADER, GOOD[1], GOOD[2]], "must be 1 for some customers and 0 for others", id="one-answer"),
     ],
 )
@@ -290,7 +290,7 @@ def test_too_many_types_of_cars_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        pytest.param({}, "environment.file = None: the file CPRM_AutoLOan_OnlineAutoLoanData.csv of", id="no-file"),
+        pytest.param({}, "environment.file is missing: the file CPRM_AutoLOan_OnlineAutoLoanData.csv of", id="no-file"),
         pytest.param({}, "must be named here, or made_up given in its place", id="neither-file-nor-made-up"),
         pytest.param({"file": "/nowhere.csv"}, "No such file or directory; the file CPRM_AutoLOan", id="missing-file"),
         pytest.param({"file": "/"}, "cannot be read", id="a-folder"),

@@ -101,7 +101,7 @@ def test_a_delta_below_what_the_drawn_noise_can_keep_is_refused(name: str, delta
 
 @pytest.mark.parametrize("delta", [0.0, 1e-19, 0.5, math.nan])
 def test_a_target_delta_below_it_is_refused_too(delta: float) -> None:
-    with pytest.raises(BadParameter, match="target-delta"):
+    with pytest.raises(BadParameter, match="target_delta"):
         report("distributed-polya", contributions=2, target_delta=delta)
 
 

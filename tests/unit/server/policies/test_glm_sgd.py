@@ -170,7 +170,7 @@ def test_the_error_bound_falls_with_the_root_of_the_warm_up() -> None:
 @pytest.mark.parametrize(
     ("policy", "world", "refusal"),
     [
-        ("", 'link = "poisson"', "environment.largest = None: the poisson link's counts are unbounded"),
+        ("", 'link = "poisson"', "environment.largest is missing: the poisson link's counts are unbounded"),
         ("rewards = [0.0, inf]", 'link = "poisson"\nlargest = 5.0', "policy.rewards"),
         ("rewards = [0.0, 3.0]", 'link = "poisson"\nlargest = 5.0', "policy.rewards = [0.0, 3.0]: the environment has"),
         ("step = 0.0", "", "policy.step = 0.0"),
