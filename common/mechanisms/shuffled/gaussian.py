@@ -42,7 +42,7 @@ GUESS = 1.03  # relative accuracy of the search for where to begin
 FINEST_EPSILON = 1e-9  # nats: no smaller ε is searched for
 COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
-SHARES = (0.15, 0.3, 0.5)
+DELTA_SHARES = (0.15, 0.3, 0.5)
 """Parts of δ that a vector's messages may spend on δ₀, but for a factor up to 3/2. The best differs with ε, n and δ."""
 
 LOST_MASS = 1e-280  # mass of a message's law that Rényi divergences may leave out
@@ -130,14 +130,14 @@ def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, loca
 
 
 def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
-    """Return a bound on δ(ε) of shuffled (ε₀, δ₀)-private messages, the least over the δ₀ of `SHARES`.
+    """Return a bound on δ(ε) of shuffled (ε₀, δ₀)-private messages, the least over the δ₀ of `DELTA_SHARES`.
 
     It is the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀.
 
     Source  Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
     """
     bounds = []
-    for share in SHARES:
+    for share in DELTA_SHARES:
         local = _local_epsilon(variance, grid, _local_delta(epsilon, share * delta, honest))
         if local <= 50:
             amplified = clones_delta(epsilon, local, honest) if local > 0 else 0.0
@@ -148,7 +148,7 @@ def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilo
 def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
     """Return the least variance for a vector, snapped upwards: by the clones bound, or that needs no shuffler."""
     variances = [lattice_variance(grid, epsilon, delta)]
-    for share in SHARES:
+    for share in DELTA_SHARES:
         left = delta * (1 - 1.5 * share)
         if left >= LEAST_DELTA:
             local = clones_local_epsilon(epsilon, left, honest)
@@ -270,7 +270,7 @@ def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) 
             grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
         )
 
-    sharp = math.inf if size else -math.log(_local_delta(epsilon, SHARES[0] * delta, cohort.min_honest))
+    sharp = math.inf if size else -math.log(_local_delta(epsilon, DELTA_SHARES[0] * delta, cohort.min_honest))
     little = grid_for(cohort.dimension, cohort.norm, sharp, PAPER_INFLATION if size else INFLATED)
     g = max(little, math.ceil(math.sqrt(wanted / variance(1))))
     while variance(g) < wanted:

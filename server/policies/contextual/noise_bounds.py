@@ -18,7 +18,7 @@ from distrust.server.policies.contextual.base import RoundNoise
 LARGEST = 300
 """Rows of a matrix above which a coarser, proven bound stands for the density, whose terms leave a double's range."""
 
-LEAST = 1e-300  # what a logarithm is taken of
+FAINT_MEAN = 1e-300  # what a logarithm is taken of
 
 NODES = 256
 """Points of the quadrature over a density of eigenvalues."""
@@ -58,7 +58,7 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
     nodes = np.polynomial.legendre.leggauss(NODES)
 
     def excess(q: float) -> float:
-        return math.log(max(2 * _expected_above(size, q, nodes) / failure, LEAST))
+        return math.log(max(2 * _expected_above(size, q, nodes) / failure, FAINT_MEAN))
 
     return float(brentq(excess, 0.0, most, xtol=1e-10))
 

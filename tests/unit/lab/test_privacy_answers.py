@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 
-from distrust.common.calculator.compare import Comparison
+from distrust.common.calculator.compare import Comparison, stronger
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.privacy import composition
+from distrust.common.privacy.guarantee import Guarantee
 from distrust.lab.cli.privacy import comparison_table, report_table
 from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 1000, "dropout": 0.1, "corrupt": 0.1}
+PURE = Guarantee(kind="pure", epsilon=1.0, model="distributed", calibration="exact")
+NO_PROMISE = PURE.model_copy(update={"kind": "none", "epsilon": None, "model": "none"})
 SMALL: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-6, "target_delta": None}
 
 
@@ -167,3 +170,25 @@ def test_the_object_of_all_mechanisms_has_these_keys_in_this_order() -> None:
     assert list(row["error"]) == ["std", "quantile", "quantile_how"]
     refused = next(row for row in result["mechanisms"] if "refused" in row)
     assert list(refused) == ["mechanism", "calibration", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("change", "order"),
+    [
+        ({"epsilon": 1.0 - 5e-3}, "equal"),  # noise found on a grid ends a little below what was asked for
+        ({"epsilon": 0.9}, "second"),
+        ({"epsilon": 1.1}, "first"),
+        ({"delta": 1e-6}, "first"),
+        ({"delta": 1e-6, "epsilon": 0.5}, "neither"),
+        ({"delta": 1e-6, "epsilon": 2.0}, "first"),
+        ({"model": "local", "epsilon": 2.0}, "models"),
+        ({"kind": "none", "epsilon": None, "model": "none"}, "first"),
+    ],
+)
+def test_the_stronger_of_two_promises_has_no_larger_epsilon_and_no_larger_delta_in_one_model(
+    change: dict[str, Any], order: str
+) -> None:
+    other = PURE.model_copy(update=change)
+    assert stronger(PURE, other) == order
+    assert stronger(other, PURE) == {"first": "second", "second": "first"}.get(order, order)
+    assert stronger(NO_PROMISE, NO_PROMISE) == "equal"

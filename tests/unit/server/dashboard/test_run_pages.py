@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from distrust.common.calculator.compare import stronger
 from distrust.common.messages.cohort import Masking
-from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RegretCurve
 from distrust.server.app import ServerSettings, server_app
@@ -173,32 +171,6 @@ def test_a_comparison_says_which_promises_are_equal_and_which_do_not_compare(tmp
     assert "No runs are compared yet. Choose two" in words(form)
     assert re.findall(r"<option selected>([^<]+)", form) == ["seeded", "bare"]
     assert re.findall(r"<option selected>([^<]+)", half) == ["bare", "seeded"]
-
-
-PURE = Guarantee(kind="pure", epsilon=1.0, model="distributed", calibration="exact")
-NO_PROMISE = PURE.model_copy(update={"kind": "none", "epsilon": None, "model": "none"})
-
-
-@pytest.mark.parametrize(
-    ("change", "order"),
-    [
-        ({"epsilon": 1.0 - 5e-3}, "equal"),  # noise found on a grid ends a little below what was asked for
-        ({"epsilon": 0.9}, "second"),
-        ({"epsilon": 1.1}, "first"),
-        ({"delta": 1e-6}, "first"),
-        ({"delta": 1e-6, "epsilon": 0.5}, "neither"),
-        ({"delta": 1e-6, "epsilon": 2.0}, "first"),
-        ({"model": "local", "epsilon": 2.0}, "models"),
-        ({"kind": "none", "epsilon": None, "model": "none"}, "first"),
-    ],
-)
-def test_the_stronger_of_two_promises_has_no_larger_epsilon_and_no_larger_delta_in_one_model(
-    change: dict[str, Any], order: str
-) -> None:
-    other = PURE.model_copy(update=change)
-    assert stronger(PURE, other) == order
-    assert stronger(other, PURE) == {"first": "second", "second": "first"}.get(order, order)
-    assert stronger(NO_PROMISE, NO_PROMISE) == "equal"
 
 
 def test_unknown_runs_are_refused_as_pages(tmp_path: Path) -> None:
