@@ -311,6 +311,16 @@ def test_list_runs_refuses_what_is_no_servers_database(raw: bytes, tmp_path: Pat
         app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)
 
 
+@pytest.mark.parametrize("row", ["(x'ff', 'finished')", "('first', NULL)"])
+def test_list_runs_refuses_names_and_states_that_are_no_text(row: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "server.sqlite3")) as database:
+        database.execute("CREATE TABLE runs (run, state)")
+        database.execute(f"INSERT INTO runs VALUES {row}")
+        database.commit()
+    with pytest.raises(BadParameter, match=r"cannot be read as one \(a run's name or state is no text\)"):
+        app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)
+
+
 def test_runs_of_a_folder_that_is_not_there_are_refused_and_an_empty_folder_has_none(tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match=r"data = '.*/none': is no folder"):
         app(["list", "runs", "--data", str(tmp_path / "none")], standalone_mode=False)
