@@ -5,10 +5,10 @@ Containers call these often, so that the module imports nothing heavy.
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
@@ -125,7 +125,7 @@ def health_command(
         raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error
     answers: list[tuple[int, str] | Exception] = []
     # A thread, which ends with this process: the connection's own time limit begins again with each byte.
-    asking = Thread(target=_ask, args=(connection, f"{address.path.rstrip('/')}/readyz", answers), daemon=True)
+    asking = threading.Thread(target=_ask, args=(connection, f"{address.path.rstrip('/')}/readyz", answers), daemon=True)
     asking.start()
     asking.join(TIMEOUT_SECONDS)
     answer = answers[0] if answers else TimeoutError(f"no whole answer in {TIMEOUT_SECONDS:g} seconds")
