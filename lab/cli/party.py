@@ -125,7 +125,8 @@ def health_command(
         raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error
     answers: list[tuple[int, str] | Exception] = []
     # A thread, which ends with this process: the connection's own time limit begins again with each byte.
-    asking = threading.Thread(target=_ask, args=(connection, f"{address.path.rstrip('/')}/readyz", answers), daemon=True)
+    path = f"{address.path.rstrip('/')}/readyz"
+    asking = threading.Thread(target=_ask, args=(connection, path, answers), daemon=True)
     asking.start()
     asking.join(TIMEOUT_SECONDS)
     answer = answers[0] if answers else TimeoutError(f"no whole answer in {TIMEOUT_SECONDS:g} seconds")
