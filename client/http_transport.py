@@ -98,4 +98,4 @@ async def newest_running(http: Http, server: str) -> str:
 
 def patience(seconds: float) -> Patience:
     """Return how to retry: quickly at first, since services restart in a second or two; not after `seconds`."""
-    return Patience(first=0.25, longest=5.0, total=seconds)
+    return Patience(first=0.25, longest=5.0, total=seconds, answer=60.0)

@@ -31,7 +31,8 @@ def true_vectors(
     """Return the true vectors of a whole cohort, shape (clients, D): what its clients report, before any noise.
 
     A row is a client's, in slot order. For assigned actions the rows are by position: only the shuffler knows which
-    client has which position. Raises BadParameter for a decision that this world cannot play.
+    client has which position. A reward that is NaN counts as the least: a client that failed would disclose it.
+    Raises BadParameter for a decision that this world cannot play.
     """
     if isinstance(world, ContextualWorld):
         if isinstance(decision, ContextualChoice) and isinstance(statistic, ContextualSum):
@@ -42,14 +43,16 @@ def true_vectors(
         raise BadParameter("statistic", statistic.kind, f"{world.name} has no contexts")
     match decision:
         case AssignedArm() if arm is not None:
-            return statistic.vectors(world.rewards(arm, clients, stream))
+            rewards = world.rewards(arm, clients, stream)
         case PlayDesign() if isinstance(world, SideBySide):
-            return statistic.vectors(world.averages(decision.actions, decision.times, clients, stream))
+            rewards = world.averages(decision.actions, decision.times, clients, stream)
         case AssignedAction():
             pulls = zip(decision.actions, decision.times, strict=True)
             rewards = np.concatenate([world.rewards(action, times, stream) for action, times in pulls])
-            return statistic.vectors(rewards)
-    raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {world.name}")
+        case _:
+            raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {world.name}")
+    low, high = statistic.low, statistic.high
+    return statistic.vectors(np.nan_to_num(rewards, nan=low, posinf=high, neginf=low))
 
 
 def record(row: NDArray[np.uint64], modulus: int) -> bytes:

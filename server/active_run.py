@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction, Decision
 from distrust.common.crypto.parameters import neighbourhood
@@ -108,14 +107,17 @@ class ActiveRun:
             if self._learner is None:
                 raise RunFailed(f"run {self.config.run} failed: {self.reason}")
             if self._stale:
+                state, reason = self._store.state(self.config.run)
                 self._learner = Learner.replay(self.config, self._store.outcomes(self.config.run))
                 self.plan_next(self._learner)
                 self._stale = False
+                if state == "cancelled":  # which no outcome tells
+                    self.state, self.reason = state, reason
                 self.changed()
             return self._learner
 
     def doubt(self) -> None:
-        """Drop the learner until it is read again: a commit failed, or only its confirmation was lost."""
+        """Read learner and state again before they are used: a commit failed, or only its confirmation was lost."""
         self._stale, self._rows, self.counter = True, None, None
 
     def changed(self) -> None:
@@ -135,7 +137,8 @@ class ActiveRun:
 
     def round(self) -> Round | None:
         """Return the open round with the cohorts that have no outcome; None when there is none."""
-        plan = self.learner.plan() if self.state == "running" else None
+        learner = self.learner if self.state == "running" else None  # reading it again may show that the run is over
+        plan = learner.plan() if learner is not None and self.state == "running" else None
         if plan is not None and self._round is None:
             self._round = round_message(self.config, plan, self._keys)
         return self._round if plan is not None else None
@@ -308,7 +311,8 @@ class Settlement:
             opener = partial(open_record, self._key, cohort)
             if isinstance(cohort.channel, AssignedRecords):
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
-                return _released_by_action(cohort, sums, counts), None
+                survivors, parts = int(counts.sum()), counts.tolist()
+                return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
             after = None
             if record.ask.cumulative and mechanism.takes_batches:
                 before = active.counter or self._restored(active, mechanism)
@@ -372,11 +376,6 @@ def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
     """Return an outcome that ends the run: the server's own code failed on this cohort."""
     _log.error("cohort_faulted", cohort=cohort.cohort, why=describe_error(error), exc_info=error)
     return LostCohort(cohort=cohort.cohort, reason=f"{where}: {describe_error(error)}", fault=True)
-
-
-def _released_by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> ReleasedCohort:
-    survivors = int(counts.sum())
-    return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=counts.tolist())
 
 
 def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort) -> None:

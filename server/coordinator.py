@@ -4,7 +4,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from contextvars import copy_context
+from functools import partial
+from typing import NamedTuple, Protocol, TypeAlias
 
 import structlog
 
@@ -48,6 +50,10 @@ class Intermediaries(Protocol):
         ...
 
 
+_Step: TypeAlias = tuple[Cohort | TicketAnswer, bool]
+"""What `Service.advance` returns."""
+
+
 class _Ahead(NamedTuple):
     """A run's next cohort that is opened ahead, since when (monotonic seconds), and whether that succeeded."""
 
@@ -63,7 +69,8 @@ def _aborted(cohort: Cohort, error: ProtocolError) -> BatchAnswer:
 class RunCoordinator:
     """Runs one collector task for each open cohort, and one ticket request at a time for each run.
 
-    Cohorts of a run open in order, so its ticket requests hold a lock.
+    Cohorts of a run open in order, so its ticket requests hold a lock. A cohort that may have been recorded has a
+    collector, also when the commit's confirmation is lost, or the request's task is cancelled.
 
     While clients wait for the next round, its first cohort is opened as soon as the last outcome is committed: the call
     travels while they fetch and check the round. It is recorded with the first tickets, as every cohort is. When they
@@ -89,6 +96,7 @@ class RunCoordinator:
         self._now, self._sleep = now, sleep
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
+        self._recording: set[asyncio.Future[_Step]] = set()  # calls of `advance` that may record a cohort
         self._ahead: dict[str, _Ahead] = {}  # by run
 
     async def start(self) -> None:
@@ -99,6 +107,7 @@ class RunCoordinator:
 
     async def stop(self) -> None:
         """Stop collecting. Nothing is lost: the intermediaries keep what they have."""
+        await asyncio.gather(*self._recording, return_exceptions=True)
         tasks = [*self._collectors.values(), *(ahead.opening for ahead in self._ahead.values())]
         for task in tasks:
             task.cancel()
@@ -112,13 +121,11 @@ class RunCoordinator:
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
             opened = await self._opened_ahead(run)
-            step, recorded = await asyncio.to_thread(self._service.advance, run, request, opened)
+            step, recorded = await self._advance(run, request, opened)
             if opened is not None:
                 self._ahead.pop(run, None)
-                if recorded:
-                    self._watch(opened, opened=True)
-                else:  # an earlier request needed it already: this one may need another cohort
-                    step, _ = await asyncio.to_thread(self._service.advance, run, request)
+                if not recorded:  # an earlier request needed it already: this one may need another cohort
+                    step, _ = await self._advance(run, request)
             discarded = False
             while isinstance(step, Cohort):
                 cohort = step
@@ -129,12 +136,32 @@ class RunCoordinator:
                         raise
                     discarded = True  # at most one a request: each costs the horizon a cohort's pulls
                     await asyncio.to_thread(self._service.settle, cohort, _aborted(cohort, error))
-                    step, _ = await asyncio.to_thread(self._service.advance, run, request)
+                    step, _ = await self._advance(run, request)
                     continue
-                step, recorded = await asyncio.to_thread(self._service.advance, run, request, cohort)
-                if recorded:
-                    self._watch(cohort, opened=True)
+                step, _ = await self._advance(run, request, cohort)
             return step
+
+    async def _advance(self, run: str, request: TicketRequest, opened: Cohort | None = None) -> _Step:
+        """Call the service's `advance` in a thread. If it may have recorded `opened`, this cohort gets a collector.
+
+        A call that may record goes on when its caller is cancelled.
+        """
+        call = partial(copy_context().run, self._service.advance, run, request, opened)
+        advancing: asyncio.Future[_Step] = asyncio.get_running_loop().run_in_executor(None, call)
+        if opened is None:
+            return await advancing
+        self._recording.add(advancing)
+        advancing.add_done_callback(partial(self._watch_if_recorded, opened))
+        return await asyncio.shield(advancing)
+
+    def _watch_if_recorded(self, cohort: Cohort, advanced: asyncio.Future[_Step]) -> None:
+        """Watch a cohort that the call has recorded. After an error the collector looks whether it has."""
+        self._recording.discard(advanced)
+        if advanced.cancelled():  # before it began
+            return
+        failed = advanced.exception() is not None
+        if failed or advanced.result()[1]:
+            self._watch(cohort, opened=True, in_doubt=failed)
 
     def forget(self, run: str) -> None:
         """Stop collecting for a run that was cancelled."""
@@ -144,18 +171,31 @@ class RunCoordinator:
             if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
                 task.cancel()
 
-    def _watch(self, cohort: Cohort, *, opened: bool = False) -> None:
-        task = asyncio.create_task(self._collect(cohort, opened=opened), name=f"collect {cohort.cohort}")
+    def _watch(self, cohort: Cohort, *, opened: bool = False, in_doubt: bool = False) -> None:
+        if cohort.cohort in self._collectors:
+            return
+        collecting = self._collect(cohort, opened=opened, in_doubt=in_doubt)
+        task = asyncio.create_task(collecting, name=f"collect {cohort.cohort}")
         self._collectors[cohort.cohort] = task
         task.add_done_callback(lambda _done: self._collectors.pop(cohort.cohort, None))
 
-    async def _collect(self, cohort: Cohort, *, opened: bool) -> None:
+    async def _collect(self, cohort: Cohort, *, opened: bool, in_doubt: bool) -> None:
         """Collect until the cohort's outcome is committed; the intermediary and the disk may fail meanwhile.
 
-        opened  whether this process has opened the cohort at its intermediary.
+        opened    whether this process has opened the cohort at its intermediary.
+        in_doubt  whether the commit that records the cohort may have failed. Then the cohort is not collected before
+                  it is read from the store: without a record it has no tickets, and a later request may record it.
         """
         while True:
             try:
+                if in_doubt:
+                    recorded = await asyncio.to_thread(self._service.recorded, cohort)
+                    if recorded is None:
+                        return
+                    in_doubt = not recorded
+                if in_doubt:
+                    await asyncio.sleep(self._retry)
+                    continue
                 if not opened:
                     with suppress(Aborted):  # the intermediary's last answer says so too
                         await self._intermediaries.open(cohort)  # again after a restart: it may have missed the call

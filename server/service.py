@@ -29,7 +29,7 @@ from distrust.server.active_run import ActiveRun, Settlement
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_for_services
-from distrust.server.store import Store, UnreadRun
+from distrust.server.store import RunRow, Store, UnreadRun
 from distrust.server.ticket_issuer import TicketIssuer
 from distrust.server.transcript import cohort_transcript
 
@@ -72,8 +72,8 @@ class Service:
             if config.run in self._unread:
                 raise Conflict(f"run {config.run} exists with a stored configuration that is refused")
             if known is None:
-                self._begin(config)
-            elif known.digest != config.digest():
+                self._runs[config.run] = self._begin(config)
+            if self._runs[config.run].digest != config.digest():
                 raise Conflict(f"run {config.run} exists with another configuration; parameters never change")
         return self.view(config.run), known is None
 
@@ -103,11 +103,16 @@ class Service:
         """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is."""
         active = self.active_run(run)
         with active.lock:
-            if active.state == "running":
-                with self.store.writing() as writing:
-                    writing.state(run, "cancelled", reason)
-                    writing.event(run, kind="cancelled", detail=reason)
-                active.state, active.reason = "cancelled", reason
+            if active.round() is not None:
+                try:
+                    with self.store.writing() as writing:
+                        writing.state(run, "cancelled", reason)
+                        writing.event(run, kind="cancelled", detail=reason)
+                    active.state, active.reason = "cancelled", reason
+                except Exception:
+                    active.doubt()
+                    if active.round() is not None:  # else only the confirmation was lost
+                        raise
         self._notify(run)
         return self.view(run)
 
@@ -185,6 +190,12 @@ class Service:
         with active.lock:
             rows = self.store.cohorts(run, len(active.learner.rounds))
             return [cohort for cohort in active.pending() if cohort.cohort in rows]
+
+    def recorded(self, cohort: Cohort) -> bool | None:
+        """Return whether the store has a cohort as opened; None for one that is no longer waited for."""
+        active = self.active_run(cohort.run)
+        with active.lock:
+            return cohort.cohort in self.store.cohorts(cohort.run, cohort.round) if cohort in active.pending() else None
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Settle a cohort with its intermediary's last answer. Return False if it was settled already."""
@@ -271,14 +282,21 @@ class Service:
             raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
         return message
 
-    def _begin(self, config: RunConfig) -> None:
+    def _begin(self, config: RunConfig) -> ActiveRun:
+        """Commit a run and return it. If the store has a run of that name already, return that one."""
         check_for_services(config)
         active = ActiveRun(config, Learner(config), self.store, self._keys.public)
         active.round()  # a graph that cannot be built is refused here, before a client meets it
-        with self.store.writing() as writing:
-            writing.run(config)
-            writing.event(config.run, kind="round-opened", round=1)
-        self._runs[config.run] = active
+        try:
+            with self.store.writing() as writing:
+                writing.run(config)
+                writing.event(config.run, kind="round-opened", round=1)
+        except Exception:  # of this commit, or of one before, the confirmation may be all that was lost
+            for row in self.store.runs():
+                if isinstance(row, RunRow) and row.config.run == config.run:
+                    return ActiveRun.from_store(row, self.store, self._keys.public)
+            raise
+        return active
 
 
 def _unknown_statements(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:

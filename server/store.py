@@ -259,6 +259,12 @@ class Store:
             rows = connection.execute(query).all()
         return [_run(*row) for row in rows]
 
+    def state(self, run: str) -> tuple[RunState, str | None]:
+        """Return a run's state and its reason."""
+        with self._database.reading() as connection:
+            state, reason = connection.execute(select(RUNS.c.state, RUNS.c.reason).where(RUNS.c.run == run)).one()
+        return state, reason
+
     def outcomes(self, run: str) -> list[ReleasedCohort | LostCohort]:
         """Return a run's outcomes in the order in which they were absorbed."""
         query = select(OUTCOMES.c.body).where(OUTCOMES.c.run == run).order_by(OUTCOMES.c.number)

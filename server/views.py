@@ -24,6 +24,7 @@ from distrust.server.transcript import cohort_view
 def run_view(active: ActiveRun, store: Store) -> RunView:
     """Return configuration, state, estimates, and the number of clients."""
     with active.lock:
+        snapshot = active.snapshot()  # first: reading the learner again may show that the run is over
         counts = store.cohort_counts(active.config.run)
         cohorts = {state: counts.get(state, (0, 0))[0] for state in ("open", "released", "aborted")}
         return RunView(
@@ -31,7 +32,7 @@ def run_view(active: ActiveRun, store: Store) -> RunView:
             state=active.state,
             config=active.config,
             digest=active.digest,
-            snapshot=active.snapshot(),
+            snapshot=snapshot,
             clients=sum(granted for _, granted in counts.values()),
             cohorts_open=cohorts["open"],
             cohorts_released=cohorts["released"],

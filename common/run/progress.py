@@ -146,7 +146,7 @@ class RunLine(Message):
     state: RunState
     arms: int
     horizon: int
-    mechanism: str
+    mechanism: Reason  # its name; the words of a stored run that is refused may be any
 
 
 class RunList(Message):

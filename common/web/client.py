@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -29,16 +30,27 @@ IDLE_SECONDS = 12.0
 MOST_BYTES = 256 * 2**20
 """Bytes of the longest answer that is read: a roster of a million clients has 85 MB."""
 
+LEAST_RATE = 2**20
+"""Bytes a second. What a call sends and receives prolongs its deadline by as long as it takes at this rate."""
+
 _chance = secrets.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Rule for retries: pauses double from `first` to `longest` seconds, with jitter, until `total` are over."""
+    """Rule for retries: pauses double from `first` to `longest` seconds, with jitter, until `total` are over.
+
+    The last byte of an answer must come before `total` is over, too: a service that sends a byte now and then does not
+    hold its caller. Not counted are seconds for which a long poll asks, those of `LEAST_RATE`, and those in which all
+    connections were in use.
+
+    answer  seconds that one answer may take in any case, when less of `total` is left: a busy service is not away.
+    """
 
     first: float = 1.0
     longest: float = 30.0
     total: float = 300.0
+    answer: float = 30.0
 
     def pause(self, attempt: int) -> float:
         """Return the seconds before the retry after `attempt` failures (1, 2, …), between half and the whole step."""
@@ -80,6 +92,7 @@ class Http:
             trust_env=False,
         )
         self.patience, self._most = patience, most
+        self._free = asyncio.Semaphore(connections)  # a call that waits for a connection has no deadline yet
         self.sent = 0  # bytes of requests: bodies and header lines
         self.received = 0  # bytes of answers: bodies and header lines
 
@@ -93,13 +106,19 @@ class Http:
         """Return the body of a 2xx answer.
 
         Raises the problem's ProtocolError, Unavailable when patience is over, BadMessage for an answer that is too long
-        or compressed.
+        or compressed. `wait` of `params` is what a long poll asks for, in seconds.
         """
+        call = self._client.build_request(method, url, headers=headers, content=content, params=params)
         end = time.monotonic() + self.patience.total
+        extra = float((params or {}).get("wait", 0)) + len(content or b"") / LEAST_RATE
         attempt = 0
         while True:
             attempt += 1
-            answer, why = await self._try(method, url, headers, content, params)
+            queued = time.monotonic()
+            async with self._free:
+                end += time.monotonic() - queued
+                seconds = max(end - time.monotonic(), self.patience.answer) + extra
+                answer, why = await self._try(call, seconds)
             if answer is not None and not _passing(answer.status):
                 return _body_or_raise(answer, f"{method} {without_passwords(url)}")
             pause = max(self.patience.pause(attempt), _retry_after(answer))
@@ -107,30 +126,36 @@ class Http:
                 raise Unavailable(f"{method} {without_passwords(url)}: {why} ({attempt} attempts)")
             await asyncio.sleep(pause)
 
-    async def _try(
-        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
-    ) -> "tuple[_Answer | None, str]":
+    async def _try(self, call: httpx.Request, seconds: float) -> "tuple[_Answer | None, str]":
+        """Return an answer that was whole within `seconds` and the time of its bytes, or None; and what it was."""
         try:
-            async with self._client.stream(method, url, headers=headers, content=content, params=params) as answer:
-                body = await self._body(answer)
+            async with (
+                asyncio.timeout(seconds) as deadline,
+                aclosing(await self._client.send(call, stream=True)) as answer,
+            ):
+                body = await self._body(answer, deadline)
+        except TimeoutError:
+            return None, f"no whole answer in {seconds:.3g} seconds"
         except httpx.TransportError as error:
             return None, f"{type(error).__name__} {without_passwords(str(error))}".strip()
-        self.sent += _header_bytes(answer.request.headers) + len(content or b"")
+        self.sent += _header_bytes(call.headers) + len(call.content)
         self.received += _header_bytes(answer.headers) + answer.num_bytes_downloaded
         whole = _Answer(answer.status_code, answer.headers, body)
         return whole, f"HTTP {whole.status}" if answer.is_success else _detail(whole)
 
-    async def _body(self, answer: httpx.Response) -> bytes:
-        """Return an answer's body. Raises BadMessage."""
+    async def _body(self, answer: httpx.Response, deadline: asyncio.Timeout) -> bytes:
+        """Return an answer's body; its bytes prolong the deadline. Raises BadMessage."""
         call = f"{answer.request.method} {without_passwords(str(answer.request.url))}"
         if answer.headers.get("content-encoding", "identity") != "identity":
             raise BadMessage(f"{call}: the answer is compressed, and it was asked for without")
-        parts, size = [], 0
+        parts, size, end = [], 0, deadline.when() or 0.0
         async for part in answer.aiter_bytes():
             parts.append(part)
             size += len(part)
             if size > self._most:
                 raise BadMessage(f"{call}: the answer has more than {self._most:,} bytes")
+            if size > LEAST_RATE // 16:  # a short answer keeps its deadline
+                deadline.reschedule(end + size / LEAST_RATE)
         return b"".join(parts)
 
     async def aclose(self) -> None:
@@ -244,7 +269,7 @@ def _detail(answer: _Answer) -> str:
 def _retry_after(answer: _Answer | None) -> float:
     """Return the seconds that the peer asked us to wait; 0 for a date and every other value."""
     text = answer.headers.get("retry-after", "") if answer is not None else ""
-    return float(text) if text.isdigit() else 0.0
+    return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
 def _header_bytes(headers: httpx.Headers) -> int:

@@ -120,7 +120,10 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
     try:
         with closing(open_stored(path)) as database:
             # All at once: a snapshot that stays open would keep a running server from emptying its log.
-            yield from database.execute("SELECT run, state FROM runs ORDER BY rowid").fetchall()
+            rows = database.execute("SELECT run, state FROM runs ORDER BY rowid").fetchall()
+        if not all(isinstance(word, str) for row in rows for word in row):  # a column holds values of any type
+            raise sqlite3.DataError("a run's name or state is no text")
+        yield from rows
     except sqlite3.Error as error:
         why = f"must hold the database of a server, and its {path.name} cannot be read as one ({error})"
         raise BadParameter("data", str(data_dir.path), why) from error

@@ -5,6 +5,7 @@ Containers call these often, so that the module imports nothing heavy.
 
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -156,14 +157,30 @@ def health_command(
         connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
         raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error
-    try:
-        connection.request("GET", f"{address.path.rstrip('/')}/readyz")
-        answer = connection.getresponse()
-        body = answer.read(MOST_SHOWN).decode("utf-8", errors="replace")
-    except (OSError, HTTPException) as error:
-        raise Unavailable(f"{without_passwords(url)}: {error}") from error
-    finally:
-        connection.close()
-    if answer.status != 200:
+    answers: list[tuple[int, str] | Exception] = []
+    # A thread, which ends with this process: the connection's own time limit begins again with each byte.
+    path = f"{address.path.rstrip('/')}/readyz"
+    asking = threading.Thread(target=_ask, args=(connection, path, answers), daemon=True)
+    asking.start()
+    asking.join(TIMEOUT_SECONDS)
+    answer = answers[0] if answers else TimeoutError(f"no whole answer in {TIMEOUT_SECONDS:g} seconds")
+    if isinstance(answer, OSError | HTTPException):
+        raise Unavailable(f"{without_passwords(url)}: {answer}") from answer
+    if isinstance(answer, Exception):
+        raise answer
+    status, body = answer
+    if status != 200:
         raise Unavailable(f"{without_passwords(url)}: {body}")
     say({"url": without_passwords(url), "ready": True}, "ready", json)
+
+
+def _ask(connection: HTTPConnection, path: str, answers: list[tuple[int, str] | Exception]) -> None:
+    """Add a service's answer, its status and the beginning of its body, or what prevents one."""
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answers.append((answer.status, answer.read(MOST_SHOWN).decode("utf-8", errors="replace")))
+    except Exception as error:  # noqa: BLE001  the thread that waits raises it
+        answers.append(error)
+    finally:
+        connection.close()

@@ -356,12 +356,15 @@ class StoredParties:
         return Shuffler(_stored(path, VERSION), SystemClock())
 
 
+_UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Raise Unavailable for stored bytes that are not what the service wrote."""
+    """Raise Unavailable for stored bytes that are not what the service wrote: its code believes what it reads."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise Unavailable(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
 
 

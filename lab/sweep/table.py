@@ -58,7 +58,7 @@ def read_rows(path: Path, field: str = "results") -> list[Row]:
         raise BadParameter(field, str(path), error.strerror or str(error)) from error
     except ValidationError as error:
         raise BadParameter(field, str(path), f"is no table of a sweep: {first(error, Row)}") from error
-    except ValueError as error:  # pyarrow's errors are such, too
+    except (ValueError, csv.Error) as error:  # pyarrow's errors are ValueErrors, too
         raise BadParameter(field, str(path), f"is no table of a sweep: {error}") from error
 
 

@@ -1,13 +1,18 @@
 """Tests that a slot keeps its reward, each client its noise, and that only messages leave."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from distrust.client.randomizer import CohortRandomizer, World
-from distrust.common.randomness import SystemStream, UnsafeSeededStream
+from distrust.client.environments import SideBySide
+from distrust.client.randomizer import CohortRandomizer, World, true_vectors
+from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
+from distrust.common.bandit.statistics import ActionMeans, BoundedReward, Reward, Statistic
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Round
 
 NAMES = ["distributed-polya", "distributed-skellam", "local-laplace-discrete", "central-laplace-discrete"]
@@ -77,3 +82,35 @@ def test_what_a_randomizer_shows_of_itself_holds_no_reward(make_round: Callable[
     randomizer.rows([0])
     assert "_vectors" not in repr(randomizer)
     assert "array" not in repr(randomizer).replace(repr(world.environment), "")
+
+
+class Broken:
+    """Arms whose clients' devices fail in three ways; the fourth client's does not."""
+
+    name, arms = "broken", 2
+
+    def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
+        del arm, count, stream
+        return np.array([np.nan, np.inf, -np.inf, 0.25])
+
+    def averages(self, actions: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> NDArray[np.float64]:
+        return self.rewards(len(actions) + len(times), count, stream).reshape(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("decision", "statistic", "low", "high"),
+    [
+        (AssignedArm(), Reward(), 0.0, 1.0),
+        (AssignedArm(), BoundedReward(bound=2.0), -2.0, 2.0),
+        (AssignedAction(actions=[0], times=[4]), BoundedReward(bound=2.0), -2.0, 2.0),
+        (PlayDesign(actions=[0], times=[4]), ActionMeans(actions=1, bound=0.5), -0.5, 0.5),
+    ],
+)
+def test_a_reward_that_is_nan_counts_as_the_least(
+    decision: Decision, statistic: Statistic, low: float, high: float
+) -> None:
+    """A client that refused to answer would disclose that it has such a reward."""
+    world: Any = Broken()
+    assert isinstance(world, SideBySide)
+    vectors = true_vectors(world, decision, statistic, arm=0, clients=4, stream=SystemStream())
+    assert vectors[:, 0].tolist() == [low, high, low, 0.25]

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -311,6 +312,38 @@ def test_list_runs_reads_a_folder_of_any_name_and_writes_nothing(tmp_path: Path)
 def test_list_runs_refuses_what_is_no_servers_database(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "server.sqlite3").write_bytes(raw)
     with pytest.raises(BadParameter, match=r"server\.sqlite3 cannot be read as one"):
+        app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """A service that sends a byte every 50 ms, for three seconds."""
+
+    def do_GET(self) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(60):
+            self.wfile.write(b" ")
+            time.sleep(0.05)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_service_that_sends_a_byte_now_and_then_counts_as_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distrust.lab.cli.party.TIMEOUT_SECONDS", 0.4)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
+        Thread(target=server.serve_forever).start()
+        with pytest.raises(Unavailable, match=r": no whole answer in 0\.4 seconds$"):
+            app(["health", f"http://127.0.0.1:{server.server_port}"], standalone_mode=False)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("row", ["(x'ff', 'finished')", "('first', NULL)"])
+def test_list_runs_refuses_names_and_states_that_are_no_text(row: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "server.sqlite3")) as database:
+        database.execute("CREATE TABLE runs (run, state)")
+        database.execute(f"INSERT INTO runs VALUES {row}")
+        database.commit()
+    with pytest.raises(BadParameter, match=r"cannot be read as one \(a run's name or state is no text\)"):
         app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)
 
 

@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from distrust.common.database import Database
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
+from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.stored_file import open_stored
 from distrust.lab.__main__ import app
 from distrust.lab.run.parties import StoredParties, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.store import open_database
+from distrust.shuffler.service import Shuffler
+from tests.support.cohorts import Authority, labelled
+from tests.support.manual_clock import ManualClock
 
 WANTED = Wanted("first", 1, None, 3)
 
@@ -161,3 +166,25 @@ def test_two_versions_in_a_database_are_refused(stopped: Path) -> None:
         database.commit()
     with pytest.raises(Unavailable, match=r"has schema \[\d+, 99\]: this program reads schema"):
         outline(stopped)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["body = hex(body)", "body = 7", "slot = -1, stage = 'order'", "stage = 'report', body = x'7b7d', slot = -1"],
+)
+def test_stored_values_that_no_shuffler_writes_are_one_sentence(damage: str, stopped: Path) -> None:
+    """A service's code believes its own database, but this one may come from another user."""
+    authority, database = Authority(), Database(f"sqlite:///{stopped}/shuffler.sqlite3", METADATA, VERSION)
+    shuffler = Shuffler(database, ManualClock())
+    cohort = shuffler.open(authority.bits())
+    shuffler.receive("c1", "report", authority.upload(cohort, "report", {0: labelled(cohort, [1, 2, 3])}))
+    shuffler.close()
+    database.close()
+    parties = StoredParties(DataDir(stopped))
+    assert asyncio.run(parties.pages("shuffler", WANTED, "c1")) is not None
+    with closing(sqlite3.connect(stopped / "shuffler.sqlite3")) as stored:
+        assert stored.execute(f"UPDATE messages SET {damage}").rowcount == 1
+        stored.commit()
+    parties = StoredParties(DataDir(stopped))
+    assert asyncio.run(parties.pages("shuffler", WANTED, "c1")) is None
+    assert parties.missing["shuffler"].startswith("what the database has of cohort c1 cannot be read: ")

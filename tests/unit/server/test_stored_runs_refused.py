@@ -22,7 +22,7 @@ def no_policy_plans_it(words: dict[str, Any]) -> None:
 
 
 def unknown_mechanism(words: dict[str, Any]) -> None:
-    words["mechanism"]["name"] = "withdrawn"
+    words["mechanism"]["name"] = "withdrawn\x1b]0;x\x07"  # a terminal would obey it
 
 
 def rewrite(harness: ServerHarness, run: str, change: Change, state: str = "running") -> None:
@@ -91,7 +91,7 @@ def test_a_configuration_that_cannot_be_read_is_listed_too(
     harness = restarted(tmp_path, intermediaries, unknown_mechanism)
     assert states(harness) == {"demo": "running", "old": "failed"}
     line = next(line for line in harness.service.runs().runs if line.run == "old")
-    assert (line.arms, line.horizon, line.mechanism) == (3, 800, "withdrawn")
+    assert (line.arms, line.horizon, line.mechanism) == (3, 800, "withdrawn\ufffd]0;x\ufffd")
     with pytest.raises(RunFailed, match=r"run old failed: its stored configuration is refused: mechanism\.name"):
         harness.service.view("old")
     with pytest.raises(Conflict, match="run old exists"):

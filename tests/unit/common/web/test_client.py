@@ -3,7 +3,8 @@
 import asyncio
 import gzip
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -127,6 +128,67 @@ def test_an_answer_that_is_compressed_or_too_long_is_not_read_to_its_end() -> No
         asyncio.run(read(httpx.Response(500, content=endless())))
     assert len(taken) == 3
     assert [request.headers["accept-encoding"] for request in asked] == ["identity"] * 2
+
+
+def test_a_wait_that_is_no_number_in_ascii_counts_as_none() -> None:
+    """`str.isdigit` is true for a superscript two, which is no number."""
+    strange = httpx.Response(503, headers=[(b"Retry-After", b"\xb2")])
+    assert converse([strange, ok()])[0] == Hello(number=2)
+
+
+def dripping(first: bytes, pause: float) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Return a service that sends `first`, and then a byte every `pause` seconds without end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError, asyncio.CancelledError):  # the caller hangs up, or the test ends
+            writer.write(first)
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(pause)
+        writer.transport.abort()
+
+    return serve
+
+
+DRIPS = [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"]
+
+
+@pytest.mark.parametrize("first", DRIPS, ids=["headers", "body"])
+def test_a_service_that_sends_a_byte_now_and_then_does_not_hold_its_caller(first: bytes) -> None:
+    async def call(http: Http, url: str, wait: float) -> tuple[str, float]:
+        began = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            await http.peer(url).get("/v1/x", Hello, {"wait": wait})
+        return caught.value.detail, time.monotonic() - began
+
+    async def calls() -> list[tuple[str, float]]:
+        server = await asyncio.start_server(dripping(first, 0.01), "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Http(Patience(0.001, 0.002, total=0.2, answer=0.1), connections=1) as http:
+            return list(await asyncio.gather(*(call(http, url, wait) for wait in (0.5, 0.0, 0.0))))
+
+    (long, polled), (short, _), (_, queued) = asyncio.run(calls())
+    assert long.endswith("no whole answer in 0.7 seconds (1 attempts)")
+    assert short.endswith("no whole answer in 0.2 seconds (1 attempts)")  # time without a connection is not counted
+    assert polled > 0.65
+    assert 1.0 < queued < 10
+
+
+def test_an_answer_that_comes_fast_enough_is_read_to_its_end_after_its_deadline() -> None:
+    async def answer() -> AsyncIterator[bytes]:
+        for _ in range(6):
+            yield b" " * 2**19
+            await asyncio.sleep(0.1)
+        yield b'{"number": 3}'
+
+    async def read() -> Hello:
+        transport = httpx.MockTransport(lambda _: httpx.Response(200, content=answer()))
+        async with Http(Patience(0.001, 0.002, total=0.3, answer=0.1), transport=transport) as http:
+            return await http.peer("http://s").get("/v1/x", Hello)
+
+    assert asyncio.run(read()) == Hello(number=3)
 
 
 def test_an_answer_that_is_another_message_is_refused() -> None:

@@ -78,6 +78,7 @@ def test_a_table_has_the_columns_of_a_row_in_its_order(tmp_path: Path) -> None:
         pytest.param("rows.csv", b"panel,series\na,b\n", id="other-columns"),
         pytest.param("rows.csv", b"", id="empty"),
         pytest.param("rows.csv", b"\xff\xfe\x00", id="not-text"),
+        pytest.param("rows.csv", b"9" * 200_000, id="longest-field"),
         pytest.param("rows.parquet", b"PAR1", id="not-parquet"),
         pytest.param("rows.xml", b"", id="another-format"),
         pytest.param("gone.csv", None, id="not-there"),

@@ -1,0 +1,214 @@
+"""Tests that a run goes on after commits that fail or lose their confirmation, and after cancelled ticket requests."""
+
+import asyncio
+import random
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from distrust.common.errors import Conflict, Unavailable, WrongStage
+from distrust.common.messages.cohort import TicketAnswer
+from distrust.common.run.progress import RunView
+from distrust.server.learner.learner import Learner
+from distrust.server.store import Store, Writing
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.server_harness import REWARDS, ServerHarness, config
+
+STAGE = config().intermediary.stage_seconds
+FAULTS = ("none", "refused", "lost", "cancelled")
+
+
+def away(*_: object) -> None:
+    raise Unavailable("the database is away")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  the harness has no event for it
+            await asyncio.sleep(0.001)
+
+
+class Faults:
+    """What happens to the commits from now on, one after another; afterwards nothing does.
+
+    refused    rolled back.
+    lost       committed, and the confirmation does not arrive.
+    cancelled  committed, and the task that asks for tickets is cancelled before that.
+    """
+
+    def __init__(self, faults: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._faults, self._writing = iter(faults), Store.writing
+        self.asking: asyncio.Task[TicketAnswer] | None = None
+        monkeypatch.setattr(Store, "writing", lambda store: self._disturbed(store))  # noqa: PLW0108  a bound method gets no store
+
+    @contextmanager
+    def _disturbed(self, store: Store) -> Iterator[Writing]:
+        fault = next(self._faults, "none")
+        with self._writing(store) as writing:
+            yield writing
+            if fault == "refused":
+                raise Unavailable("the database is away")
+            if fault == "cancelled":
+                self._cancel()
+        if fault == "lost":
+            raise Unavailable("the connection was lost behind the commit")
+
+    def _cancel(self) -> None:
+        asking, cancelled = self.asking, threading.Event()
+        if asking is not None and not asking.done():
+            asking.get_loop().call_soon_threadsafe(lambda: (asking.cancel(), cancelled.set()))
+            cancelled.wait(0.2)  # the loop may wait for this thread
+
+
+async def play(harness: ServerHarness, faults: Faults) -> RunView:
+    """Play a run to its end. Clients repeat a request that was not answered."""
+    clients = InMemoryClients(harness.intermediaries, REWARDS)
+    while (round_ := harness.service.round_view("demo").round) is not None:
+        name, answered = secrets.token_hex(16), False
+        while not answered:
+            faults.asking = asyncio.create_task(harness.ask("demo", 64, name, round_.number))
+            await asyncio.wait({faults.asking})
+            answered = not faults.asking.cancelled() and not isinstance(faults.asking.exception(), Unavailable)
+        if isinstance(faults.asking.exception(), WrongStage):
+            continue  # the next round has opened
+        clients.answer(round_, faults.asking.result())
+        await asyncio.sleep(0.001)
+    return harness.service.view("demo")
+
+
+def run_with(faults: Faults, folder: Path, *, awaited: bool) -> RunView:
+    """Play a run to its end, and check what the database has of it."""
+    folder.mkdir()
+    harness = ServerHarness(folder, InMemoryIntermediaries(), awaited=lambda _run: awaited)
+    harness.service.create(config(horizon=300))
+
+    async def whole() -> RunView:
+        view = await asyncio.wait_for(play(harness, faults), 60)
+        await harness.coordinator.stop()
+        return view
+
+    view = asyncio.run(whole())
+    active, store = harness.service.active_run("demo"), harness.service.store
+    outcomes = store.outcomes("demo")
+    assert Learner.replay(active.config, outcomes).snapshot() == view.snapshot
+    assert len({one.cohort for one in outcomes}) == len(outcomes)
+    assert view.cohorts_open == 0
+    for one in outcomes:
+        spans = [(grant.first, grant.count) for grant in store.cohort_grants(one.cohort)]
+        slots = [slot for first, count in spans for slot in range(first, first + count)]
+        assert slots == list(range(len(slots)))  # each once
+    harness.database.close()
+    return view
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(lambda: cycle(["lost"]), id="each-lost"),
+        pytest.param(lambda: cycle(["cancelled"]), id="each-cancelled"),
+        pytest.param(lambda: cycle(["lost", "refused", "cancelled", "none"]), id="in-turn"),
+        *(pytest.param(lambda seed=seed: random.Random(seed).choices(FAULTS, k=99), id=f"{seed}") for seed in range(4)),
+    ],
+)
+def test_a_run_has_the_same_end_whatever_its_commits_and_requests_meet(
+    fault: Callable[[], Iterable[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, awaited: bool
+) -> None:
+    """A cohort that is open and that nothing collects would hold the run until the server starts again."""
+    calm = run_with(Faults([], monkeypatch), tmp_path / "calm", awaited=awaited)
+    assert calm.state == "finished"
+    assert run_with(Faults(fault(), monkeypatch), tmp_path / "disturbed", awaited=awaited) == calm
+
+
+def test_a_cohort_whose_record_failed_is_not_lost_before_a_request_needs_it(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its intermediary ends it, but it has no tickets: a request that comes later may open it in time."""
+
+    async def whole() -> None:
+        harness.service.create(config())
+        Faults(["refused"], monkeypatch)
+        with pytest.raises(Unavailable):
+            await harness.ask("demo", 5)
+        harness.intermediaries.time += 1.9 * STAGE
+        await asyncio.sleep(0.05)
+        (grant,) = (await harness.ask("demo", 5)).grants
+        assert grant.cohort == "demo.1.0.1"
+        harness.intermediaries.time += 2 * STAGE
+        await until(lambda: harness.service.store.outcome("demo.1.0.1") is not None)  # now it is collected
+        await harness.coordinator.stop()
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_run_whose_creation_lost_its_confirmation_is_taken_up(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch, *, readable: bool
+) -> None:
+    Faults(["lost"], monkeypatch)
+    if readable:
+        assert harness.service.create(config())[0].state == "running"
+    else:
+        with monkeypatch.context() as broken:
+            broken.setattr(Store, "runs", away)
+            with pytest.raises(Unavailable, match="the database is away"):
+                harness.service.create(config())
+        with pytest.raises(Conflict, match="run demo exists with another configuration"):
+            harness.service.create(config(horizon=801))
+    view, new = harness.service.create(config())
+    assert (view.state, view.digest, new) == ("running", config().digest(), False)
+    assert [row.kind for row in harness.service.events("demo", 0)[0]] == ["round-opened"]
+
+
+def test_a_run_that_was_not_committed_is_not_created(harness: ServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    Faults(["refused"], monkeypatch)
+    with pytest.raises(Unavailable, match="the database is away"):
+        harness.service.create(config())
+    assert harness.service.runs().runs == []
+    assert harness.service.create(config())[1]
+
+
+def test_a_run_is_cancelled_though_the_confirmation_is_lost(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.service.create(config())
+    Faults(["refused", "lost"], monkeypatch)
+    with pytest.raises(Unavailable, match="the database is away"):
+        harness.service.cancel("demo", "enough")
+    assert harness.service.round_view("demo").state == "open"
+    view = harness.service.cancel("demo", "enough")
+    assert (view.state, view.reason) == ("cancelled", "enough")
+
+
+def test_no_round_is_played_of_a_run_of_which_it_is_unknown_whether_it_was_cancelled(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def whole() -> None:
+        harness.service.create(config())
+        clients = InMemoryClients(harness.intermediaries, REWARDS)
+        round_ = harness.service.round_view("demo").round
+        assert round_ is not None
+        tickets = await harness.ask("demo", 96)
+        Faults(["lost"], monkeypatch)
+        with monkeypatch.context() as broken:
+            broken.setattr(Store, "state", away)
+            with pytest.raises(Unavailable, match="the database is away"):
+                harness.service.cancel("demo", "enough")
+            with pytest.raises(Unavailable, match="the database is away"):
+                harness.service.round_view("demo")
+            clients.answer(round_, tickets)
+            await asyncio.sleep(0.05)
+            assert harness.service.store.outcomes("demo") == []
+        await until(lambda: not harness.coordinator._collectors)
+        assert harness.service.store.outcomes("demo") == []
+        assert (harness.service.round_view("demo").state, harness.service.view("demo").reason) == (
+            "cancelled",
+            "enough",
+        )
+
+    asyncio.run(whole())
