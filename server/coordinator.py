@@ -194,7 +194,7 @@ class RunCoordinator:
                         return
                     in_doubt = not recorded
                 if in_doubt:
-                    await asyncio.sleep(self._retry)
+                    await self._sleep(self._retry)
                     continue
                 if not opened:
                     with suppress(Aborted):  # the intermediary's last answer says so too
