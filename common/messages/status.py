@@ -114,12 +114,12 @@ class CohortView(Message):
     clients: int
     granted: int
     state: CohortState
-    survivors: int | None = None
-    lost: int | None = None
+    survivors: Annotated[int, Field(ge=0)] | None = None
+    lost: Annotated[int, Field(ge=0)] | None = None
     estimate: list[float] | None = None
     counts: list[Annotated[int, Field(ge=0)]] | None = None
-    liars: list[int] = Field(default_factory=list)
-    disputes: int = 0
+    liars: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    disputes: Annotated[int, Field(ge=0)] = 0
     reason: Reason | None = None
 
 

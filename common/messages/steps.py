@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from distrust.common.errors import BadMessage
+from distrust.common.wire import cut_reason
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -291,7 +294,11 @@ def life(channel: str, state: str, reason: str | None = None, seen: Iterable[str
 
     reason  why it was aborted, in the intermediary's words, which name the stage that too few clients answered.
     seen    stages that a transcript has a message of, or a statement.
+
+    Raises BadMessage for a channel that is none: a party's transcript may say anything.
     """
+    if channel not in STEPS:
+        raise BadMessage(f"a cohort that cannot be: its channel is {cut_reason(channel)!r}")
     whole = STEPS[channel]
     if state != "aborted":
         return Life(list(whole), [])

@@ -45,7 +45,7 @@ MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at m
 LONGEST_RUN = 10**9  # a run's horizon at most
 
 KNOWN_STAGES = frozenset(
-    {"cohort", "tickets", "asked", "order", *get_args(CohortStage), "departed", "batch", "estimate"}  # in their order
+    {"cohort", "tickets", "asked", "order", *get_args(CohortStage), "departed", "batch", "estimate"}
 )
 """Stages of a transcript's messages."""
 
@@ -216,7 +216,7 @@ class Services:
                 what = f"the stage {strange[0]!r}" if strange else f"{page.total:,} messages"
                 raise BadMessage(f"{peer!r} answered with a transcript that cannot be: it has {what}")
             shown += first_of_each(page.messages, most, counts)
-            total, after = page.total, next_page(page, len(page.messages), after, sampled=bool(wanted))
+            total, after = page.total, next_page(page, len(page.messages), after, PAGE, sampled=bool(wanted))
         return Pages(total, shown)
 
     async def _listed(self, party: Via) -> CohortList:
@@ -234,16 +234,21 @@ class Services:
         return self._http.peer(getattr(self._urls, party), token)
 
 
-def next_page(page: "Transcript | RoundList", entries: int, after: int, *, sampled: bool = False) -> int | None:
+def next_page(
+    page: "Transcript | RoundList", entries: int, after: int, asked: int, *, sampled: bool = False
+) -> int | None:
     """Return where the following page begins; None after the last one.
 
-    entries, after  how many the page has, and where it begins.
-    sampled         whether the list leaves entries out.
-    Raises          BadMessage for a page that leads back, or beyond the end: reading would never end.
+    entries  how many the page has.
+    after    where it begins.
+    asked    how many were asked for: every page but the last has as many.
+    sampled  whether the list leaves entries out.
+    Raises   BadMessage for a page that leads back, beyond the end, or on after few entries: reading would never end.
     """
-    if page.next is None or after < page.next == after + entries <= page.total:
-        return page.next
-    if sampled and after + max(1, entries) <= page.next < page.total:
+    if page.next is None:
+        return None
+    onwards = page.next == after + asked or (sampled and page.next > after + asked)
+    if entries == asked > 0 and onwards and page.next <= page.total:
         return page.next
     where = f"page {after} to {after + entries} of {page.total} leads to {page.next}"
     raise BadMessage(f"a list that cannot be: its {where}")

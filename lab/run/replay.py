@@ -8,7 +8,10 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from pydantic import ValidationError
+
 from distrust.common.errors import BadMessage, ProtocolError, RunFailed, WrongCohort
+from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunView, Snapshot
@@ -20,6 +23,7 @@ from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
+ROUNDS = 50  # of one page
 TOLERANCE = 1e-9  # two machines may add in another order
 ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
 LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
@@ -27,13 +31,23 @@ GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
 async def all_rounds(server: Peer, run: str) -> list[RoundReport]:
-    """Return every round of a run, read page by page. Raises BadMessage as `next_page`."""
+    """Return every round of a run, read page by page. Raises BadMessage as `next_page`.
+
+    A page that is longer than a reader takes is asked for again with fewer rounds, as decisions may be long.
+    """
     rounds: list[RoundReport] = []
     after: int | None = 0
+    asked = ROUNDS
     while after is not None:
-        page = await server.get(f"/v1/runs/{run}/rounds", RoundList, {"after": after})
+        try:
+            page = await server.get(f"/v1/runs/{run}/rounds", RoundList, {"after": after, "limit": asked})
+        except BadMessage:
+            if asked == 1:
+                raise
+            asked = max(1, asked // 8)
+            continue
         rounds += page.rounds
-        after = next_page(page, len(page.rounds), after)
+        after = next_page(page, len(page.rounds), after, asked)
     return rounds
 
 
@@ -121,7 +135,10 @@ def _published_outcome(
         return LostCohort(cohort=view.cohort, reason=view.reason or "the server gave no reason")
     if view.estimate is None or view.survivors is None:
         raise ReplayDiffers(run, f"cohort {cohort.cohort} is {view.state}, without a sum")
-    return ReleasedCohort(cohort=view.cohort, sum=view.estimate, survivors=view.survivors, counts=view.counts)
+    try:
+        return ReleasedCohort(cohort=view.cohort, sum=view.estimate, survivors=view.survivors, counts=view.counts)
+    except ValidationError as error:
+        raise ReplayDiffers(run, f"cohort {cohort.cohort} cannot be: {first(error, ReleasedCohort)}") from error
 
 
 def _require_same_snapshot(run: str, ours: Snapshot, theirs: Snapshot) -> None:

@@ -82,8 +82,8 @@ async def _sight(parties: Parties, outline: Outline, cohort: CohortView | Cohort
     if carried is None and served is None:
         raise Unauthorized("; ".join(f"the {party}: {why}" for party, why in missing))
     opening = next((entry.view for entry in served.messages if entry.stage == "cohort"), {}) if served else {}
-    kind = opening.get("kind") or (await parties.terms(outline.intermediary, wanted, cohort.cohort)).channel.kind
-    return Sight(outline, cohort, carried, served, str(kind), missing)
+    kind = str(opening.get("kind") or (await parties.terms(outline.intermediary, wanted, cohort.cohort)).channel.kind)
+    return Sight(outline, cohort, carried, served, kind, missing)
 
 
 async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") -> dict[str, Any]:

@@ -212,7 +212,7 @@ class Mechanism(Message):
     via: Via
     clients: Annotated[int, Field(ge=1, description="n: slots of the cohort")]
     floor: Annotated[int, Field(ge=1, description="t: honest survivors that the noise is calibrated to")]
-    dimension: Annotated[int, Field(ge=1)] = 1
+    dimension: Annotated[int, Field(ge=1, le=10**9)] = 1
     low: float = 0.0
     high: float = 1.0
     norm: Norm = "linf"

@@ -47,8 +47,9 @@ def lying(answer: Callable[[httpx.Request], httpx.Response], urls: Urls) -> Serv
         ({"next": -1}, "page 0 to 1 of 9 leads to -1"),
         ({"next": 9}, "page 0 to 1 of 9 leads to 9"),
         ({"next": 1, "total": 0}, "page 0 to 1 of 0 leads to 1"),
-        ({"next": 1, "total": 1}, "page 1 to 2 of 1 leads to 1"),
+        ({"next": 1, "total": 1}, "page 0 to 1 of 1 leads to 1"),
         ({"next": 0, "messages": []}, "page 0 to 0 of 9 leads to 0"),
+        ({"next": 1}, "page 0 to 1 of 9 leads to 1"),  # one message a page would be read for ever
         ({"next": 1, "total": 2**60}, r"it has 1,152,921,504,606,846,976 messages"),
         ({"messages": [ENTRY | {"stage": "new-1"}]}, "it has the stage 'new-1'"),
     ],
@@ -65,6 +66,21 @@ def test_a_list_of_rounds_that_leads_nowhere_ends() -> None:
     services = lying(lambda _: httpx.Response(200, json=body), Urls("http://s", "", ""))
     with pytest.raises(BadMessage, match="page 0 to 0 of 9 leads to 0"):
         asyncio.run(all_rounds(services._peer("server", None), "readme"))
+
+
+def test_rounds_of_long_decisions_are_asked_for_a_few_at_a_time() -> None:
+    """An answer with more bytes than a reader takes is refused; the same rounds come in several."""
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
+        asked.append((after, limit))
+        body = {"version": 1, "run": "readme", "total": 0, "next": None, "rounds": []}
+        return httpx.Response(200, json=body | ({} if limit < 50 else {"run": "x" * 5000}))
+
+    http = Http(Patience(total=0.0), transport=httpx.MockTransport(answer), most=1000)
+    assert asyncio.run(all_rounds(http.peer("http://s"), "readme")) == []
+    assert asked == [(0, 50), (0, 6)]
 
 
 def test_an_address_of_another_service_is_told_with_the_call() -> None:

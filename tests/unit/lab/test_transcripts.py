@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import TranscriptEntry
 from distrust.common.messages.steps import ABORTED
@@ -190,6 +190,11 @@ def test_a_partys_words_never_steer_the_readers_terminal_or_page() -> None:
     assert "client \ufffd]52;c;cm0=" in page
     assert [text for text in (shown, page) if set(text) & set(STEERING) - set("]52;c;cm0=2J")] == []
     assert len(shown) < 200_000
+
+
+def test_a_channel_that_is_none_is_refused_in_a_sentence() -> None:
+    with pytest.raises(BadMessage, match=r"a cohort that cannot be: its channel is 'carrier pigeons'$"):
+        Sight(OUTLINE, REPORT.cohorts[0], SIGHT.by_intermediary, SIGHT.by_server, "carrier pigeons").life  # noqa: B018
 
 
 def test_it_says_how_much_is_not_shown() -> None:
