@@ -115,13 +115,15 @@ def test_an_sdist_is_the_checkout_with_its_hidden_files_and_its_links(tmp_path: 
     }
 
 
-def test_the_citation_and_the_changelog_name_the_version_of_the_package() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+def test_the_citation_and_the_changelog_name_the_version_of_the_package_and_its_addresses_are_the_papers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    version = project["version"]
     assert distrust.__version__ == version
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == version
     assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
     papers = (ROOT / "docs" / "papers.md").read_text("utf-8")
+    assert set(project["urls"].values()) == {reference["url"] for reference in citation["references"]}
     for reference in citation["references"]:
         assert f"| {reference['title']} |" in papers
         assert f"({reference['url']})" in papers
