@@ -249,7 +249,8 @@ def _as_written(
         allowed += ", unless policy.link is given"
     field = OTHERWISE_NAMED.get(key, key)
     if field in type(environment).model_fields:
-        return BadParameter(f"environment.{field}", getattr(environment, field), allowed)
+        value = getattr(environment, field)  # absent: the world made what the policy took
+        return error if value is None else BadParameter(f"environment.{field}", value, allowed)
     return BadParameter("environment.name", environment.name, f"has {key} = {words[key]!r}, which {allowed}")
 
 

@@ -273,11 +273,11 @@ def test_the_command_plans_the_mechanism_for_what_clients_report(words: str, dim
         ("--secret arm --features 100 --arms 100", "features = 100: 100 blocks of 5150 coordinates are above 20000"),
         ("--secret arm --residual probit", "residual = 'probit': must be 'identity', 'logistic' or 'poisson'"),
         ("--secret arm --high 2e6", "high = 2000000.0: must lie in [-1e+06, 1e+06], as a reward's"),
-        ("--secret arm --dimension 4", "dimension = 4: --secret brings its own vectors: leave it out"),
-        ("--secret arm --norm l1", "norm = 'l1': --secret brings its own vectors: leave it out"),
-        ("--features 3", "features = 3: is for --secret: leave it out"),
-        ("--arms 3", "arms = 3: is for --secret: leave it out"),
-        ("--residual logistic", "residual = 'logistic': is for --secret: leave it out"),
+        ("--secret arm --dimension 4", "dimension = 4: the secret brings its own vectors: leave it out"),
+        ("--secret arm --norm l1", "norm = 'l1': the secret brings its own vectors: leave it out"),
+        ("--features 3", "features = 3: is for a secret, and none is named: leave it out"),
+        ("--arms 3", "arms = 3: is for a secret, and none is named: leave it out"),
+        ("--residual logistic", "residual = 'logistic': is for a secret, and none is named: leave it out"),
     ],
 )
 def test_bad_words_are_refused_in_one_line(words: str, said: str) -> None:
@@ -290,7 +290,7 @@ def test_bad_words_are_refused_in_one_line(words: str, said: str) -> None:
 def test_a_counter_example_brings_its_own_secret(words: str) -> None:
     refused = CliRunner().invoke(app, ["audit", "--broken", "skipped-synthetic-updates", *words.split()])
     assert isinstance(refused.exception, BadParameter)
-    assert str(refused.exception).endswith("--broken brings its own: leave it out")
+    assert str(refused.exception).endswith("the counter-example brings its own: leave it out")
 
 
 def test_words_without_a_command_are_checked_as_well() -> None:
