@@ -235,7 +235,8 @@ class GridMechanism(Mechanism):
         grid = self.clamp(vectors)
         grid -= self.low
         grid *= self.precision / (self.high - self.low)
-        return np.minimum(grid, self.precision, out=grid)  # x ≥ low, so that w ≥ 0 whatever the rounding
+        # x ≥ low, so that w ≥ 0 whatever the rounding. A ball is MARGIN smaller, so that w stays below g as well.
+        return np.minimum(grid, self.precision, out=grid) if self.norm == "linf" or self.dimension == 1 else grid
 
 
 def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:

@@ -111,8 +111,9 @@ class Designs:
         b *= PAIR_SCALE
         trace, determinant = a + c, a * c - b * b
         # The least eigenvalue is at least determinant/trace, and at most twice that, where both are positive.
-        least = np.minimum(determinant - SINGULAR * trace * trace, trace)
-        if least.item(least.argmin()) <= 0:
+        largest = trace.item(trace.argmax())
+        if determinant.item(determinant.argmin()) <= SINGULAR * largest**2 or trace.item(trace.argmin()) <= 0:
+            least = np.minimum(determinant - SINGULAR * trace * trace, trace)
             diagonal += self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
             determinant = a * c - b * b
         entries /= determinant
