@@ -63,15 +63,17 @@ class PrivacyRequirements:
         _check_assignment(round_, mechanism, cohort)
         _check_graph(round_, cohort)
         _check_survivors(round_, mechanism, cohort)
-        cost = self.cost(mechanism, agreed)
+        cost = self.cost(mechanism, agreed, config.budget)
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
         return cost
 
-    def cost(self, mechanism: AnyMechanism, agreed: Sequence[Entry] = ()) -> Entry:
+    def cost(self, mechanism: AnyMechanism, agreed: Sequence[Entry] = (), budget: BudgetSpec | None = None) -> Entry:
         """Return what a cohort of this mechanism costs. Raises Refused or BudgetExceeded where a limit forbids it.
 
         agreed  costs of the run's cohorts that a user may have been in before.
+        budget  the run's, by which its learner admits. A cohort whose mechanism states more than these limits is
+                accepted if the limits allow the whole budget, and all `contributions` are proven to be within it.
         """
         if mechanism.floor < self.min_survivors:
             reason = f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}"
@@ -80,40 +82,65 @@ class PrivacyRequirements:
         if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most", limit="max_survivors")
-        self._check_guarantee(promised)
-        cost = Entry("a cohort", 1, 1, promised)
-        if self.contributions > 1 and not self.allow_unsafe:
-            privacy = mechanism.privacy()
-            stream, laws = privacy.stream, () if privacy.repeated is None else (privacy.repeated,)
-            if stream is not None and self.contributions > mechanism.stream_length:
-                reason = f"the stream of {mechanism.name} has {mechanism.stream_length} batches"
-                taken = f"this user takes part in {self.contributions} cohorts"
-                raise Refused(f"{reason}, and {taken}", limit="contributions")
-            once = promised if stream is not None else promise_of(mechanism, composable=True)
-            cost = Entry("a cohort", 1, 1, once, () if stream is None else (stream,), laws)
-            self._check_budget([*agreed, cost])
+        alone = Entry("a cohort", 1, 1, promised)
+        if self.allow_unsafe:
+            return alone
+        refusal = self._refusal(promised)
+        if refusal is None and self.contributions == 1:
+            return alone
+        allowed = budget is not None and budget.epsilon <= self.max_epsilon and budget.delta <= self.max_delta
+        if refusal is not None and (promised.kind == "none" or not allowed):
+            raise refusal
+        cost = self._entry(mechanism, promised)
+        costs = [*agreed, cost] if self.contributions > 1 else [cost]
+        if refusal is None or budget is None:
+            self._check_budget(costs)
+            return cost
+        try:
+            PrivacyLedger(self.contributions, budget, tuple(costs)).check(budget)
+        except BudgetExceeded:
+            shown = cost.once(budget.delta)
+            one_is_too_much = self._refusal(promised if shown.kind == "none" else shown)
+            if one_is_too_much:
+                raise one_is_too_much from None
+            raise
         return cost
+
+    def _entry(self, mechanism: AnyMechanism, promised: Guarantee) -> Entry:
+        """Return a cohort's cost with all by which it may be less at another δ, or for several contributions."""
+        privacy = mechanism.privacy()
+        stream, laws = privacy.stream, () if privacy.repeated is None else (privacy.repeated,)
+        if stream is not None and self.contributions > mechanism.stream_length:
+            reason = f"the stream of {mechanism.name} has {mechanism.stream_length} batches"
+            taken = f"this user takes part in {self.contributions} cohorts"
+            raise Refused(f"{reason}, and {taken}", limit="contributions")
+        if stream is not None:
+            return Entry("a cohort", 1, 1, promised, (stream,), laws)
+        once = promise_of(mechanism, composable=True)
+        if once.kind == "none" and self.contributions == 1:  # a batch of a stream that does not say what several cost
+            once = promised
+        return Entry("a cohort", 1, 1, once, (), laws)
 
     def _check_config_digest(self, config: RunConfig) -> None:
         if self.config_digest is not None and config.digest() != self.config_digest:
             reason = f"config: the digest of run {config.run} is {config.digest().hex()}"
             raise Refused(f"{reason}, and this user takes part in {self.config_digest.hex()} only")
 
-    def _check_guarantee(self, promised: Guarantee) -> None:
-        if self.allow_unsafe:
-            return
+    def _refusal(self, promised: Guarantee) -> Refused | None:
+        """Return why one cohort is too much for these limits; None where it is not."""
         if promised.kind == "renyi" and promised.delta > self.max_delta > 0:
             promised = _shown_at(promised, self.max_delta)  # it holds at every δ, and is shown at one
         if promised.kind == "none" or promised.epsilon is None:
-            raise Refused("this round has no privacy, and this user does not take part in such rounds")
+            return Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
             shown, most = told_apart(promised.epsilon, self.max_epsilon)
             above = f"ε = {shown} is above this user's {most}"
-            raise Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_EPSILON')}", limit="epsilon")
+            return Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_EPSILON')}", limit="epsilon")
         if promised.delta > self.max_delta:
             shown, most = told_apart(promised.delta, self.max_delta)
             above = f"δ = {shown} is above this user's {most}"
-            raise Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_DELTA')}", limit="delta")
+            return Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_DELTA')}", limit="delta")
+        return None
 
     def _check_budget(self, costs: Sequence[Entry]) -> None:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))

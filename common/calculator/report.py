@@ -321,7 +321,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
     check_returning(mechanism.name, contributions, mechanism.stream_length)
     privacy = mechanism.privacy(query.answers, query.colluders)
     if contributions == 1:
-        return compose(((privacy.promise, 1),), target_delta)
+        return privacy.promise if target_delta is None else _once_at(privacy, target_delta)
     if privacy.stream is not None:
         joint = privacy.stream.joint(contributions)
         return joint.promise if target_delta is None else joint.at(target_delta)
@@ -341,6 +341,17 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
     if exact >= (math.inf if composed.epsilon is None else composed.epsilon):
         return composed
     return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "delta": delta, "rdp": ()})
+
+
+def _once_at(privacy: Privacy, target: float) -> Guarantee:
+    """Return the guarantee of one release at another δ, by what its kind or its law says there."""
+    composed = compose(((privacy.promise, 1),), target)
+    own = privacy.at(target)
+    if own.epsilon is None or own.epsilon >= (math.inf if composed.epsilon is None else composed.epsilon):
+        own = composed
+    if own.kind == "none" != privacy.promise.kind:
+        raise BadParameter("target_delta", target, f"one contribution needs at least {privacy.promise.delta:g}")
+    return own
 
 
 def _below(composed: Guarantee, privacy: Privacy, contributions: int, target: float) -> Guarantee:

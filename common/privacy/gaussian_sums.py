@@ -224,6 +224,8 @@ class RepeatedGaussian:
     # moves by the rest makes it S for certain, and the privacy loss then has the law of one Gaussian release's that
     # moves by √S: each step multiplies its moments by constants. A client that stops moving before S is passed keeps
     # that promise, and is another than ours with the probability `chance` of `squared_ratio`, which is added to δ.
+    # It is added once, and not 1 + e^ε times: in P(A) ≤ e^ε Q(A) + δ only the client of P need be replaced, which goes
+    # on with the neighbour's data when it passes S. So `chance` is a probability under P, and Q stays as it is.
     # Noise on the integers, coordinate after coordinate from the last one: with V(γ) = ∫ (a - bγ)₊ dμ the δ that later
     # noise in reals leaves, `Covering` says that this coordinate's own adds at most η ∫ a dμ = η V(0) = η, whatever the
     # move. Beyond MOST_COVERED it is a factor for each coordinate (`lattice_log_delta`), whatever the others are.

@@ -8,6 +8,7 @@ batches share noise, are one release: the stream says what they cost together.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.privacy.composition import ADAPTIVE, compose, without_privacy
@@ -37,6 +38,10 @@ class Entry:
     guarantee: Guarantee
     streams: tuple[BatchStream, ...] = ()
     laws: tuple[Repeated, ...] = ()
+
+    def once(self, delta: float) -> Guarantee:
+        """Return what one of its cohorts costs at δ in [0, 1); of kind "none" where nothing is proven there."""
+        return _once(self.guarantee, self.streams, self.laws, delta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,10 @@ class PrivacyLedger:
     def check(self, budget: BudgetSpec) -> None:
         """Raise BudgetExceeded unless R contributions, at the weakest guarantee so far, stay within a budget."""
         weakest = parallel([entry.guarantee for entry in self.entries])
+        if self.contributions == 1 and within(weakest, budget):
+            return
         spent = self._several(weakest, self.contributions, budget.delta)
-        if not _within(spent, budget):
+        if not within(spent, budget):
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
@@ -105,13 +112,17 @@ class PrivacyLedger:
     def _stated(self, weakest: Guarantee, times: int) -> Guarantee:
         """Return what `times` contributions cost: one that is within the budget as its mechanism states it.
 
-        All else at the budget's δ, by which `check` admits; without a budget, and where nothing is proven at its δ, at
-        the δ to which the releases' own add up.
+        All else at the budget's δ, by which `check` admits; without a budget, and where an overdrawn ledger has nothing
+        that is proven at its δ, at the δ to which the releases' own add up.
         """
-        if times == 1 and (self.budget is None or _within(weakest, self.budget)):
-            return weakest
-        at_budget = None if self.budget is None else self._several(weakest, times, self.budget.delta)
-        return at_budget if at_budget and at_budget.kind != "none" else self._several(weakest, times, None)
+        if self.budget is None or (times == 1 and within(weakest, self.budget)):
+            return self._several(weakest, times, None)
+        at_budget = self._several(weakest, times, self.budget.delta)
+        if not within(at_budget, self.budget):
+            # A client that comes less often is in fewer of the releases: what holds for all R contributions holds here.
+            admitted = self._several(weakest, self.contributions, self.budget.delta)
+            at_budget = admitted if within(admitted, self.budget) else at_budget
+        return self._several(weakest, times, None) if at_budget.kind == "none" else at_budget
 
     @property
     def _streams(self) -> frozenset[BatchStream]:
@@ -130,14 +141,37 @@ class PrivacyLedger:
 
     def _several(self, weakest: Guarantee, times: int, delta: float | None) -> Guarantee:
         """Return what `times` contributions cost together at most, each at the weakest guarantee so far."""
+        if times == 1:  # it was to one cohort only, so that each round counts apart
+            apart = dict.fromkeys((one.guarantee, one.streams, one.laws) for one in self.entries)
+            return weakest if delta is None else parallel([_once(*one, delta) for one in apart])
         streams = self._streams
-        if times == 1 or not streams:
+        if not streams:
             composed = compose(((weakest, times),), delta)
-            return composed if times == 1 else tightened_by(self._law, weakest, times, composed, delta)
+            return tightened_by(self._law, weakest, times, composed, delta)
         if weakest.kind == "none" or not all(entry.streams for entry in self.entries):  # no sum of both is known
             return without_privacy(weakest)
         joint = [stream.joint(times) for stream in streams]
         return parallel([one.promise if delta is None else one.at(delta) for one in joint])
+
+
+@lru_cache(maxsize=1024)
+def _once(
+    guarantee: Guarantee, streams: tuple[BatchStream, ...], laws: tuple[Repeated, ...], delta: float
+) -> Guarantee:
+    """Return the least that is proven at δ: by the guarantee, by the weakest law, or by the weakest stream."""
+    composed = compose(((guarantee, 1),), delta)
+    if guarantee.kind == "none":
+        return composed
+    ways = [composed]
+    if laws:
+        ways.append(max((tightened_by(law, guarantee, 1, composed, delta) for law in laws), key=_least_epsilon))
+    if streams:
+        ways.append(parallel([stream.joint(1).at(delta) for stream in streams]))
+    return min(ways, key=_least_epsilon)
+
+
+def _least_epsilon(one: Guarantee) -> float:
+    return math.inf if one.kind == "none" or one.epsilon is None else one.epsilon
 
 
 def tightened_by(
@@ -179,7 +213,8 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     return weakest.model_copy(update={"kind": kind, "delta": delta, "rdp": curve, "assumptions": assumptions})
 
 
-def _within(spent: Guarantee, budget: BudgetSpec) -> bool:
+def within(spent: Guarantee, budget: BudgetSpec) -> bool:
+    """Return whether a guarantee's ε is at most the budget's, but for BUDGET_ROUNDING, and so is its δ."""
     if spent.kind == "none" or spent.epsilon is None or spent.delta > budget.delta:
         return False
     return spent.epsilon <= budget.epsilon * (1 + BUDGET_ROUNDING)

@@ -298,7 +298,7 @@ def check_clients(file: RunFile) -> None:
         mechanisms = Learner(file.config).rounds[0].mechanisms.values()
         for mechanism in mechanisms:
             try:
-                limits.cost(mechanism)
+                limits.cost(mechanism, budget=file.config.budget)
             except (Refused, BudgetExceeded) as error:
                 field = "contributions" if isinstance(error, BudgetExceeded) else str(error.extra.get("limit", "name"))
                 whose: Any = limits if hasattr(limits, field) else file.config.mechanism

@@ -12,7 +12,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BudgetExceeded
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
+from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel, within
 from distrust.common.privacy.profile import BatchStream, Repeated
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerClass
@@ -245,10 +245,15 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedg
     Consecutive rounds with one and the same guarantee are one entry: a run may have as many rounds as clients.
     """
     entries: list[Entry] = []
+    budget = config.budget
     for one in records:
         guarantee, clients, cohorts = round_guarantee(config, one), one.clients, max(1, len(one.cohorts))
-        returning = config.contributions > 1 and config.unsafe is None
-        streams, laws = (one.streams, one.laws) if returning else ((), ())
+        streams: tuple[BatchStream, ...] = ()
+        laws: tuple[Repeated, ...] = ()
+        if config.unsafe is None and (config.contributions > 1 or (budget and not within(guarantee, budget))):
+            streams, laws = one.streams, one.laws
+            # A single batch of a stream that does not say what several cost still has its promise.
+            guarantee = guarantee if streams or one.composable.kind == "none" else one.composable
         if entries and entries[-1].guarantee is guarantee:
             last = entries.pop()
             clients, cohorts = last.clients + clients, last.cohorts + cohorts

@@ -38,6 +38,7 @@ def clones_oracle(epsilon: float, local_epsilon: float, users: int) -> mpmath.mp
     [
         *((0.5, 1.0, 1), (0.5, 1.0, 5), (0.2, 3.0, 40), (1.0, 4.0, 80), (0.05, 1.0, 60), (2.9, 3.0, 30)),
         *((0.01, 0.02, 20), (24.99, 24.9901, 3), (49.0, 49.5, 1), (30.0, 30.001, 5)),
+        *((1e-12, 1e-9, 1), (0.99999e-4, 1e-4, 1), (0.9999999, 1.0, 1), (0.99999e-4, 1e-4, 7)),
     ],
 )
 def test_clones_agree_with_sixty_digits_from_above(epsilon: float, local_epsilon: float, users: int) -> None:

@@ -12,6 +12,7 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BudgetExceeded, Refused
 from distrust.lab.run import in_process
+from distrust.lab.run.connection import check_clients
 from distrust.lab.run.fleet_processes import fleet_environment
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Urls
@@ -234,3 +235,28 @@ def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
         record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=PrivacyRequirements(contributions=40))
+
+
+@pytest.mark.parametrize(("contributions", "epsilon", "delta"), [(1, 0.6, 5e-4), (2, 0.8, 5e-4), (2, 0.3, 0.05)])
+def test_what_the_law_proves_within_a_budget_is_played_over_http_as_in_process(
+    contributions: int, epsilon: float, delta: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One cohort of the mechanism states (0.5, 1e-3), which is outside each of these budgets."""
+    covered = parse(
+        f"""
+run = "run"
+horizon = 36
+policy = {{name = "linucb", batch = 18}}
+mechanism = {{name = "shuffled-binomial", epsilon = 0.5, delta = 1e-3}}
+returning = {{contributions = {contributions}}}
+budget = {{epsilon = {epsilon}, delta = {delta}}}
+environment = {{name = "contextual-synthetic", arms = 4, dimension = 2, seed = 1}}
+"""
+    )
+    check_clients(covered)
+    held = requirements(covered, monkeypatch)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
+    view = recorded.views["run"]
+    assert (view.state, view.snapshot.guarantee) == ("finished", in_process.run(covered).guarantee)
+    assert view.snapshot.guarantee.delta == delta
+    assert 0 < (view.snapshot.guarantee.epsilon or 0.0) <= epsilon

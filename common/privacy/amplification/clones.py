@@ -111,7 +111,7 @@ def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) ->
     start = math.expm1(local_epsilon + epsilon) / (math.expm1(local_epsilon) * (e + 1))
     # `before` is the last a that does not count. It is at most c as ε < ε₀, also where `start` rounds to 1.
     before = np.minimum(np.floor((counts + 1) * start), counts)
-    gain = (p - e) / (p + 1) * fair_pmf(counts, before)
+    gain = e * math.expm1(local_epsilon - epsilon) / (p + 1) * fair_pmf(counts, before)
     loss = math.expm1(epsilon) * fair_tail(counts, before)
     sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + CANCELLATION * (gain + loss)
     return sizes

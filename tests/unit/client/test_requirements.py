@@ -9,6 +9,7 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.modular import packed_size
+from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from tests.support.fleet_harness import CONFIGS
@@ -177,6 +178,26 @@ def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound)
         _check(PrivacyRequirements(max_epsilon=5.5, max_delta=1e-9), round_)
     with pytest.raises(Refused, match="δ = 1e-06 is above this user's 0"):
         _check(PrivacyRequirements(max_delta=0.0), round_)
+
+
+def test_a_budget_admits_by_what_is_proven_at_its_delta_and_only_users_that_allow_all_of_it(
+    make_round: MakeRound,
+) -> None:
+    """Its mechanism states δ = 1e-3, and its law proves ε = 1.285 at δ = 1e-4 for one cohort."""
+    mechanism = make_round("shuffled-binomial", delta=1e-3).mechanism
+    limits = PrivacyRequirements(max_epsilon=2.0, max_delta=1e-4)
+    proven = limits.cost(mechanism, budget=BudgetSpec(epsilon=2.0, delta=1e-4)).once(1e-4)
+    assert (proven.kind, proven.delta) == ("approximate", 1e-4)
+    assert proven.epsilon == pytest.approx(1.285, abs=1e-3)
+    for budget in (None, BudgetSpec(epsilon=2.1, delta=1e-4), BudgetSpec(epsilon=2.0, delta=2e-4)):
+        with pytest.raises(Refused, match=r"δ = 0\.001 is above this user's 0\.0001"):
+            limits.cost(mechanism, budget=budget)
+    tight = PrivacyRequirements(max_epsilon=1.1, max_delta=1e-4)
+    with pytest.raises(Refused, match=r"ε = 1\.\d+ is above this user's 1\.1"):
+        tight.cost(mechanism, budget=BudgetSpec(epsilon=1.1, delta=1e-4))
+    identity = make_round("identity").mechanism
+    with pytest.raises(Refused, match="no privacy"):
+        limits.cost(identity, budget=BudgetSpec(epsilon=2.0, delta=1e-4))
 
 
 @pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])

@@ -211,3 +211,20 @@ def test_a_target_at_which_nothing_is_proven_is_refused_with_the_least_that_is_a
     with pytest.raises(BadParameter, match="5 contributions need at least 5e-06") as caught:
         over("shuffled-binomial", 5, 3e-18, dimension=4)
     assert caught.value.field == "target_delta"
+
+
+@pytest.mark.parametrize("target", [1e-9, 1e-4])
+@pytest.mark.parametrize("name", [name for name in ONE_COHORT if name not in {"identity", "relaxed-secagg-shuffle"}])
+def test_one_contribution_costs_at_a_target_no_more_than_its_law_says_there(name: str, target: float) -> None:
+    for side in report(name, target_delta=target).figures.values():
+        stated, own = side.promise.guarantee, side.promise.profile.approximate.epsilon
+        assert stated.kind != "none"
+        assert stated.delta == (target if stated.kind != "pure" else 0.0)
+        assert (stated.epsilon or 0.0) <= (math.inf if own is None else own)
+
+
+def test_one_contribution_at_a_target_where_nothing_is_proven_is_refused() -> None:
+    """A few bits: some counts are possible for one neighbour only, with a probability above the target."""
+    query = PrivacyQuery(clients=10, epsilon=8.0, delta=0.1, target_delta=1e-17)
+    with pytest.raises(BadParameter, match=r"target_delta = 1e-17: one contribution needs at least 0\.1"):
+        guaranteed(query.planned("shuffled-binomial", "exact"), query)

@@ -1,13 +1,18 @@
 """Tests that a run with a declared budget, or with returning clients, opens nothing that overdraws it."""
 
+from functools import lru_cache
 from typing import Any
 
 import pytest
 
-from distrust.common.errors import BudgetExceeded
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.errors import BudgetExceeded, Refused
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.rounds import ReleasedCohort, run_ledger
+from distrust.server.learner.rounds import ReleasedCohort, RoundRecord, run_ledger
 
 
 def config(**changes: Any) -> RunConfig:
@@ -108,3 +113,99 @@ def test_rounds_that_repeat_a_mechanism_are_one_entry_of_the_ledger(unsafe: dict
     assert len(learner.rounds) == 20
     assert [(one.clients, one.cohorts) for one in ledger.entries] == [(20, 20)]
     assert ledger.total == lone.total
+
+
+DELTA = 1e-3
+"""The δ of the mechanisms of the table that have one."""
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "successive-elimination": {},
+    "linucb": {"features": 2, "batch": 200},
+}
+"""An elimination, whose cohorts grow from round to round, and vectors in cohorts of one size."""
+
+
+@lru_cache(maxsize=64)
+def played(name: str, policy: str) -> tuple[RoundRecord, ...]:
+    """Return the rounds of a run without a budget."""
+    mechanism: dict[str, Any] = {"name": name, "epsilon": 0.5, "batches": 8 if name == "tree" else None}
+    mechanism["delta"] = DELTA if MECHANISMS[name].takes_delta else None
+    learner = Learner(config(mechanism=mechanism, policy={"name": policy, **POLICIES[policy]}))
+    learner.run_cohorts(
+        lambda plan, cohort: ReleasedCohort(
+            cohort=cohort.cohort, sum=[0.0] * plan.statistic.dimension, survivors=cohort.clients
+        )
+    )
+    return tuple(learner.rounds)
+
+
+def ledger_of(name: str, policy: str, contributions: int, epsilon: float, delta: float) -> PrivacyLedger:
+    """Return the ledger of the rounds, had their run such a budget and such clients."""
+    records, budget = played(name, policy), {"epsilon": epsilon, "delta": delta}
+    return run_ledger(config(budget=budget, returning={"contributions": contributions}), records)
+
+
+def is_admitted(ledger: PrivacyLedger) -> bool:
+    assert ledger.budget is not None
+    try:
+        ledger.check(ledger.budget)
+    except BudgetExceeded:
+        return False
+    return True
+
+
+def is_within(one: Guarantee, epsilon: float, delta: float) -> bool:
+    return one.kind != "none" and (one.epsilon or 0.0) <= epsilon * (1 + 1e-9) and one.delta <= delta
+
+
+RUNS = [
+    *((name, "successive-elimination") for name in MECHANISMS if name not in {"identity", "relaxed-secagg-shuffle"}),
+    *((name, "linucb") for name in ("shuffled-binomial", "central-gaussian", "tree")),
+]
+
+
+def least_budget(name: str, policy: str, contributions: int, delta: float) -> float | None:
+    """Return the least ε at δ that so many contributions fit into; None where nothing is proven at δ."""
+    tiny = 1e-3
+    try:
+        ledger_of(name, policy, contributions, tiny, delta).check(BudgetSpec(epsilon=tiny, delta=delta))
+    except BudgetExceeded as refused:
+        return refused.epsilon
+    return tiny
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA / 2, 100 * DELTA])
+@pytest.mark.parametrize(("name", "policy"), RUNS)
+def test_every_class_of_an_admitted_ledger_is_within_its_budget(name: str, policy: str, delta: float) -> None:
+    """Each budget is the least that R contributions fit into, and what it admits for R it admits for fewer."""
+    for contributions in (4, 2, 1):
+        least = least_budget(name, policy, contributions, delta)
+        if least is None:
+            several_bits = (name, policy) == ("shuffled-binomial", "successive-elimination")
+            assert delta == 0 or (several_bits and contributions > 1)  # rounds with other bits have no common law
+            continue
+        for fewer in (one for one in (1, 2, 4) if one <= contributions):
+            ledger = ledger_of(name, policy, fewer, least, delta)
+            assert is_admitted(ledger)
+            assert all(is_within(one, least, delta) for one in (*ledger.classes.values(), ledger.total))
+
+
+@pytest.mark.parametrize("delta", [0.0, DELTA / 2, 100 * DELTA])
+@pytest.mark.parametrize(("name", "policy"), RUNS)
+def test_the_clients_admit_what_the_learner_admits(name: str, policy: str, delta: float) -> None:
+    """A run file is played over services where it is played in process: the clients' limits are its budget."""
+    mechanisms = [one for record in played(name, policy) for one in record.mechanisms.values()]
+    for contributions in (1, 2):
+        least = least_budget(name, policy, contributions, delta)
+        for epsilon in (9.0,) if least is None else (least, 0.999 * least):
+            limits = PrivacyRequirements(max_epsilon=epsilon, max_delta=delta, contributions=contributions)
+            budget = BudgetSpec(epsilon=epsilon, delta=delta)
+            agreed: list[Entry] = []
+            fits = is_admitted(ledger_of(name, policy, contributions, epsilon, delta))
+            try:
+                for mechanism in mechanisms:
+                    agreed.append(limits.cost(mechanism, agreed, budget))
+            except (BudgetExceeded, Refused):
+                assert not fits
+            else:
+                assert fits
