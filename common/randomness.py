@@ -22,7 +22,7 @@ class Stream(Protocol):
 
 
 _ZEROS = memoryview(bytes(1 << 18))
-"""What is encrypted, in common: to make zeros anew for each call takes twice as long as to encrypt them."""
+"""Zeros that every stream encrypts. Making new zeros for each call takes twice as long as encrypting them."""
 
 
 class _KeyStream:

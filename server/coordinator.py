@@ -51,7 +51,7 @@ class Intermediaries(Protocol):
 
 
 _Step: TypeAlias = tuple[Cohort | TicketAnswer, bool]
-"""What `Service.advance` returns."""
+"""Answer of `Service.advance`: the next cohort to open or the tickets, and whether it recorded the opened cohort."""
 
 
 class _Ahead(NamedTuple):

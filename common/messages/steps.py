@@ -14,7 +14,7 @@ from distrust.common.wire import cut_reason
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a party holds in a stage, and why it cannot know more; or that nothing keeps it from that."""
+    """Two texts on a party in a stage: its data, and the reason why it cannot know more, or that there is none."""
 
     holds: str
     why: str

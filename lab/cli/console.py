@@ -93,7 +93,7 @@ def _with_option(error: ProtocolError) -> ProtocolError:
 
 
 USAGE: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises for a wrong command line; the base class has no public name."""
+"""Errors that typer raises for a wrong command line. Their base class has no public name."""
 
 
 @contextmanager

@@ -127,7 +127,7 @@ def _still_open(cohort: CohortView) -> CohortView:
     return cohort.model_copy(update={"state": "open", "estimate": None})
 
 
-def _of_nobody(cohort: CohortView) -> CohortView:
+def _without_survivors(cohort: CohortView) -> CohortView:
     return cohort.model_copy(update={"survivors": 0})
 
 
@@ -141,7 +141,7 @@ def _renamed(cohort: CohortView) -> CohortView:
         pytest.param(_without_counts, "survivors by action", id="counts-are-missing"),
         pytest.param(_one_step_off, "mean is .* at the server", id="another-sum"),
         pytest.param(_still_open, "is open, without a sum", id="an-open-cohort"),
-        pytest.param(_of_nobody, "cannot be: survivors = 0", id="no-survivors"),
+        pytest.param(_without_survivors, "cannot be: survivors = 0", id="no-survivors"),
         pytest.param(_renamed, "the server had no cohort trial", id="another-cohort"),
     ],
 )

@@ -34,7 +34,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Faults:
-    """What happens to the commits from now on, one after another; afterwards nothing does.
+    """Faults of the next commits, one after another. Later commits have none.
 
     refused    rolled back.
     lost       committed, and the confirmation does not arrive.
