@@ -104,13 +104,13 @@ class Cohort(Message):
 class TicketRequest(Message):
     """A fleet asks for slots. The same `request` id always gets the same slots.
 
-    round  number of the round, from 1.
+    round  number of the round, from 1; 0: of whichever round is open, and the answer shows it.
     keys   for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots.
     """
 
     version: Version = 1
     request: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, chosen by the caller")]
-    round: Annotated[int, Field(ge=1)]
+    round: Annotated[int, Field(ge=0)]
     want: Annotated[int, Field(ge=1, le=100_000, description="clients that wait for a slot")]
     keys: Blob = b""
 
@@ -122,13 +122,6 @@ class Grant(Message):
     first: Annotated[int, Field(ge=0)]
     count: Annotated[int, Field(ge=1)]
     signatures: Blob
-
-
-class TicketAnswer(Message):
-    """The granted slots; empty while no cohort is open."""
-
-    version: Version = 1
-    grants: list[Grant]
 
 
 class KeyHashes(Message):

@@ -188,8 +188,8 @@ class Peer:
     async def get(self, path: str, answer: type[A], params: Params | None = None) -> A:
         return self._read(answer, await self.http.request("GET", self.url + path, self.headers, None, params))
 
-    async def post(self, path: str, body: BaseModel, answer: type[A]) -> A:
-        return self._read(answer, await self._send("POST", path, body))
+    async def post(self, path: str, body: BaseModel, answer: type[A], params: Params | None = None) -> A:
+        return self._read(answer, await self._send("POST", path, body, params))
 
     async def put(self, path: str, body: BaseModel, answer: type[A]) -> A:
         return self._read(answer, await self._send("PUT", path, body))
@@ -197,10 +197,10 @@ class Peer:
     async def delete(self, path: str, answer: type[A]) -> A:
         return self._read(answer, await self.http.request("DELETE", self.url + path, self.headers, None, None))
 
-    async def _send(self, method: str, path: str, body: BaseModel) -> bytes:
+    async def _send(self, method: str, path: str, body: BaseModel, params: Params | None = None) -> bytes:
         headers = {**self.headers, "Content-Type": "application/json"}
         content = body.model_dump_json().encode()
-        return await self.http.request(method, self.url + path, headers, content, None)
+        return await self.http.request(method, self.url + path, headers, content, params)
 
     def _read(self, answer: type[A], raw: bytes) -> A:
         try:

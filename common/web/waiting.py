@@ -45,11 +45,6 @@ class ChangeNotifier:
         for watch in watches:
             watch.wake()
 
-    def is_awaited(self, topic: str, question: Hashable) -> bool:
-        """Return whether a request waits for the answer to this question."""
-        with self._lock:
-            return question in self._watches.get(topic, {})
-
     @property
     def closed(self) -> bool:
         """Return whether the service stops: streams end."""
