@@ -199,11 +199,11 @@ async def request_tickets(
 
     Idempotent: a repeated request returns the same slots. None free: `Retry-After`.
     """
-    if wait and not body.round and body.want <= MOST_GRANTED:  # a longer one would fill memory with its keys
-        with coordinator.waiting(run, body) as place:
+    with coordinator.waiting(run, body) as place:
+        answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
+        running = answer.view is not None and answer.view.round is not None
+        if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
             answer = await _once_free(service, notifier, place, run, wait) or await coordinator.tickets(run, body)
-    else:
-        answer = await coordinator.tickets(run, body)
     if not answer.grants:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from distrust.common.crypto.seal import seal
 from distrust.common.errors import Aborted, BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, TicketAnswer, ticket_text
+from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
 from distrust.common.messages.status import StatementList
 from distrust.common.modular import pack, sum_rows, unpack_rows
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.round import Assignment, Round
+from distrust.common.run.round import Assignment, Round, TicketAnswer
 
 
 @dataclass

@@ -13,11 +13,11 @@ from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import Aborted, Unavailable
+from distrust.common.errors import Aborted, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
-from distrust.common.run.round import Round
+from distrust.common.run.round import Round, RoundView
 from distrust.common.web.client import Http, Patience, Problem
 from distrust.common.web.intermediary import close
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness
@@ -86,18 +86,19 @@ def _answering(*answers: tuple[int, str]) -> tuple[httpx.MockTransport, list[htt
 
 def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
     view = '{"run":"demo","state":"finished","config":""}'
-    transport, seen = _answering((200, view), (200, '{"grants":[]}'))
+    transport, seen = _answering((200, view), (200, f'{{"grants":[],"view":{view}}}'))
 
     async def ask() -> None:
         async with Http(QUICK, transport=transport) as http:
             own = HttpTransport(http, PLACES, "demo")
             assert (await own.round(3, 25.0)).state == "finished"
-            assert (await own.tickets(TicketRequest(request="0" * 32, round=3, want=9))).grants == []
+            answer = await own.tickets(TicketRequest(request="0" * 32, round=0, want=9), 25.0)
+            assert (answer.grants, answer.view) == ([], RoundView(run="demo", state="finished", config=b""))
 
     asyncio.run(ask())
     assert [str(request.url) for request in seen] == [
         "http://server/v1/runs/demo/round?after=3&wait=25.0",
-        "http://server/v1/runs/demo/tickets",
+        "http://server/v1/runs/demo/tickets?wait=25.0",
     ]
     assert all("authorization" not in request.headers for request in seen)
 
@@ -115,6 +116,31 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
     assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo.1.0.1/reports"}
     assert len({request.content for request in seen}) == 1
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(
+    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, *, opened: bool
+) -> None:
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.05)
+    error = WrongCohort("cohort demo.1.0.1 is not known here")
+    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
+    transport, seen = _answering(unknown, unknown, (200, '{"accepted":1,"refused":[]}') if opened else unknown)
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def send() -> UploadAnswer:
+        async with Http(QUICK, transport=transport) as http:
+            upload = Upload(cohort=cohort.cohort, stage="report", items=[])
+            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
+
+    if opened:
+        assert asyncio.run(send()).accepted == 1
+        assert len(seen) == 3
+    else:
+        with pytest.raises(WrongCohort, match="not known here"):
+            asyncio.run(send())
+        assert 3 < len(seen) < 9  # pauses double
+    assert len({request.content for request in seen}) == 1
 
 
 def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:

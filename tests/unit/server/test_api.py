@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.common.messages.cohort import TicketAnswer
 from distrust.common.run.progress import RunEvent
-from distrust.common.run.round import RoundView
+from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.service import Service
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
