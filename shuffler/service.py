@@ -98,7 +98,7 @@ class Shuffler(Intermediary):
         slots = [item.slot for item in intake.items]
         positions = self._order(name)[slots].tolist()
         return ActionAnswer(
-            cohort=name, digest=state.cohort.digest(), slots=slots, plays=positions, refused=intake.refused
+            cohort=name, digest=state.digest, slots=slots, plays=positions, refused=intake.refused
         )
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:

@@ -200,7 +200,7 @@ def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> N
     upload = server.upload(cohort, party.first, {0: bodies[0], 1: bodies[1][:-1], 9: bodies[2], 3: bodies[3]})
     forged = Item(slot=2, ticket=server.ticket(cohort, 1), body=bodies[2])
     items = [*upload.items, forged, upload.items[0]]
-    upload = Upload(cohort="c1", stage=upload.stage, items=items)
+    upload = Upload(cohort="c1", digest=cohort.digest(), stage=upload.stage, items=items)
     answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
     expected = [(0, "bad-message", 422), (1, "bad-message", 422), (2, "bad-ticket", 403), (9, "bad-message", 422)]
     assert sorted(refused(answer)) == expected
@@ -210,14 +210,16 @@ def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> N
 @pytest.mark.parametrize("change", [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"config": bytes([1] * 32)}])
 def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, change: dict[str, Any]) -> None:
     other = server.ticket(cohort.model_copy(update=change), 0)
-    upload = Upload(cohort="c1", stage=party.first, items=[Item(slot=0, ticket=other, body=party.bodies(cohort)[0])])
+    items = [Item(slot=0, ticket=other, body=party.bodies(cohort)[0])]
+    upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
     answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
 
 @pytest.mark.parametrize("ticket", [b"", b"x", bytes(63), bytes(64), bytes(65), b"\xff" * 64])
 def test_a_ticket_that_is_none_is_refused(party: Party, cohort: Cohort, ticket: bytes) -> None:
-    upload = Upload(cohort="c1", stage=party.first, items=[Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])])
+    items = [Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])]
+    upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
     answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
