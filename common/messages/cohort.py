@@ -21,8 +21,8 @@ class ChannelFacts(Message):
 
     compared_first  clients compare the cohort with the one that the intermediary serves before any message leaves them.
                     By its digest an intermediary refuses an upload of another cohort, but labelled bits can be read in
-                    a refused upload, too. For assigned actions and masks clients learn positions or make keys before
-                    their reports, and would do so for a cohort that is not theirs.
+                    a refused upload, too. Clients of other channels take part in a cohort before their reports: they
+                    request the actions that they play, or share secrets.
     """
 
     compared_first: ClassVar[bool] = True
