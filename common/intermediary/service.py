@@ -16,7 +16,7 @@ from distrust.common.intermediary.intake import Fault, Intake, admitted, check_c
 from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
 from distrust.common.intermediary.store import PlacedMessage, Span, State
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import DIGEST, Cohort
+from distrust.common.messages.cohort import COHORT_DIGEST, Cohort
 from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
@@ -123,8 +123,8 @@ class Intermediary(StageMachine):
         """
         if (upload.cohort, upload.stage) != (name, stage):
             raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
-        if len(upload.digest) != DIGEST:
-            raise BadMessage(f"digest: {len(upload.digest)} bytes, expected {DIGEST}")
+        if len(upload.digest) != COHORT_DIGEST:
+            raise BadMessage(f"digest: {len(upload.digest)} bytes, expected {COHORT_DIGEST}")
         intake = self._screened(name, stage, upload)
         with self._database.transaction() as tx:
             state = self._advance_late(tx, store.need(tx, name, lock=True))

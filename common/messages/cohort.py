@@ -13,7 +13,7 @@ from distrust.common.wire import Blob, Identifier, Message, Version, Via
 
 LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
-DIGEST = 32  # bytes of a cohort's digest
+COHORT_DIGEST = 32  # bytes of a cohort's digest
 
 
 class ChannelFacts(Message):
