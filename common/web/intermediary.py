@@ -63,7 +63,7 @@ async def _party(request: Request) -> Any:
 PartyDep = Annotated[IntermediaryApi, Depends(_party)]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
-UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, WrongStage, Aborted, Unavailable)
+UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, Conflict, WrongStage, Aborted, Unavailable)
 
 router = APIRouter(prefix="/v1", route_class=MessageRoute)
 
@@ -83,7 +83,7 @@ def open_cohort(
 
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
 async def terms(cohort: str, party: PartyDep) -> Cohort:
-    """Return the cohort as it was opened here. A client compares it with the server's copy before it sends."""
+    """Return the cohort as it was opened here. A client compares it with the server's copy."""
     known = party.known_terms(cohort)
     return await run_in_threadpool(party.terms, cohort) if known is None else known
 

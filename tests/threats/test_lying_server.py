@@ -1,8 +1,9 @@
 """Tests of a server that tells one fleet another round: each field, on each channel.
 
 The server lies over HTTP to one fleet alone. That fleet refuses before it sends a message, its reason names the field,
-and an honest fleet finishes the run. `plain` changes one field to another legal value. `consistent` also fits the
-cohort's channel and terms to it, so that the round agrees with itself.
+and an honest fleet finishes the run. Sealed reports may be sent, and the shuffler refuses them unread. `plain` changes
+one field to another legal value. `consistent` also fits the cohort's channel and terms to it, so that the round agrees
+with itself.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from distrust.client.environments.contextual import GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import ProtocolError
+from distrust.common.errors import Conflict, ProtocolError
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
@@ -103,7 +104,11 @@ FIXED: dict[str, set[Path_]] = {
 }
 """Fields of a configuration with a single legal value: any lie about them is unreadable."""
 
+SEALED = {"local-laplace-discrete", "local-gaussian", "local-sphere"}
+"""Mechanisms of the runs above whose clients send sealed reports."""
+
 PATIENCE = 5.0  # seconds
+WHOLE = 100  # a block that no cohort fills
 
 
 def config(channel: str, name: str = "run") -> RunConfig:
@@ -149,21 +154,32 @@ async def begun(apps: Any, server: Peer, exchanges: list[Exchange], channel: str
     return run
 
 
-def sent(exchanges: list[Exchange], caller: str) -> list[str]:
-    """Return the last parts of the paths to which a fleet sent. Tickets and departures tell nothing of a client."""
+def sent(exchanges: list[Exchange], caller: str, *, kept: bool = False) -> list[str]:
+    """Return the last parts of the paths to which a fleet sent. Tickets and departures tell nothing of a client.
+
+    kept  leave out what the intermediary refused because clients agreed to another cohort.
+    """
     posts = [one for one in exchanges if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
+    posts = [one for one in posts if not (kept and json.loads(one.answer).get("type") == Conflict("").urn)]
     return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
 
 
-async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: Tamper) -> str:
-    """Let a fleet play with tampered answers, and return its reason to refuse. It must not have sent anything."""
+async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: Tamper, block: int = 1) -> str:
+    """Let a fleet play with tampered answers, and return its reason to refuse.
+
+    It must not have sent anything, or only sealed reports that the shuffler has refused.
+
+    block  at 1 clients compare their cohort before they send.
+    """
     caller = f"lied to in {run.run}"
     wire = RecordingTransport(caller, apps, exchanges, tamper)
-    fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=1), run, wire)
+    fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=block), run, wire)
     try:
         await asyncio.wait_for(fleet.serve(), PATIENCE)
     except ProtocolError as error:
-        assert sent(exchanges, caller) == [], run.run
+        assert sent(exchanges, caller, kept=True) == [], run.run
+        by_upload = block > 1 and run.mechanism.name in SEALED and "was told" in error.detail
+        assert (sent(exchanges, caller) != []) == by_upload, run.run
         return f"{error.code}: {error.detail}"
     except TimeoutError:
         return "plays on, waiting"
@@ -185,7 +201,7 @@ async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, st
         paths = [path for path, _ in leaves(view) if path[0] == "round" and not (whole and path[-1] == "terms")]
         for number, path in enumerate([*paths, ("config",)]):
             run = await begun(apps, server, exchanges, channel, f"run-{number}")
-            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole))
+            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole), WHOLE)
     return reasons
 
 
@@ -211,7 +227,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
             run = config(channel, f"run-{number}")
             await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
             tamper = partial(lie_of_config, path=path, run=run, whole=whole)
-            reasons[path] = await refusal(apps, exchanges, run, tamper)
+            reasons[path] = await refusal(apps, exchanges, run, tamper, WHOLE)
     return reasons
 
 
@@ -322,7 +338,8 @@ def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
             server = operator.peer("http://server", TOKEN)
             run = await begun(apps, server, exchanges, channel)
             caller, read = f"lied to in {run.run}", asyncio.Event()
-            lied = asyncio.create_task(refusal(apps, exchanges, run, noticed(lying_round(path, whole=True), read)))
+            tamper, block = noticed(lying_round(path, whole=True), read), 2 if channel == "contexts-alone" else 1
+            lied = asyncio.create_task(refusal(apps, exchanges, run, tamper, block))
             await asyncio.wait([lied, asyncio.create_task(read.wait())], return_when=asyncio.FIRST_COMPLETED)
             await honest_run(apps, exchanges, run)
             await nothing_is_lost(server, tmp_path / "server.sqlite3", run, granted(exchanges, caller))

@@ -109,7 +109,7 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
 
     async def send() -> UploadAnswer:
         async with Http(QUICK, transport=transport) as http:
-            upload = Upload(cohort=cohort.cohort, stage="report", items=[])
+            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
     assert asyncio.run(send()).accepted == 0
