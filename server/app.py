@@ -203,29 +203,22 @@ async def request_tickets(
         answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
         running = answer.view is not None and answer.view.round is not None
         if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
-            answer = await _once_free(service, notifier, place, run, wait) or await coordinator.tickets(run, body)
+            await _once_free(service, notifier, place, run, wait)
+            answer = place.answer or await coordinator.tickets(run, body)
     if not answer.grants:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer
 
 
-async def _once_free(
-    service: Service, notifier: Waiting, place: WaitingPlace, run: str, wait: float
-) -> TicketAnswer | None:
-    """Wait for free slots, or for the run's end. Return the answer of a settlement that served this request."""
+async def _once_free(service: Service, notifier: Waiting, place: WaitingPlace, run: str, wait: float) -> None:
+    """Wait until slots are free, the run is over, or a settlement has served this request."""
 
-    def look() -> float | TicketAnswer:
-        return place.answer or service.standing(run)[0]
-
-    def known() -> float | TicketAnswer | None:
+    def known() -> float | None:
         standing = service.known_standing(run)
-        return place.answer or (None if standing is None else standing[0])
+        return math.inf if place.served else None if standing is None else standing[0]
 
-    def ready(seen: float | TicketAnswer) -> bool:
-        return isinstance(seen, TicketAnswer) or seen == math.inf
-
-    seen: float | TicketAnswer = await notifier.until(run, look, ready, wait, known=known)
-    return seen if isinstance(seen, TicketAnswer) else None
+    look = lambda: service.standing(run)[0]  # noqa: E731
+    await notifier.until(run, look, lambda newest: newest == math.inf, wait, known=known)
 
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))

@@ -203,7 +203,7 @@ class RunCoordinator:
         answer = await self._last_word(cohort)
         if answer is None:
             return False
-        places = [place for place in self._places.get(cohort.run, ()) if place.answer is None]
+        places = [place for place in self._places.get(cohort.run, ()) if not place.served]
         begun = await asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places)
         if begun is not None:
             self._watch(begun.cohort, in_doubt=begun.in_doubt)

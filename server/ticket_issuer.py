@@ -26,10 +26,14 @@ MOST_GRANTED = 4096
 
 @dataclass(slots=True)
 class WaitingPlace:
-    """A request that waits for tickets. `answer` is set once, by the settlement that serves it."""
+    """A request that waits for tickets, and what the settlement that served it left there.
+
+    served  whether one did. Without an answer the request is made again, and meets its error itself.
+    """
 
     request: TicketRequest
     answer: TicketAnswer | None = None
+    served: bool = False
 
 
 class Begun(NamedTuple):
@@ -110,15 +114,17 @@ class TicketIssuer:
         for place in places:
             try:
                 step, recorded = self.advance(active, place.request, following)
-            except (BadMessage, Conflict, WrongStage):  # before anything was committed; its own call says why
+            except (BadMessage, Conflict, WrongStage):  # before anything was committed
+                place.served = True
                 continue
-            except Exception:  # noqa: BLE001  its own call meets it too, and the outcome stands
+            except Exception:  # noqa: BLE001  the outcome stands
                 _log.exception("tickets_delayed", run=active.config.run)
+                place.served = True
                 return Begun(following, in_doubt=not begun)
             begun = begun or recorded
             if isinstance(step, Cohort) or not step.grants:
                 break
-            place.answer = step
+            place.answer, place.served = step, True
         return Begun(following, in_doubt=False) if begun else None
 
     def _following(self, active: ActiveRun) -> Cohort | None:

@@ -70,17 +70,25 @@ class ServerHarness:
         with self.coordinator.waiting(run, wanted) as place:
             rung, answer = len(self.rung), await self.coordinator.tickets(run, wanted)
             while not answer.grants and answer.view is not None and answer.view.round is not None:
-                while len(self.rung) == rung or not (place.answer or self.service.standing(run)[0] == math.inf):  # noqa: ASYNC110  no event tells
+                while len(self.rung) == rung:  # noqa: ASYNC110  the harness has no event for it
                     await asyncio.sleep(0.001)
-                rung, answer = len(self.rung), place.answer or await self.coordinator.tickets(run, wanted)
+                rung = len(self.rung)
+                if place.served or self.service.standing(run)[0] == math.inf:
+                    answer = place.answer or await self.coordinator.tickets(run, wanted)
             return answer
 
     async def play_waiting(self, run: str, clients: InMemoryClients) -> RunView:
         """Serve clients that wait for each round's tickets, until the run is over."""
         while (tickets := await self.wait(run)).view is not None and tickets.view.round is not None:
+            await self.until_open(tickets)
             clients.answer(tickets.view.round, tickets)
             await asyncio.sleep(0.001)
         return self.service.view(run)
+
+    async def until_open(self, tickets: TicketAnswer) -> None:
+        """Wait until the tickets' cohorts are open, as clients do whose messages are faster."""
+        while not {one.cohort for one in tickets.grants} <= self.intermediaries.held.keys():  # noqa: ASYNC110  no event
+            await asyncio.sleep(0.001)
 
     async def play(self, run: str, clients: InMemoryClients, until: int = 10**9) -> RunView:
         """Serve clients until the run is over, or round `until` is open."""

@@ -78,6 +78,7 @@ async def play_waiting(harness: ServerHarness, faults: Faults) -> RunView:
         if tickets.view.round is None:
             return harness.service.view("demo")
         name = secrets.token_hex(16)
+        await harness.until_open(tickets)
         clients.answer(tickets.view.round, tickets)
         await asyncio.sleep(0.001)
 

@@ -25,14 +25,16 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def fill_first_round(harness: ServerHarness) -> Callable[[], None]:
-    """Create a run, and take all tickets of its first round. Return the function that sends the clients' messages."""
+async def fill_first_round(harness: ServerHarness) -> Callable[[], int]:
+    """Create a run, and play its first round but for the last cohort's messages. Return what sends them."""
     harness.service.create(config())
     clients = InMemoryClients(harness.intermediaries, REWARDS)
     round_ = harness.service.round_view("demo").round
     assert round_ is not None
-    answer = await harness.ask("demo", 96)
-    return lambda: (clients.answer(round_, answer), None)[1]
+    *grants, last = (await harness.ask("demo", 96)).grants
+    clients.answer(round_, TicketAnswer(grants=grants))
+    await until(lambda: len(harness.service.store.outcomes("demo")) == len(grants))
+    return lambda: clients.answer(round_, TicketAnswer(grants=[last]))
 
 
 async def play_first_round(harness: ServerHarness) -> None:
