@@ -214,8 +214,10 @@ async def _once_free(service: Service, notifier: Waiting, place: WaitingPlace, r
     """Wait until slots are free, the run is over, or a settlement has served this request."""
 
     def known() -> float | None:
+        if place.served:
+            return math.inf
         standing = service.known_standing(run)
-        return math.inf if place.served else None if standing is None else standing[0]
+        return None if standing is None else standing[0]
 
     look = lambda: service.standing(run)[0]  # noqa: E731
     await notifier.until(run, look, lambda newest: newest == math.inf, wait, known=known)

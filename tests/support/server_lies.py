@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -227,13 +227,27 @@ def lie_of_config(url: httpx.URL, raw: bytes, *, path: Path_, run: RunConfig, wh
     altered = changed(altered, *lie_about_config(altered, path))
     if url.path.endswith("/config"):
         return json.dumps(altered).encode()
-    if whole and url.path.endswith("/round"):
-        digest = encode_blob(RunConfig.model_validate(altered).digest())
-        view = json.loads(raw) | {"config": digest}
+    digest = encode_blob(RunConfig.model_validate(altered).digest())
+
+    def with_digest(view: Any) -> Any:
         for one in (view.get("round") or {}).get("assignments", ()):
             one["cohort"]["config"] = digest
-        return json.dumps(view).encode()
-    return raw
+        return view | {"config": digest}
+
+    return tampered_view(url, raw, with_digest) if whole else raw
+
+
+def tampered_view(
+    url: httpx.URL, raw: bytes, change: Callable[[Any], Any], *, where: Sequence[str] = ("round", "tickets")
+) -> bytes:
+    """Return an answer of the server with another view of the round: that to GET /round, and that beside tickets."""
+    route = url.path.rpartition("/")[2]
+    if route not in where:
+        return raw
+    answer = json.loads(raw)
+    if route == "round":
+        return json.dumps(change(answer)).encode()
+    return json.dumps(answer | {"view": change(answer["view"])} if "view" in answer else answer).encode()
 
 
 def field_of(path: Path_) -> str:

@@ -9,6 +9,7 @@ with itself.
 import asyncio
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,7 @@ from tests.support.server_lies import (
     lie_of_config,
     names,
     names_of_config,
+    tampered_view,
 )
 
 pytestmark = pytest.mark.slow
@@ -141,11 +143,14 @@ async def begun(apps: Any, server: Peer, exchanges: list[Exchange], channel: str
     run, first = config(channel, name), CHANNELS[channel].get("first", 1)
     await server.post("/v1/runs", run, RunView)
 
+    def ended(view: Any) -> Any:
+        early = not view.get("round") or view["round"]["number"] < first
+        return view if early else view | {"round": None, "state": "finished"}
+
     def over(url: httpx.URL, raw: bytes) -> bytes:
-        view = json.loads(raw) if url.path.endswith("/round") else {}
-        if not view.get("round") or view["round"]["number"] < first:
-            return raw
-        return json.dumps(view | {"round": None, "state": "finished"}).encode()
+        if url.path.endswith("/tickets") and ended(json.loads(raw).get("view", {})).get("state") == "finished":
+            raw = json.dumps(json.loads(raw) | {"grants": []}).encode()
+        return tampered_view(url, raw, ended)
 
     if first > 1:
         wire = RecordingTransport("before", apps, exchanges, over)
@@ -186,8 +191,11 @@ async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: 
     return "plays on"
 
 
-def lying_round(path: Path_, *, whole: bool) -> Tamper:
-    return lambda url, raw: lie(raw, path, whole=whole) if url.path.endswith("/round") else raw
+def lying_round(path: Path_, *, whole: bool, where: Sequence[str] = ("round", "tickets")) -> Tamper:
+    """Return a tamper of the round, as it is told before the first tickets, with tickets, or both."""
+    return lambda url, raw: tampered_view(
+        url, raw, lambda view: json.loads(lie(json.dumps(view).encode(), path, whole=whole)), where=where
+    )
 
 
 async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
@@ -322,6 +330,30 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
     reasons = asyncio.run(attack())
     assert {kind: why for kind, why in reasons.items() if not names(why, ONE_OF_EACH_KIND[kind])} == {}
     assert all(why.startswith("refused: ") for why in reasons.values())
+
+
+@pytest.mark.parametrize("kind", ["mechanism", "decision"])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_back(
+    channel: str, kind: str, tmp_path: Path
+) -> None:
+    """The round was true as long as the client had no ticket. Its slot is lost, and no other client waits for it."""
+    path = ONE_OF_EACH_KIND[kind]
+
+    async def attack() -> str:
+        exchanges: list[Exchange] = []
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
+            server = operator.peer("http://server", TOKEN)
+            run = await begun(apps, server, exchanges, channel)
+            why = await refusal(apps, exchanges, run, lying_round(path, whole=True, where=["tickets"]))
+            assert granted(exchanges, f"lied to in {run.run}") == 1
+            await honest_run(apps, exchanges, run)
+            await nothing_is_lost(server, tmp_path / "server.sqlite3", run, 1)
+        return why
+
+    why = asyncio.run(attack())
+    assert why.startswith("refused: ")
+    assert names(why, path), why
 
 
 @pytest.mark.parametrize("field", ["ticket_key", "channel"])

@@ -20,6 +20,7 @@ from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.run.round import Round, RoundView
 from distrust.common.web.client import Http, Patience, Problem
 from distrust.common.web.intermediary import close
+from tests.support.asgi import OverHttpx
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness
 
 MakeRound = Callable[..., Round]
@@ -60,7 +61,7 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
     harness = _Wired([round_], service, TICKET_KEY)
 
     async def play() -> tuple[str, Http]:
-        async with Http(QUICK, transport=httpx.ASGITransport(app)) as http:
+        async with Http(QUICK, sender=OverHttpx(httpx.ASGITransport(app))) as http:
             harness.transport = HttpTransport(http, PLACES, "demo")
             return await Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
 
@@ -89,7 +90,7 @@ def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
     transport, seen = _answering((200, view), (200, f'{{"grants":[],"view":{view}}}'))
 
     async def ask() -> None:
-        async with Http(QUICK, transport=transport) as http:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
             own = HttpTransport(http, PLACES, "demo")
             assert (await own.round(3, 25.0)).state == "finished"
             answer = await own.tickets(TicketRequest(request="0" * 32, round=0, want=9), 25.0)
@@ -108,7 +109,7 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
     cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
 
     async def send() -> UploadAnswer:
-        async with Http(QUICK, transport=transport) as http:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
             upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
@@ -129,8 +130,8 @@ def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_ag
     cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
 
     async def send() -> UploadAnswer:
-        async with Http(QUICK, transport=transport) as http:
-            upload = Upload(cohort=cohort.cohort, stage="report", items=[])
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
     if opened:
@@ -150,7 +151,7 @@ def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
     cohort = make_round().assignments[0].cohort
 
     async def look() -> None:
-        async with Http(QUICK, transport=transport) as http:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
             await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", [], 0.0)
 
     with pytest.raises(Aborted, match="too few"):
@@ -175,7 +176,7 @@ def test_auto_is_the_newest_run_that_is_not_over(states: list[str], found: str |
     transport, _ = _answering((200, f'{{"runs":[{",".join(lines)}]}}'))
 
     async def ask() -> str:
-        async with Http(Patience(total=-1), transport=transport) as http:
+        async with Http(Patience(total=-1), sender=OverHttpx(transport)) as http:
             return await newest_running(http, "http://server")
 
     if found is None:
