@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from distrust.common.errors import BadMessage, Unauthorized
-from distrust.common.web.client import Problem
 from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
 from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, render
@@ -328,6 +327,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
     A parameter that its route does not describe has its meaning from `SHARED_PARAMETERS`.
     """
+    from distrust.common.web.client import Problem  # noqa: PLC0415 - intermediaries call no service: they spare aiohttp
+
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components["Problem"] = Problem.model_json_schema()

@@ -149,7 +149,7 @@ class Stack:
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + START_SECONDS
-        while not all(_ready(self._ports[name]) for name in NAMES):
+        while not all(is_ready(self._ports[name]) for name in NAMES):
             self.check()
             if time.monotonic() > end:
                 raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.data_dir.path / 'logs'}")
@@ -191,7 +191,8 @@ def _urls(data_dir: DataDir, where: dict[str, str]) -> Urls:
     return Urls(**where, token=data_dir.token(), inspector=data_dir.inspector_token())
 
 
-def _ready(port: int) -> bool:
+def is_ready(port: int) -> bool:
+    """Ask the service at a port of loopback whether it is ready, and return its answer; False for none."""
     connection = HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/readyz")

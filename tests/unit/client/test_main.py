@@ -7,12 +7,13 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from distrust.client.__main__ import main
+from distrust.client.__main__ import _new_loop, main
 from distrust.common.web.client import Http, Patience
 from tests.support.asgi import OverHttpx
 
@@ -118,6 +119,15 @@ def test_a_server_cannot_send_commands_to_the_terminal_in_the_fleets_error(
     line = capsys.readouterr().err.removesuffix("\n")
     assert "\ufffd]0;owned\ufffd\ufffd2J\ufffd" in line
     assert line.isprintable()
+
+
+def test_a_fleet_runs_on_uvloop_and_on_asyncio_where_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = []
+    for _ in range(2):
+        with closing(_new_loop()) as loop:
+            kinds.append(type(loop).__module__.partition(".")[0])
+        monkeypatch.setattr("distrust.client.__main__.uvloop", None)
+    assert kinds == ["uvloop", "asyncio"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
