@@ -4,8 +4,8 @@
 
 `rounds`   a run of `linucb` with one client a round, over the real services and one fleet process. The time from a
            report to the next round is read off the services' logs: from the shuffler's first look at the report to the
-           server's answer with the next round and its ticket. The limit is a multiple of the time of one bare request, to the
-           aggregator, which is idle, and one bare commit. Both are measured all through the run.
+           server's answer with the next round and its ticket. The limit is a multiple of the time of one bare request,
+           to the aggregator, which is idle, and one bare commit. Both are measured all through the run.
 `cohorts`  CPU a client, and clients a second, of cohorts of 200 with secure aggregation, at D = 1 and at the D = 20 of
            d = 5 features, in turns. The limit is a multiple of the CPU at D = 1.
 """

@@ -14,7 +14,7 @@ import structlog
 from numpy.typing import NDArray
 
 from distrust.client.agreement import check_config, check_own_world
-from distrust.client.departures import departures
+from distrust.client.departures import NEVER, departures
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
@@ -280,6 +280,8 @@ class Fleet:
         return self._sessions[name]
 
     def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
+        if not self._options.dropout:
+            return np.full(cohort.clients, NEVER, dtype=np.int64)
         stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
         return departures(cohort.clients, self._options.dropout, stream)
 

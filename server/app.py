@@ -203,8 +203,9 @@ async def request_tickets(
         answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
         running = answer.view is not None and answer.view.round is not None
         if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
+            place.checked = True
             await _once_free(service, notifier, place, run, wait)
-            answer = place.answer or await coordinator.tickets(run, body)
+            answer = place.leave() or await coordinator.tickets(run, body)
     if not answer.grants:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongCohort
+from distrust.common.errors import Aborted, BadMessage, BadParameter, Conflict, ProtocolError, WrongCohort
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StatementList
@@ -40,8 +40,8 @@ class Intermediaries(Protocol):
         """Return the aggregator's statements of a masked cohort from position `after` on; may wait for more."""
         ...
 
-    async def collect(self, cohort: Cohort) -> BatchAnswer:
-        """Return the batch, or why there is none; may wait before it answers `waiting`."""
+    async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
+        """Return the batch, or why there is none; may wait before it answers `waiting`. `opening`: open it before."""
         ...
 
 
@@ -119,13 +119,20 @@ class RunCoordinator:
 
     @contextmanager
     def waiting(self, run: str, request: TicketRequest) -> Iterator[WaitingPlace]:
-        """Have settlements of the run's cohorts serve this request. Its place shows the answer once there is one."""
+        """Have settlements of the run's cohorts serve this request. Its place shows the answer once there is one.
+
+        An earlier call with the request's id is served no more: its caller has given it up, or sends it twice.
+        """
         place = WaitingPlace(request)
         places = self._places.setdefault(run, [])
+        for other in places:
+            if other.request.request == request.request:
+                other.leave()
         places.append(place)
         try:
             yield place
         finally:
+            place.leave()  # a settlement that is under way may know it
             places.remove(place)
             if not places:
                 self._places.pop(run, None)
@@ -184,12 +191,10 @@ class RunCoordinator:
                 if in_doubt:
                     await self._sleep(self._retry)
                     continue
-                if not opened:
-                    with suppress(Aborted):  # the intermediary's last answer says so too
-                        await self._intermediaries.open(cohort)  # again after a restart: it may have missed the call
-                    opened = True
-                if await self._settled(cohort):
+                # After a restart it is opened again: the intermediary may have missed the call.
+                if await self._settled(cohort, opening=not opened):
                     return
+                opened = True
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
             except ProtocolError as error:
                 _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
@@ -198,24 +203,35 @@ class RunCoordinator:
                 _log.exception("collection_retry", cohort=cohort.cohort)
                 await self._sleep(self._retry)
 
-    async def _settled(self, cohort: Cohort) -> bool:
-        """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one."""
-        answer = await self._last_word(cohort)
+    async def _settled(self, cohort: Cohort, *, opening: bool) -> bool:
+        """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one.
+
+        After a batch, requests that wait are served: the intermediary works, and will open the next cohort, too.
+        """
+        answer = await self._last_word(cohort, opening=opening)
         if answer is None:
             return False
-        places = [place for place in self._places.get(cohort.run, ()) if not place.served]
+        places = self._places.get(cohort.run, []) if answer.batch is not None else []
+        places = [place for place in places if not place.served]
         begun = await asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places)
         if begun is not None:
             self._watch(begun.cohort, in_doubt=begun.in_doubt)
         return True
 
-    async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
-        """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted."""
+    async def _last_word(self, cohort: Cohort, *, opening: bool) -> BatchAnswer | None:
+        """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted.
+
+        opening  open the cohort there before.
+        """
         try:
             if cohort.via == "aggregator":
+                if opening:
+                    with suppress(Aborted):  # its last answer says so, too
+                        await self._intermediaries.open(cohort)
                 await self._relay(cohort)
-            answer = await self._intermediaries.collect(cohort)
-        except (WrongCohort, Conflict, Aborted, BadMessage) as error:
+                opening = False
+            answer = await self._intermediaries.collect(cohort, opening=opening)
+        except (WrongCohort, Conflict, Aborted, BadMessage, BadParameter) as error:
             return _aborted(cohort, error)
         return None if answer.state == "waiting" else answer
 

@@ -24,16 +24,24 @@ MOST_GRANTED = 4096
 """Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WaitingPlace:
     """A request that waits for tickets, and what the settlement that served it left there.
 
-    served  whether one did. Without an answer the request is made again, and meets its error itself.
+    served   whether one did, or another call with the request's id has come. Without an answer the request is made
+             again, and meets its error itself.
+    checked  whether the request was made before, and got nothing.
     """
 
     request: TicketRequest
     answer: TicketAnswer | None = None
     served: bool = False
+    checked: bool = False
+
+    def leave(self) -> TicketAnswer | None:
+        """Be served no more from now on. Return the answer, if there is one."""
+        self.served = True
+        return self.answer
 
 
 class Begun(NamedTuple):
@@ -68,11 +76,12 @@ class TicketIssuer:
         self._store, self._key, self._window = store, key, window
 
     def advance(
-        self, active: ActiveRun, request: TicketRequest, opened: Cohort | None = None
+        self, active: ActiveRun, request: TicketRequest, opened: Cohort | None = None, *, checked: bool = False
     ) -> tuple[Cohort | TicketAnswer, bool]:
         """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
-        opened  the cohort that the last call returned. Its intermediary has opened it by now.
+        opened   the cohort that the last call returned. Its intermediary has opened it by now, or will.
+        checked  the request has got nothing yet: the store is not read.
 
         Return also whether `opened` was recorded. It is not if that was known, or if the cohort is no longer needed.
         The record and the grants are one transaction. A request that names no round gets none of a run that is over.
@@ -84,7 +93,7 @@ class TicketIssuer:
             fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
             if fresh is not None:
                 rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
-            grants, missing = self._granted(active, request), None
+            grants, missing = [] if checked else self._granted(active, request), None
             repeated = bool(grants)
             if not repeated and _is_open(active, request):
                 _check_keys(pending, request)
@@ -113,7 +122,10 @@ class TicketIssuer:
         begun = False
         for place in places:
             try:
-                step, recorded = self.advance(active, place.request, following)
+                with active.lock:  # another call with the request's id is not between the two lines
+                    if place.served:
+                        continue
+                    step, recorded = self.advance(active, place.request, following, checked=place.checked)
             except (BadMessage, Conflict, WrongStage):  # before anything was committed
                 place.served = True
                 continue

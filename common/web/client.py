@@ -176,8 +176,8 @@ class Peer:
     async def post(self, path: str, body: BaseModel, answer: type[A], params: Params | None = None) -> A:
         return self._read(answer, await self._send("POST", path, body, params))
 
-    async def put(self, path: str, body: BaseModel, answer: type[A]) -> A:
-        return self._read(answer, await self._send("PUT", path, body))
+    async def put(self, path: str, body: BaseModel, answer: type[A], params: Params | None = None) -> A:
+        return self._read(answer, await self._send("PUT", path, body, params))
 
     async def delete(self, path: str, answer: type[A]) -> A:
         return self._read(answer, await self.http.request("DELETE", self.url + path, self.headers, None, None))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Collection, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -69,16 +69,30 @@ router = APIRouter(prefix="/v1", route_class=MessageRoute)
 
 
 @router.put(
-    "/cohorts/{cohort}", dependencies=[OperatorOnly], responses=problems(Unauthorized, Conflict, BadParameter, Aborted)
+    "/cohorts/{cohort}",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, Conflict, BadParameter, Aborted),
+    response_model=Cohort | BatchAnswer,
 )
-def open_cohort(
-    cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)], party: PartyDep, request: Request
-) -> Cohort:
-    """Open a cohort and return it. Idempotent."""
+async def open_cohort(
+    cohort: str,
+    body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)],
+    *,
+    party: PartyDep,
+    request: Request,
+    notifier: NotifierDep,
+    wait: Wait = 0,
+) -> Response:
+    """Open a cohort and return it. With `wait`, wait for its batch, and answer as GET …/batch. Idempotent."""
     if body.cohort != cohort:
         raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
     check_fits(body, request.app.state.settings.max_body)
-    return party.open(body)
+    if wait:
+        with suppress(Aborted):  # the batch's answer says so, too
+            await run_in_threadpool(party.open, body)
+        return await batch(cohort, party, notifier, wait)
+    opened = await run_in_threadpool(party.open, body)
+    return Response(opened.model_dump_json(), media_type="application/json")
 
 
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))

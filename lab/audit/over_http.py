@@ -163,9 +163,9 @@ class CohortHarness:
         return granted(sign(self.keys.ticket, cohort, 0, cohort.clients, hashes), leaves, own)
 
     async def _collect(self, cohort: Cohort) -> Batch:
-        answer = await self._parties.collect(cohort)
+        answer = await self._parties.collect(cohort, opening=False)
         while answer.state == "waiting":
-            answer = await self._parties.collect(cohort)
+            answer = await self._parties.collect(cohort, opening=False)
         if answer.batch is None:
             raise Unavailable(f"cohort {cohort.cohort} was aborted: {answer.reason}")
         return answer.batch

@@ -7,6 +7,7 @@ single-use, records are sealed, bits are permuted, a cohort below its minimum is
 import hashlib
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,7 +66,10 @@ class InMemoryIntermediaries:
         self._reachable()
         return StatementList(cohort=self._held(cohort.cohort).cohort.cohort, statements=[], over=True)
 
-    async def collect(self, cohort: Cohort) -> BatchAnswer:
+    async def collect(self, cohort: Cohort, *, opening: bool = False) -> BatchAnswer:
+        if opening:
+            with suppress(Aborted):  # the answer says so, too
+                await self.open(cohort)
         self._reachable()
         held = self._held(cohort.cohort)
         self._expire(held)

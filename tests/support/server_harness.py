@@ -69,12 +69,13 @@ class ServerHarness:
         wanted = TicketRequest(request=request or secrets.token_hex(16), round=0, want=want, keys=keys)
         with self.coordinator.waiting(run, wanted) as place:
             rung, answer = len(self.rung), await self.coordinator.tickets(run, wanted)
+            place.checked = True
             while not answer.grants and answer.view is not None and answer.view.round is not None:
                 while len(self.rung) == rung:  # noqa: ASYNC110  the harness has no event for it
                     await asyncio.sleep(0.001)
                 rung = len(self.rung)
                 if place.served or self.service.standing(run)[0] == math.inf:
-                    answer = place.answer or await self.coordinator.tickets(run, wanted)
+                    answer = place.leave() or await self.coordinator.tickets(run, wanted)
             return answer
 
     async def play_waiting(self, run: str, clients: InMemoryClients) -> RunView:

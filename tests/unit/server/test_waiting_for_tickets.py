@@ -162,6 +162,59 @@ def test_a_server_that_is_killed_behind_the_tickets_opens_their_cohort(
     asyncio.run(play())
 
 
+def test_a_request_that_is_sent_twice_at_once_gets_one_set_of_slots(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries
+) -> None:
+    """Its caller lost the connection, and the first call still waits."""
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        first = asyncio.create_task(harness.wait("demo", 7, "ab" * 16))
+        await asyncio.sleep(0.02)
+        again = asyncio.create_task(harness.wait("demo", 7, "ab" * 16))
+        await asyncio.sleep(0.02)
+        finish()
+        assert slots(await again) == slots(await first) == [(SECOND, 0, 7)]
+        assert harness.service.store.cohorts("demo", 2)[SECOND].granted == 7
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_after_a_cohort_without_a_batch_tickets_wait_until_the_next_one_is_open(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    """An intermediary that lost a cohort may lose the next one, too: then its tickets would be lost with it."""
+    opens = intermediaries.open
+
+    async def refuse(cohort: Cohort) -> None:
+        if cohort.cohort not in intermediaries.held:
+            raise Unavailable("the intermediary is away")
+        await opens(cohort)
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        waiting = asyncio.create_task(harness.wait("demo", 7))
+        await asyncio.sleep(0.02)
+        monkeypatch.setattr(intermediaries, "open", refuse)
+        if ended:
+            intermediaries.time += 2 * STAGE
+        else:
+            finish()
+        if ended:
+            with pytest.raises(Unavailable, match="is away"):
+                await waiting
+            assert harness.service.view("demo").cohorts_open == 0
+        else:
+            assert slots(await waiting) == [(SECOND, 0, 7)]
+        await harness.stop()
+
+    asyncio.run(play())
+
+
 def test_a_waiting_request_that_is_refused_delays_no_other_one(
     tmp_path: Path, intermediaries: InMemoryIntermediaries
 ) -> None:
