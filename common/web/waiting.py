@@ -7,6 +7,7 @@ the answer after every notification, and every `LOOK_SECONDS` in between, becaus
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -177,7 +178,17 @@ class _Watch(Generic[T]):
     def wake(self) -> None:
         """Look again, or end when no request waits. Thread-safe."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._look_again)
+
+    def _look_again(self) -> None:
+        """Offer what is known at once. Else let the task look; it also ends when no request waits."""
+        value: T | None = None
+        with suppress(Exception):  # the task meets it, too, and has the requests fail
+            value = self._known() if self.waits else None
+        if value is None:
+            self._changed.set()
+        for wait in list(self.waits) if value is not None else []:
+            wait.offer(value)
 
     async def _run(self) -> None:
         while self.waits:
