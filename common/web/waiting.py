@@ -181,14 +181,13 @@ class _Watch(Generic[T]):
             self._loop.call_soon_threadsafe(self._look_again)
 
     def _look_again(self) -> None:
-        """Offer what is known at once. Else let the task look; it also ends when no request waits."""
-        value: T | None = None
+        """Offer what is known at once. The task looks for those that still wait, and ends without any."""
+        self._changed.set()
         with suppress(Exception):  # the task meets it, too, and has the requests fail
             value = self._known() if self.waits else None
-        if value is None:
-            self._changed.set()
-        for wait in list(self.waits) if value is not None else []:
-            wait.offer(value)
+            if value is not None:
+                for wait in list(self.waits):
+                    wait.offer(value)
 
     async def _run(self) -> None:
         while self.waits:
