@@ -162,14 +162,14 @@ class Fleet:
                 agreed = round_
             if not grants:
                 return False
-            taken = []
+            taken, full = [], sum(grant.count for grant in grants) >= self._options.block
             while self._holding:
                 assignment, users = self._holding.pop(0)
                 session = self._session(round_, assignment)
-                if await session.join(users):
+                if await session.join(users, full=full):
                     taken.append((session, users))
             group.create_task(self._begin(taken, group))
-            if sum(grant.count for grant in grants) < self._options.block:
+            if not full:
                 break
             answer, keys = await self._take(round_.number)
             grants = answer.grants

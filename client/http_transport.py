@@ -1,6 +1,7 @@
 """Implements `Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,7 +20,7 @@ A = TypeVar("A")
 OPENING_SECONDS = 5.0
 """Seconds in which the intermediary should have opened a cohort that has tickets."""
 
-FIRST_PAUSE = 0.005  # seconds before a call is repeated, and twice as long each time
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5  # seconds before a call is repeated; twice as long each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class HttpTransport:
         return await self._peer(cohort).get(f"/v1/cohorts/{cohort.cohort}/stage", StageView, params)
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/departures", departure, UploadAnswer)
+        path = f"/v1/cohorts/{cohort.cohort}/departures"
+        return await _once_open(lambda: self._peer(cohort).post(path, departure, UploadAnswer))
 
     def _peer(self, cohort: Cohort) -> Peer:
         return self._intermediaries[cohort.via]
@@ -89,15 +91,16 @@ async def _once_open(call: Callable[[], Awaitable[A]]) -> A:
     The server asks the intermediary to open a cohort while its first tickets are on their way to clients.
     """
     loop = asyncio.get_running_loop()
-    pause, end = FIRST_PAUSE, loop.time() + OPENING_SECONDS
+    pause, end = FIRST_PAUSE, math.inf
     while True:
         try:
             return await call()
         except WrongCohort:
-            if loop.time() > end:
+            end = min(end, loop.time() + OPENING_SECONDS)  # from its first answer: it may have been away before
+            if loop.time() >= end:
                 raise
         await asyncio.sleep(pause)
-        pause *= 2
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def ranges(slots: Sequence[int]) -> str:

@@ -52,19 +52,21 @@ class CohortSession:
         """Return True when the first message is the last one, so that there is no stage to follow."""
         return self.protocol.first == self.protocol.last
 
-    async def join(self, users: Sequence[User]) -> bool:
+    async def join(self, users: Sequence[User], *, full: bool) -> bool:
         """Add users that hold tickets. Return False when the intermediary does not know or has ended their cohort.
 
         The intermediary must serve the cohort that the users agreed to. A cohort never changes there, so each process
         compares once, and takes no further tickets meanwhile. Where the channel allows it, less than a block compares
         by its upload instead: the intermediary refuses it by the digest. Raises Refused, Unavailable.
+
+        full  these users and others fill a block of the fleet.
         """
         self.users |= {user.slot: user for user in users}
         self.stats.clients["joined"] += len(users)
         try:
             # After a full block the fleet takes tickets while it sends. A refusal would interrupt it, and the tickets
             # on their way to it would be lost. For so many users one more call costs little.
-            if not self._compared and (self.cohort.channel.compared_first or len(users) >= self.block):
+            if not self._compared and (self.cohort.channel.compared_first or full):
                 await self.uploader.agree(self.cohort)
                 self._compared = True
         except (Unavailable, Refused):

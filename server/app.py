@@ -40,10 +40,10 @@ from distrust.common.run.progress import (
 )
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.app import Each, OperatorOnly, Readers, ReadersMessageRoute, make_app
-from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
-from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait, Waiting
+from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import answer_with_pages, static_routes
@@ -54,7 +54,7 @@ from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.service import WINDOW, Service
 from distrust.server.store import open_database
-from distrust.server.ticket_issuer import MOST_GRANTED, WaitingPlace
+from distrust.server.ticket_issuer import MOST_GRANTED
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
 ReadersUrl = Annotated[str, Field(pattern=r"^(https?://[^/?#@*,;\s]+)?$")]
@@ -183,18 +183,20 @@ async def open_round(
 
 
 @round_routes.post(
-    "/runs/{run}/tickets", responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable)
+    "/runs/{run}/tickets",
+    responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable),
+    response_model=TicketAnswer,
 )
 async def request_tickets(
     run: str,
     body: Annotated[TicketRequest, JsonBody.of(TicketRequest)],
     *,
+    request: Request,
     service: ServiceDep,
     coordinator: CoordinatorDep,
     notifier: NotifierDep,
-    response: Response,
     wait: Wait = 0,
-) -> TicketAnswer:
+) -> Response:
     """Issue tickets and return them. With `wait` and round 0, wait for free slots, or for the run's end.
 
     Idempotent: a repeated request returns the same slots. None free: `Retry-After`.
@@ -204,24 +206,13 @@ async def request_tickets(
         running = answer.view is not None and answer.view.round is not None
         if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
             place.checked = True
-            await _once_free(service, notifier, place, run, wait)
+            release_body(request)
+            look, known = lambda: service.standing(run), lambda: service.known_standing(run)
+            free = lambda standing: place.served or standing[0] == math.inf  # noqa: E731
+            await notifier.until(run, look, free, wait, question="round", known=known)
             answer = place.leave() or await coordinator.tickets(run, body)
-    if not answer.grants:
-        response.headers["Retry-After"] = str(RETRY_SECONDS)
-    return answer
-
-
-async def _once_free(service: Service, notifier: Waiting, place: WaitingPlace, run: str, wait: float) -> None:
-    """Wait until slots are free, the run is over, or a settlement has served this request."""
-
-    def known() -> float | None:
-        if place.served:
-            return math.inf
-        standing = service.known_standing(run)
-        return None if standing is None else standing[0]
-
-    look = lambda: service.standing(run)[0]  # noqa: E731
-    await notifier.until(run, look, lambda newest: newest == math.inf, wait, known=known)
+    headers = None if answer.grants else {"Retry-After": str(RETRY_SECONDS)}
+    return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))

@@ -60,7 +60,8 @@ class RunCoordinator:
     collector, also when the commit's confirmation is lost, or the request's task is cancelled.
 
     A cohort is open at its intermediary before its first tickets leave the server, with one exception. Requests that
-    wait as a cohort is settled get their tickets with its outcome, while the next cohort's collector opens it.
+    wait as a cohort is settled get their tickets with its outcome, while the next cohort's collector opens it. Others
+    may get its other slots meanwhile.
 
     retry   seconds between two attempts to reach an intermediary.
     sleep   waits so many seconds.

@@ -32,7 +32,7 @@ from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
-from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import NotifierDep, Wait
@@ -90,6 +90,7 @@ async def open_cohort(
     if wait:
         with suppress(Aborted):  # the batch's answer says so, too
             await run_in_threadpool(party.open, body)
+        release_body(request)
         return await batch(cohort, party, notifier, wait)
     opened = await run_in_threadpool(party.open, body)
     return Response(opened.model_dump_json(), media_type="application/json")

@@ -150,7 +150,7 @@ class CohortHarness:
         protocol = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
         session = CohortSession(assignment.cohort, protocol, self._uploader, self.worker, BLOCK)
         users = self._users(assignment.cohort)
-        await session.join(users)
+        await session.join(users, full=True)
         await session.open(await session.begin(users))
         await session.follow()
 

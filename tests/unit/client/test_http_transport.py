@@ -1,6 +1,7 @@
 """Tests that the transport over HTTP uses the paths that the services have."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -117,6 +118,42 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
     assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo.1.0.1/reports"}
     assert len({request.content for request in seen}) == 1
     assert len(seen) == 3
+
+
+def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(make_round: MakeRound) -> None:
+    """The cohort would wait for these clients until its deadline."""
+    error = WrongCohort("cohort demo.1.0.1 is not known here")
+    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
+    transport, seen = _answering(unknown, (200, '{"accepted":1,"refused":[]}'))
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def leave() -> UploadAnswer:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+            departure = Departure(cohort=cohort.cohort, slots=[0], tickets=bytes(64))
+            return await HttpTransport(http, PLACES, "demo").depart(cohort, departure)
+
+    assert asyncio.run(leave()).accepted == 1
+    assert len(seen) == 2
+
+
+def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_was_not(
+    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.1)
+    error = WrongCohort("cohort demo.1.0.1 is not known here")
+    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
+    transport, seen = _answering(*[(503, "")] * 8, unknown, (200, '{"accepted":1,"refused":[]}'))
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def send() -> UploadAnswer:
+        async with Http(Patience(first=0.02, longest=0.03, total=5), sender=OverHttpx(transport)) as http:
+            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
+            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
+
+    began = time.monotonic()
+    assert asyncio.run(send()).accepted == 1
+    assert time.monotonic() - began > 0.1
+    assert len(seen) == 10
 
 
 @pytest.mark.parametrize("opened", [True, False])

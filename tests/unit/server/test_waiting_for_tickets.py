@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import Aborted, BadMessage, Unavailable
+from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.rounds import LostCohort
 from distrust.server.store import Store
+from distrust.server.ticket_issuer import Begun, WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
@@ -158,6 +160,36 @@ def test_a_server_that_is_killed_behind_the_tickets_opens_their_cohort(
         await until(lambda: SECOND in intermediaries.opened)
         assert (await again.wait("demo", 7, "ab" * 16)).grants == answer.grants
         await again.stop()
+
+    asyncio.run(play())
+
+
+def test_a_settlement_serves_a_bounded_number_of_slots_and_the_others_make_their_call_again(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cohort is opened behind it, and the first clients' messages come soon."""
+    monkeypatch.setattr("distrust.server.ticket_issuer.MOST_SERVED", 5)
+    served: list[int] = []
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        waiting = [asyncio.create_task(harness.wait("demo", 3)) for _ in range(6)]
+        await asyncio.sleep(0.05)
+        settle = harness.service.settle_and_serve
+
+        def counted(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Begun | None:
+            begun = settle(cohort, answer, places)
+            served.extend(place.answer is not None for place in places)
+            return begun
+
+        monkeypatch.setattr(harness.service, "settle_and_serve", counted)
+        finish()
+        answers = [await task for task in waiting]
+        assert sum(served) == 2
+        firsts = [first for answer in answers for _, first, _ in slots(answer)]
+        assert sorted(firsts) == list(range(0, 18, 3))
+        await harness.stop()
 
     asyncio.run(play())
 
