@@ -20,7 +20,7 @@ A = TypeVar("A")
 OPENING_SECONDS = 5.0
 """Seconds in which the intermediary should have opened a cohort that has tickets."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5  # seconds before a call is repeated; twice as long each time
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5  # seconds before a call is repeated; twice as long each time
 
 
 @dataclass(frozen=True, slots=True)

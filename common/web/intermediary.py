@@ -35,7 +35,7 @@ from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import NotifierDep, Wait
+from distrust.common.web.waiting import NotifierDep, Wait, Waiting
 
 
 class IntermediaryApi(Protocol):
@@ -88,10 +88,11 @@ async def open_cohort(
         raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
     check_fits(body, request.app.state.settings.max_body)
     if wait:
+        fresh = party.known_terms(cohort) is None
         with suppress(Aborted):  # the batch's answer says so, too
             await run_in_threadpool(party.open, body)
         release_body(request)
-        return await batch(cohort, party, notifier, wait)
+        return await _batch(cohort, party, notifier, wait, fresh=fresh)
     opened = await run_in_threadpool(party.open, body)
     return Response(opened.model_dump_json(), media_type="application/json")
 
@@ -130,7 +131,18 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
 )
 async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
     """Return the mixed messages, or why there are none; the same bytes each time."""
-    look, known = lambda: party.batch(cohort), lambda: party.known_batch(cohort)
+    return await _batch(cohort, party, notifier, wait)
+
+
+async def _batch(
+    cohort: str, party: IntermediaryApi, notifier: Waiting, wait: float, *, fresh: bool = False
+) -> Response:
+    """Wait for a batch, and return it.
+
+    fresh  the cohort was opened just now, so that the first look would find it waiting. The second one is soon enough.
+    """
+    first = [BatchAnswer(cohort=cohort, state="waiting")] if fresh else []
+    look, known = lambda: party.batch(cohort), lambda: party.known_batch(cohort) or (first.pop() if first else None)
     answer = await notifier.until(cohort, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")

@@ -182,12 +182,13 @@ class _Watch(Generic[T]):
 
     def _look_again(self) -> None:
         """Offer what is known at once. The task looks for those that still wait, and ends without any."""
-        self._changed.set()
         with suppress(Exception):  # the task meets it, too, and has the requests fail
             value = self._known() if self.waits else None
             if value is not None:
                 for wait in list(self.waits):
                     wait.offer(value)
+        if not self.waits or not all(wait.answer.done() for wait in self.waits):
+            self._changed.set()
 
     async def _run(self) -> None:
         while self.waits:
