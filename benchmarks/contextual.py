@@ -4,8 +4,8 @@
 
 `rounds`   a run of `linucb` with one client a round, over the real services and one fleet process. The time from a
            report to the next round is read off the services' logs: from the shuffler's first look at the report to the
-           server's answer with the next round. The limit is a multiple of the time of one bare request, to the
-           aggregator, which is idle, and one bare commit. Both are measured all through the run.
+           server's answer with the next round and its ticket. The limit is a multiple of the time of one bare request,
+           to the aggregator, which is idle, and one bare commit. Both are measured all through the run.
 `cohorts`  CPU a client, and clients a second, of cohorts of 200 with secure aggregation, at D = 1 and at the D = 20 of
            d = 5 features, in turns. The limit is a multiple of the CPU at D = 1.
 """
@@ -49,7 +49,7 @@ MOST_NEXT, MOST_ROUND = 4.0, 9.0  # bare requests and commits that a next round,
 MOST_MASKED = 1.3  # times the CPU of a client at D = 1
 BARE_SECONDS = 0.1  # between two bare requests
 FIRST = 10  # rounds that are not counted: the services and the fleet load what they need
-ROUTES = {"report": "/v1/cohorts/{cohort}/reports", "round": "/v1/runs/{run}/round"}
+ROUTES = {"report": "/v1/cohorts/{cohort}/reports", "next": "/v1/runs/{run}/tickets"}
 
 _ROWS = Table("rows", MetaData(), Column("number", Integer, primary_key=True), Column("body", LargeBinary))
 
@@ -117,7 +117,7 @@ def one_client_a_round(rounds: int) -> Rounds:
         with _Bare(stack.urls.aggregator, Path(place)) as bare:
             asyncio.run(HttpRun(file, stack.urls, fleets, gauge, stack.check).run())
         reports = _answers(stack.data_dir.log("shuffler"), ROUTES["report"])[FIRST:]
-        opened = [end for _, end in _answers(stack.data_dir.log("server"), ROUTES["round"])]
+        opened = [end for _, end in _answers(stack.data_dir.log("server"), ROUTES["next"])]
     waits = sorted(min(end for end in opened if end > began) - began for began, _ in reports)
     seconds = (reports[-1][0] - reports[0][0]) / (len(reports) - 1)
     return Rounds(

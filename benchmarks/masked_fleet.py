@@ -119,7 +119,7 @@ async def _play(url: str, token: str, jobs: Sequence[Job], rates: dict[str, floa
 async def _one(session: CohortSession, users: Sequence[User]) -> None:
     for start in range(0, len(users), BLOCK):
         block = users[start : start + BLOCK]
-        await session.join(block)
+        await session.join(block, full=True)
         await session.open(await session.begin(block))
     await session.follow()
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.common.messages.batch import Batch, BatchAnswer
@@ -15,7 +14,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.web.client import Http, Patience
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
-from distrust.lab.stack.stack import LOOPBACK, choose_ports
+from distrust.lab.stack.stack import LOOPBACK, choose_ports, is_ready
 
 PATIENCE = Patience(first=0.1, longest=1.0, total=60.0)
 TICKETS = Ed25519PrivateKey.generate()
@@ -61,22 +60,16 @@ def party(name: str) -> Iterator[Party]:
         }
         service = ServiceProcess(name, [f"distrust.{name}"], environment, folder.log(name))
         try:
-            url = f"http://{LOOPBACK}:{port}"
-            _wait_until_ready(service, url)
-            yield Party(url, folder.token(), service.pid)
+            _wait_until_ready(service, port)
+            yield Party(f"http://{LOOPBACK}:{port}", folder.token(), service.pid)
         finally:
             stop_all([service])
 
 
-def _wait_until_ready(service: ServiceProcess, url: str) -> None:
+def _wait_until_ready(service: ServiceProcess, port: int) -> None:
     end = time.monotonic() + START_SECONDS
-    with httpx.Client(trust_env=False) as client:
-        while True:
-            service.check()
-            try:
-                if client.get(f"{url}/readyz").is_success:
-                    return
-            except httpx.TransportError:
-                if time.monotonic() > end:
-                    raise
-            time.sleep(0.05)
+    while not is_ready(port):
+        service.check()
+        if time.monotonic() > end:
+            raise TimeoutError(f"not ready within {START_SECONDS:g} s")
+        time.sleep(0.05)

@@ -39,6 +39,11 @@ STDOUT = Path("-")
 
 log = structlog.get_logger("distrust.fleet")
 
+try:
+    import uvloop
+except ImportError:  # Windows has none
+    uvloop = None  # type: ignore[assignment]
+
 
 def main() -> int:
     """Serve one run and return the exit code.
@@ -48,8 +53,8 @@ def main() -> int:
     try:
         settings = FleetSettings(_cli_parse_args=list(_by_settings(sys.argv[1:])))
         configure(settings.log_level)
-        with one_thread():
-            asyncio.run(_serve(settings))
+        with one_thread(), asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_serve(settings))
     except ValidationError as error:
         field = str(error.errors(include_url=False)[0]["loc"][0])
         return _print(refused(error, field, FleetSettings.model_fields[field].description or ""))
@@ -58,6 +63,11 @@ def main() -> int:
     except OSError as error:
         return _print(_unwritten(error))
     return 0
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop, which takes less CPU than asyncio's own; that one where uvloop is not installed."""
+    return asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
 
 
 def _by_settings(words: list[str]) -> Iterator[str]:

@@ -220,7 +220,7 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
 def check_own_world(config: RunConfig, world: AnyWorld) -> None:
     """Raise Refused unless a client's own world has the sizes that the run's configuration says.
 
-    They are public, and compared before any ticket is taken: whether a client answers may not depend on its data.
+    They are public, and compared before any message is sent: whether a client answers may not depend on its data.
     """
     _same("config.arms", config.arms, world.arms)
     policy = config.policy

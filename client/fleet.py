@@ -14,7 +14,7 @@ import structlog
 from numpy.typing import NDArray
 
 from distrust.client.agreement import check_config, check_own_world
-from distrust.client.departures import departures
+from distrust.client.departures import NEVER, departures
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
@@ -25,16 +25,17 @@ from distrust.client.transport import Transport
 from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import User, granted
 from distrust.common.crypto.keys import key_hash
-from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
+from distrust.common.errors import BadMessage, BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.ledger import Entry
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, RoundView
+from distrust.common.run.round import Assignment, Round, RoundView, TicketAnswer
 
 log = structlog.get_logger("distrust.fleet")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25  # seconds between two requests for tickets that bring none
+RUNNING = frozenset({"open", "between"})  # states of a run that may still need users
 AHEAD = 2  # blocks whose tickets are taken before their messages are made: more would starve the other fleets
 
 
@@ -71,6 +72,8 @@ class Fleet:
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
         self._keys: list[Secrets] = []  # made, and not yet in any cohort
+        self._masked = False  # requests for tickets carry the hashes of keys
+        self._holding: list[tuple[Assignment, list[User]]] = []  # users with tickets of a round that is not agreed to
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
         self._costs: list[Entry] = []  # of all cohorts that this process has seen, each cost once
         self._sessions: dict[str, CohortSession] = {}
@@ -85,7 +88,7 @@ class Fleet:
         try:
             return await self._served()
         except (Refused, BudgetExceeded) as error:
-            holding = sum(len(session.users) for session in self._sessions.values())
+            holding = sum(len(users) for _, users in self._with_tickets())
             self.stats.refuse(max(1, holding), f"{error.code}: {error.detail}")
             await self.farewell()  # other fleets' clients need not wait for these
             raise
@@ -107,52 +110,77 @@ class Fleet:
 
     async def farewell(self) -> None:
         """Announce that all clients leave, after `serve` was cancelled or refused. No intermediary waits for them."""
-        for session in self._sessions.values():
+        for cohort, users in self._with_tickets():
             with suppress(ProtocolError):
-                await self._uploader.announce(session.cohort, session.users.values())
+                await self._uploader.announce(cohort, users)
+
+    def _with_tickets(self) -> list[tuple[Cohort, list[User]]]:
+        """Return the users that hold tickets, by cohort: those that play, and those that have not agreed yet."""
+        playing = [(session.cohort, list(session.users.values())) for session in self._sessions.values()]
+        return playing + [(assignment.cohort, users) for assignment, users in self._holding]
 
     async def _rounds(self, group: asyncio.TaskGroup) -> str:
-        pause, after = SHORTEST_PAUSE, 0
-        while (view := await self._transport.round(after, LONGEST_POLL)).state in {"open", "between"}:
-            if view.round is not None:
-                await self._configure(view)
-                after = view.round.number
-                if await self._take_tickets(view.round, group):
-                    pause = SHORTEST_PAUSE
-                    continue  # the next call waits for another round, or for free slots
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE, 2 * pause)
+        view, pause = await self._first_view(), SHORTEST_PAUSE
+        while view.state in RUNNING:
+            answer, keys = await self._take(0)
+            if answer.view is None:
+                raise BadMessage("view: the server's answer to a request that names no round shows none")
+            view = answer.view
+            if view.round is not None and await self._begin_blocks(view, answer.grants, keys, group):
+                pause = SHORTEST_PAUSE  # the next request waits for another round, or for free slots
+            elif view.state in RUNNING:
+                await asyncio.sleep(pause)
+                pause = min(LONGEST_PAUSE, 2 * pause)
         return view.state
 
+    async def _first_view(self) -> RoundView:
+        """Return the run's open round, or its end, and agree to it: it tells what a request for tickets must carry."""
+        while (view := await self._transport.round(0, LONGEST_POLL)).round is None and view.state in RUNNING:  # noqa: ASYNC110  the call itself waits
+            await asyncio.sleep(LONGEST_PAUSE)
+        if view.round is not None:
+            await self._configure(view)
+            await self._agree(view.round)
+            self._masked = view.round.mechanism.via == "aggregator"
+        return view
+
+    async def _begin_blocks(
+        self, view: RoundView, grants: list[Grant], keys: list[Secrets], group: asyncio.TaskGroup
+    ) -> bool:
+        """Begin the users of these tickets, and of further ones of the round until no slot is free.
+
+        Return whether there were any. The server grants whatever is free, so a grant of less than the block is the last
+        one for now.
+        """
+        assert view.round is not None
+        round_, agreed = view.round, None
+        while grants or agreed is None:
+            round_ = await self._with_cohorts(round_, grants)
+            self._holding = self._holders(round_, grants, keys)
+            if round_ is not agreed:
+                await self._configure(view)
+                await self._agree(round_)
+                agreed = round_
+            if not grants:
+                return False
+            taken, full = [], sum(grant.count for grant in grants) >= self._options.block
+            while self._holding:
+                assignment, users = self._holding.pop(0)
+                session = self._session(round_, assignment)
+                if await session.join(users, full=full):
+                    taken.append((session, users))
+            group.create_task(self._begin(taken, group))
+            if not full:
+                break
+            answer, keys = await self._take(round_.number)
+            grants = answer.grants
+        return True
+
     async def _configure(self, view: RoundView) -> None:
-        """Get the run's configuration, once. Raises Refused when the round names another one, now or later."""
+        """Get the run's configuration, once. Raises Refused when a round names another one, now or later."""
         if self._config is None:
             self._config = await self._transport.config()
         check_config(self._config, view.run, view.config)
         check_own_world(self._config, self._world.environment)
-
-    async def _take_tickets(self, round_: Round, group: asyncio.TaskGroup) -> bool:
-        """Take the round's tickets until no slot is free. Return whether there were any.
-
-        The server grants whatever is free, so a grant of less than the block is the last one for now.
-        """
-        await self._agree(round_)
-        self._forget_before(round_.number)
-        took = False
-        while True:
-            await self._room()
-            await self._turns.acquire()
-            grants, keys = await self._take(round_)
-            if not grants:
-                self._turns.release()
-                return took
-            took = True
-            round_ = await self._with_cohorts(round_, grants)
-            joining = [joined for grant in grants if (joined := self._join(round_, grant, keys)) is not None]
-            taken = [(session, users) for session, users in joining if await session.join(users)]
-            group.create_task(self._begin(taken, group))
-            if sum(grant.count for grant in grants) < self._options.block:
-                return True
 
     async def _with_cohorts(self, round_: Round, grants: list[Grant]) -> Round:
         """Return the round with the cohorts of these tickets. The server may have replaced a cohort that aborted."""
@@ -162,16 +190,33 @@ class Fleet:
         newer = (await self._transport.round(0, 0.0)).round
         if newer is None or newer.number != round_.number:
             return round_
-        kept = [one for one in round_.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
-        whole = newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
-        await self._agree(whole)
-        return whole
+        kept = [
+            one
+            for one in round_.assignments
+            if one.cohort.cohort not in {new.cohort.cohort for new in newer.assignments}
+        ]
+        return newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
+
+    def _holders(self, round_: Round, grants: list[Grant], keys: list[Secrets]) -> list[tuple[Assignment, list[User]]]:
+        """Return the users that hold these tickets, by cohort, with the keys of their slots."""
+        assignments = {assignment.cohort.cohort: assignment for assignment in round_.assignments}
+        holders, start = [], 0
+        for grant in grants:
+            own = keys[start : start + grant.count]
+            start += grant.count
+            assignment = assignments.get(grant.cohort)
+            if assignment is None:
+                log.warning("cohort_unknown", cohort=grant.cohort, round=round_.number, tickets=grant.count)
+            else:
+                holders.append((assignment, granted(grant, self._leaves(assignment.cohort), own)))
+        return holders
 
     async def _agree(self, round_: Round) -> None:
-        """Check the round before a user takes a ticket.
+        """Check a round before its users send anything.
 
         Raises Refused when a cohort breaks the users' requirements, or is not the one that they agreed to before.
         """
+        self._forget_before(round_.number)
         await asyncio.get_running_loop().run_in_executor(self._worker, self._check, round_)  # planning takes a while
 
     def _check(self, round_: Round) -> None:
@@ -187,22 +232,31 @@ class Fleet:
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
 
-    async def _take(self, round_: Round) -> tuple[list[Grant], list[Secrets]]:
-        """Request a block of tickets. Return the grants, and the keys of the granted slots, in order."""
+    async def _take(self, number: int) -> tuple[TicketAnswer, list[Secrets]]:
+        """Request a block of tickets of a round; 0: wait for those of whichever is open. Return the slots' keys, too.
+
+        A block with tickets holds a turn, until its messages are made.
+        """
+        await self._room()
+        await self._turns.acquire()
         want, hashes = self._options.block, b""
-        if round_.mechanism.via == "aggregator":
+        if self._masked:
             missing = want - len(self._keys)
             loop = asyncio.get_running_loop()
             self._keys += await loop.run_in_executor(self._worker, lambda: [Secrets() for _ in range(missing)])
             hashes = b"".join(key_hash(keys.public) for keys in self._keys[:want])
-        request = TicketRequest(request=secrets.token_hex(16), round=round_.number, want=want, keys=hashes)
-        try:
-            grants = (await self._transport.tickets(request)).grants
-        except (WrongStage, WrongCohort):
-            return [], []  # the round is over
-        granted = sum(grant.count for grant in grants)
-        keys, self._keys = self._keys[:granted], self._keys[granted:]
-        return grants, keys
+        request = TicketRequest(request=secrets.token_hex(16), round=number, want=want, keys=hashes)
+        if number:
+            answer = TicketAnswer(grants=[])
+            with suppress(WrongStage, WrongCohort):  # the round is over
+                answer = await self._transport.tickets(request, 0.0)
+        else:
+            answer = await self._transport.tickets(request, LONGEST_POLL)
+        if not answer.grants:
+            self._turns.release()
+        count = sum(grant.count for grant in answer.grants)
+        keys, self._keys = self._keys[:count], self._keys[count:]
+        return answer, keys
 
     async def _room(self) -> None:
         """Wait while too many clients are in flight. Never wait with one cohort only: it may need us to be filled."""
@@ -212,27 +266,22 @@ class Fleet:
                 return
             await asyncio.sleep(SHORTEST_PAUSE)
 
-    def _join(self, round_: Round, grant: Grant, keys: list[Secrets]) -> tuple[CohortSession, list[User]] | None:
-        """Return the session of a grant's cohort, and its new users. Takes their keys off the front of `keys`."""
-        own = keys[: grant.count]
-        del keys[: grant.count]
-        assignment = next((one for one in round_.assignments if one.cohort.cohort == grant.cohort), None)
-        if assignment is None:
-            log.warning("cohort_unknown", cohort=grant.cohort, round=round_.number, tickets=grant.count)
-            return None
-        if grant.cohort not in self._sessions:
-            self._sessions[grant.cohort] = self._new_session(round_, assignment)
-        return self._sessions[grant.cohort], granted(grant, self._leaves(assignment.cohort), own)
-
-    def _new_session(self, round_: Round, assignment: Assignment) -> CohortSession:
-        randomizer = CohortRandomizer(round_, assignment, self._world)
-        masked = assignment.cohort.via == "aggregator"
-        min_survivors = self._requirements.min_survivors
-        protocol = SecAggProtocol(randomizer, min_survivors) if masked else ShuffleProtocol(randomizer)
-        uploader = replace(self._uploader, colluders=most_colluders(round_, assignment.cohort))
-        return CohortSession(assignment.cohort, protocol, uploader, self._worker, self._options.block)
+    def _session(self, round_: Round, assignment: Assignment) -> CohortSession:
+        """Return the session of a cohort, a new one for its first users."""
+        name = assignment.cohort.cohort
+        if name not in self._sessions:
+            randomizer = CohortRandomizer(round_, assignment, self._world)
+            min_survivors = self._requirements.min_survivors
+            masked = assignment.cohort.via == "aggregator"
+            protocol = SecAggProtocol(randomizer, min_survivors) if masked else ShuffleProtocol(randomizer)
+            uploader = replace(self._uploader, colluders=most_colluders(round_, assignment.cohort))
+            session = CohortSession(assignment.cohort, protocol, uploader, self._worker, self._options.block)
+            self._sessions[name] = session
+        return self._sessions[name]
 
     def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
+        if not self._options.dropout:
+            return np.full(cohort.clients, NEVER, dtype=np.int64)
         stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
         return departures(cohort.clients, self._options.dropout, stream)
 

@@ -1,17 +1,26 @@
 """Implements `Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from distrust.common.errors import Unavailable
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.errors import Unavailable, WrongCohort
+from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunList
-from distrust.common.run.round import RoundView
+from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.client import Http, Patience, Peer
+
+A = TypeVar("A")
+
+OPENING_SECONDS = 5.0
+"""Seconds in which the intermediary should have opened a cohort that has tickets."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5  # seconds before a call is repeated; twice as long each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +50,12 @@ class HttpTransport:
     async def config(self) -> RunConfig:
         return await self._server.get(f"/v1/runs/{self.run}/config", RunConfig)
 
-    async def tickets(self, request: TicketRequest) -> TicketAnswer:
-        return await self._server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer)
+    async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
+        return await self._server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer, {"wait": wait})
 
     async def terms(self, cohort: Cohort) -> Cohort:
-        return await self._peer(cohort).get(f"/v1/cohorts/{cohort.cohort}/terms", Cohort)
+        path = f"/v1/cohorts/{cohort.cohort}/terms"
+        return await _once_open(lambda: self._peer(cohort).get(path, Cohort))
 
     async def key_hashes(self, cohort: Cohort) -> KeyHashes:
         return await self._server.get(f"/v1/runs/{self.run}/cohorts/{cohort.cohort}/keys", KeyHashes)
@@ -55,21 +65,42 @@ class HttpTransport:
         return await self._server.get(path, StatementList, {"after": after, "wait": wait})
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/actions", request, ActionAnswer)
+        path = f"/v1/cohorts/{cohort.cohort}/actions"
+        return await _once_open(lambda: self._peer(cohort).post(path, request, ActionAnswer))
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         route = "reports" if upload.stage == "report" else upload.stage
-        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/{route}", upload, UploadAnswer)
+        path = f"/v1/cohorts/{cohort.cohort}/{route}"
+        return await _once_open(lambda: self._peer(cohort).post(path, upload, UploadAnswer))
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         params: dict[str, str | int | float] = {"after": after, "wait": wait, "slots": ranges(slots)}
         return await self._peer(cohort).get(f"/v1/cohorts/{cohort.cohort}/stage", StageView, params)
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/departures", departure, UploadAnswer)
+        path = f"/v1/cohorts/{cohort.cohort}/departures"
+        return await _once_open(lambda: self._peer(cohort).post(path, departure, UploadAnswer))
 
     def _peer(self, cohort: Cohort) -> Peer:
         return self._intermediaries[cohort.via]
+
+
+async def _once_open(call: Callable[[], Awaitable[A]]) -> A:
+    """Return a call's answer. Repeat the call for a while where its cohort is not known yet.
+
+    The server asks the intermediary to open a cohort while its first tickets are on their way to clients.
+    """
+    loop = asyncio.get_running_loop()
+    pause, end = FIRST_PAUSE, math.inf
+    while True:
+        try:
+            return await call()
+        except WrongCohort:
+            end = min(end, loop.time() + OPENING_SECONDS)  # from its first answer: it may have been away before
+            if loop.time() >= end:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def ranges(slots: Sequence[int]) -> str:

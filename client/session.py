@@ -52,16 +52,21 @@ class CohortSession:
         """Return True when the first message is the last one, so that there is no stage to follow."""
         return self.protocol.first == self.protocol.last
 
-    async def join(self, users: Sequence[User]) -> bool:
+    async def join(self, users: Sequence[User], *, full: bool) -> bool:
         """Add users that hold tickets. Return False when the intermediary does not know or has ended their cohort.
 
         The intermediary must serve the cohort that the users agreed to. A cohort never changes there, so each process
-        compares once; it takes no further tickets meanwhile. Raises Refused, Unavailable.
+        compares once, and takes no further tickets meanwhile. Where the channel allows it, less than a block compares
+        by its upload instead: the intermediary refuses it by the digest. Raises Refused, Unavailable.
+
+        full  these users and others fill a block of the fleet.
         """
         self.users |= {user.slot: user for user in users}
         self.stats.clients["joined"] += len(users)
         try:
-            if not self._compared:
+            # After a full block the fleet takes tickets while it sends. A refusal would interrupt it, and the tickets
+            # on their way to it would be lost. For so many users one more call costs little.
+            if not self._compared and (self.cohort.channel.compared_first or full):
                 await self.uploader.agree(self.cohort)
                 self._compared = True
         except (Unavailable, Refused):
@@ -99,22 +104,28 @@ class CohortSession:
         return [] if await self._aborts_session([user.slot for user in staying]) else staying
 
     async def open(self, items: Sequence[Item]) -> None:
-        """Upload first messages. Drop the users that the intermediary refuses, or all if it refuses the upload."""
+        """Upload first messages. Drop the users that the intermediary refuses, or all if it refuses the upload.
+
+        Raises Refused when the intermediary serves another cohort than the users agreed to, Unavailable.
+        """
         try:
             await self._send(self.protocol.first, items)
-        except Unavailable:
+        except (Unavailable, Refused):
             raise
         except ProtocolError as error:
             self._give_up([item.slot for item in items if item.slot in self.users], error)
 
     async def follow(self) -> None:
-        """Answer stage after stage until no user is left. When the cohort aborts, count it and return."""
+        """Answer stage after stage until no user is left. When the cohort aborts, count it and return.
+
+        Raises Refused when the intermediary refuses messages as those of another cohort, Unavailable.
+        """
         try:
             while self.users:
                 view = await self.uploader.transport.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
                 if view.stage != self.stage:
                     await self._answer(view)
-        except Unavailable:
+        except (Unavailable, Refused):
             raise
         except ProtocolError as error:
             self._give_up(list(self.users), error)

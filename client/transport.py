@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
-from distrust.common.run.round import RoundView
+from distrust.common.run.round import RoundView, TicketAnswer
 
 
 class Transport(Protocol):
@@ -24,8 +24,11 @@ class Transport(Protocol):
         """Return the run's configuration, as the server publishes it."""
         ...
 
-    async def tickets(self, request: TicketRequest) -> TicketAnswer:
-        """Request slots for clients that wait. Return no grants while there are no free slots."""
+    async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
+        """Request slots for clients that wait. Return no grants while there are no free slots.
+
+        A request that names no round waits for them up to `wait` seconds, or until the run is over.
+        """
         ...
 
     async def terms(self, cohort: Cohort) -> Cohort:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import structlog
 
@@ -73,10 +74,14 @@ class Uploader:
 
         part  messages within the limits.
 
-        Raises the error that the intermediary answers to the whole upload, and BadMessage when it refuses a slot that
-        was not in the upload, or a slot twice.
+        Raises Refused when the intermediary serves another cohort than the users agreed to, and any other error that it
+        answers to the whole upload; BadMessage when it refuses a slot that was not in the upload, or a slot twice.
         """
-        answer = await self.transport.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=list(part)))
+        upload = Upload(cohort=cohort.cohort, digest=cohort_digest(cohort), stage=stage, items=list(part))
+        try:
+            answer = await self.transport.upload(cohort, upload)
+        except Conflict:  # of the whole upload: its digest is not that of the intermediary's cohort
+            await self._refuse(cohort, "refuses the messages of its clients as those of another cohort")
         slots = [one.slot for one in answer.refused]
         if answer.reasons is not None:
             raise BadMessage(f"cohort {cohort.cohort}: of stage {stage} not all refusals are listed")
@@ -100,6 +105,11 @@ class Uploader:
             field_, own, other = difference
             known = f"cohort {cohort.cohort}: the {cohort.via} was told {field_} = {other!r}"
             raise Refused(f"{known}, and its clients {own!r}")
+
+    async def _refuse(self, cohort: Cohort, why: str) -> NoReturn:
+        """Raise Refused with the field that differs at the intermediary, or with `why` if it shows the same cohort."""
+        await self.agree(cohort)
+        raise Refused(f"cohort {cohort.cohort}: the {cohort.via} {why}, and shows the one that they agreed to")
 
     async def key_hashes(self, cohort: Cohort) -> dict[int, bytes]:
         """Return the hash of the keys of each slot's client, as the server lists them.
@@ -143,8 +153,7 @@ class Uploader:
             request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets, claims=claims)
             answer = await self.transport.actions(cohort, request)
             if answer.digest != cohort_digest(cohort):
-                await self.agree(cohort)  # names the field
-                raise Refused(f"the {cohort.via} assigns the actions of another cohort {cohort.cohort}")
+                await self._refuse(cohort, "assigns its clients the actions of another cohort")
             positions |= _positions_by_slot(cohort, slots, answer)
             self._count_refused(cohort, "actions", answer.refused)
         return positions

@@ -1,6 +1,7 @@
 """Serves the server over HTTP: its settings, its routes, and the tasks that run beside them."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from distrust.common.errors import (
     WrongStage,
 )
 from distrust.common.extensions import allow
-from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import KeyHashes, TicketRequest
 from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
@@ -37,9 +38,9 @@ from distrust.common.run.progress import (
     RunList,
     RunView,
 )
-from distrust.common.run.round import RoundView
+from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.app import Each, OperatorOnly, Readers, ReadersMessageRoute, make_app
-from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
@@ -53,12 +54,12 @@ from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.service import WINDOW, Service
 from distrust.server.store import open_database
+from distrust.server.ticket_issuer import MOST_GRANTED
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
 ReadersUrl = Annotated[str, Field(pattern=r"^(https?://[^/?#@*,;\s]+)?$")]
 
 HEARTBEAT_SECONDS = 15.0  # without an event; then a comment keeps the stream's connection open
-ROUND = "round"  # what requests for the open round wait for
 
 
 class ServerSettings(ServiceSettings):
@@ -177,27 +178,41 @@ async def open_round(
     """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
     look, known = lambda: service.standing(run), lambda: service.known_standing(run)
     later = lambda standing: standing[0] > after  # noqa: E731
-    standing: tuple[float, RoundView] = await notifier.until(run, look, later, wait, question=ROUND, known=known)
+    standing: tuple[float, RoundView] = await notifier.until(run, look, later, wait, question="round", known=known)
     return standing[1]
 
 
 @round_routes.post(
-    "/runs/{run}/tickets", responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable)
+    "/runs/{run}/tickets",
+    responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable),
+    response_model=TicketAnswer,
 )
 async def request_tickets(
     run: str,
     body: Annotated[TicketRequest, JsonBody.of(TicketRequest)],
+    *,
+    request: Request,
+    service: ServiceDep,
     coordinator: CoordinatorDep,
-    response: Response,
-) -> TicketAnswer:
-    """Issue tickets and return them.
+    notifier: NotifierDep,
+    wait: Wait = 0,
+) -> Response:
+    """Issue tickets and return them. With `wait` and round 0, wait for free slots, or for the run's end.
 
     Idempotent: a repeated request returns the same slots. None free: `Retry-After`.
     """
-    answer = await coordinator.tickets(run, body)
-    if not answer.grants:
-        response.headers["Retry-After"] = str(RETRY_SECONDS)
-    return answer
+    with coordinator.waiting(run, body) as place:
+        answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
+        running = answer.view is not None and answer.view.round is not None
+        if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
+            place.checked = True
+            release_body(request)
+            look, known = lambda: service.standing(run), lambda: service.known_standing(run)
+            free = lambda standing: place.served or standing[0] == math.inf  # noqa: E731
+            await notifier.until(run, look, free, wait, question="round", known=known)
+            answer = place.leave() or await coordinator.tickets(run, body)
+    headers = None if answer.grants else {"Retry-After": str(RETRY_SECONDS)}
+    return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
@@ -344,8 +359,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    awaited = lambda run: app.state.notifier.is_awaited(run, ROUND)  # noqa: E731
-    app.state.coordinator = RunCoordinator(app.state.service, intermediaries, awaited=awaited)
+    app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
     await app.state.coordinator.start()
     try:
         yield

@@ -1,20 +1,21 @@
 """Drives the runs: opens cohorts at their intermediary when clients want tickets, collects batches, settles them."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import structlog
 
-from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongCohort, describe_error
+from distrust.common.errors import Aborted, BadMessage, BadParameter, Conflict, ProtocolError, WrongCohort
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StatementList
+from distrust.common.run.round import TicketAnswer
 from distrust.server.service import Service
+from distrust.server.ticket_issuer import WaitingPlace
 
 _log = structlog.get_logger("distrust.server")
 
@@ -23,12 +24,6 @@ RETRY_PAUSE_SECONDS = 2.0
 
 PAUSE_SECONDS = 0.1
 """Pause between two long polls."""
-
-FRESH = 0.25
-"""Part of `stage_seconds` after which a cohort that was opened ahead is opened again before its first ticket.
-
-Its intermediary aborts a cohort without any message 2 · stage_seconds after it was opened last.
-"""
 
 
 class Intermediaries(Protocol):
@@ -45,21 +40,13 @@ class Intermediaries(Protocol):
         """Return the aggregator's statements of a masked cohort from position `after` on; may wait for more."""
         ...
 
-    async def collect(self, cohort: Cohort) -> BatchAnswer:
-        """Return the batch, or why there is none; may wait before it answers `waiting`."""
+    async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
+        """Return the batch, or why there is none; may wait before it answers `waiting`. `opening`: open it before."""
         ...
 
 
 _Step: TypeAlias = tuple[Cohort | TicketAnswer, bool]
 """Answer of `Service.advance`: the next cohort to open or the tickets, and whether it recorded the opened cohort."""
-
-
-class _Ahead(NamedTuple):
-    """A run's next cohort that is opened ahead, since when (monotonic seconds), and whether that succeeded."""
-
-    cohort: Cohort
-    began: float
-    opening: asyncio.Task[bool]
 
 
 def _aborted(cohort: Cohort, error: ProtocolError) -> BatchAnswer:
@@ -72,14 +59,12 @@ class RunCoordinator:
     Cohorts of a run open in order, so its ticket requests hold a lock. A cohort that may have been recorded has a
     collector, also when the commit's confirmation is lost, or the request's task is cancelled.
 
-    While clients wait for the next round, its first cohort is opened as soon as the last outcome is committed: the call
-    travels while they fetch and check the round. It is recorded with the first tickets, as every cohort is. When they
-    come late it is opened again before that. If it has ended by then, it is settled as lost and gets no ticket.
+    A cohort is open at its intermediary before its first tickets leave the server, with one exception. Requests that
+    wait as a cohort is settled get their tickets with its outcome, while the next cohort's collector opens it. Others
+    may get its other slots meanwhile.
 
-    retry    seconds between two attempts to reach an intermediary.
-    awaited  returns whether clients wait for a run's next round.
-    now      a monotonic clock, in seconds.
-    sleep    waits so many seconds of that clock.
+    retry   seconds between two attempts to reach an intermediary.
+    sleep   waits so many seconds.
     """
 
     def __init__(
@@ -87,17 +72,14 @@ class RunCoordinator:
         service: Service,
         intermediaries: Intermediaries,
         retry: float = RETRY_PAUSE_SECONDS,
-        awaited: Callable[[str], bool] = lambda _run: False,
         *,
-        now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._service, self._intermediaries, self._retry, self._awaited = service, intermediaries, retry, awaited
-        self._now, self._sleep = now, sleep
+        self._service, self._intermediaries, self._retry, self._sleep = service, intermediaries, retry, sleep
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
         self._recording: set[asyncio.Future[_Step]] = set()  # calls of `advance` that may record a cohort
-        self._ahead: dict[str, _Ahead] = {}  # by run
+        self._places: dict[str, list[WaitingPlace]] = {}  # by run, the longest first
 
     async def start(self) -> None:
         """Collect every cohort that was open when the server stopped."""
@@ -108,7 +90,7 @@ class RunCoordinator:
     async def stop(self) -> None:
         """Stop collecting. Nothing is lost: the intermediaries keep what they have."""
         await asyncio.gather(*self._recording, return_exceptions=True)
-        tasks = [*self._collectors.values(), *(ahead.opening for ahead in self._ahead.values())]
+        tasks = list(self._collectors.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -120,12 +102,7 @@ class RunCoordinator:
         """
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
-            opened = await self._opened_ahead(run)
-            step, recorded = await self._advance(run, request, opened)
-            if opened is not None:
-                self._ahead.pop(run, None)
-                if not recorded:  # an earlier request needed it already: this one may need another cohort
-                    step, _ = await self._advance(run, request)
+            step, _ = await self._advance(run, request)
             discarded = False
             while isinstance(step, Cohort):
                 cohort = step
@@ -140,6 +117,26 @@ class RunCoordinator:
                     continue
                 step, _ = await self._advance(run, request, cohort)
             return step
+
+    @contextmanager
+    def waiting(self, run: str, request: TicketRequest) -> Iterator[WaitingPlace]:
+        """Have settlements of the run's cohorts serve this request. Its place shows the answer once there is one.
+
+        An earlier call with the request's id is served no more: its caller has given it up, or sends it twice.
+        """
+        place = WaitingPlace(request)
+        places = self._places.setdefault(run, [])
+        for other in places:
+            if other.request.request == request.request:
+                other.leave()
+        places.append(place)
+        try:
+            yield place
+        finally:
+            place.leave()  # a settlement that is under way may know it
+            places.remove(place)
+            if not places:
+                self._places.pop(run, None)
 
     async def _advance(self, run: str, request: TicketRequest, opened: Cohort | None = None) -> _Step:
         """Call the service's `advance` in a thread. If it may have recorded `opened`, this cohort gets a collector.
@@ -165,7 +162,6 @@ class RunCoordinator:
 
     def forget(self, run: str) -> None:
         """Stop collecting for a run that was cancelled."""
-        self._ahead.pop(run, None)
         prefix = f"{run}."
         for name, task in list(self._collectors.items()):
             if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
@@ -196,12 +192,10 @@ class RunCoordinator:
                 if in_doubt:
                     await self._sleep(self._retry)
                     continue
-                if not opened:
-                    with suppress(Aborted):  # the intermediary's last answer says so too
-                        await self._intermediaries.open(cohort)  # again after a restart: it may have missed the call
-                    opened = True
-                if await self._settled(cohort):
+                # After a restart it is opened again: the intermediary may have missed the call.
+                if await self._settled(cohort, opening=not opened):
                     return
+                opened = True
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
             except ProtocolError as error:
                 _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
@@ -210,59 +204,35 @@ class RunCoordinator:
                 _log.exception("collection_retry", cohort=cohort.cohort)
                 await self._sleep(self._retry)
 
-    async def _settled(self, cohort: Cohort) -> bool:
-        """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one."""
-        answer = await self._last_word(cohort)
+    async def _settled(self, cohort: Cohort, *, opening: bool) -> bool:
+        """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one.
+
+        After a batch, requests that wait are served: the intermediary works, and will open the next cohort, too.
+        """
+        answer = await self._last_word(cohort, opening=opening)
         if answer is None:
             return False
-        awaited = self._awaited(cohort.run)  # before the outcome answers those that wait
-        following = await asyncio.to_thread(self._settle, cohort, answer)
-        self._open_ahead(cohort.run, following if awaited else None)
+        places = self._places.get(cohort.run, []) if answer.batch is not None else []
+        places = [place for place in places if not place.served]
+        begun = await asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places)
+        if begun is not None:
+            self._watch(begun.cohort, in_doubt=begun.in_doubt)
         return True
 
-    def _settle(self, cohort: Cohort, answer: BatchAnswer) -> Cohort | None:
-        """Settle a cohort. Return the one that must be opened next."""
-        self._service.settle(cohort, answer)
-        return self._service.following(cohort.run)
+    async def _last_word(self, cohort: Cohort, *, opening: bool) -> BatchAnswer | None:
+        """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted.
 
-    def _open_ahead(self, run: str, cohort: Cohort | None) -> None:
-        """Begin to open a run's next cohort, unless that has begun. None: forget what was opened ahead."""
-        known = self._ahead.pop(run, None)
-        if cohort is None:
-            return
-        if known is None or known.cohort != cohort:
-            began = self._now()
-            known = _Ahead(cohort, began, asyncio.create_task(self._open(cohort), name=f"open {cohort.cohort}"))
-        self._ahead[run] = known
-
-    async def _open(self, cohort: Cohort) -> bool:
-        """Return whether the cohort was opened. If not, the request that needs it opens it, and gets the error."""
-        try:
-            await self._intermediaries.open(cohort)
-        except Exception as error:  # noqa: BLE001  whatever it is, that request meets it too
-            _log.info("cohort_unopened", cohort=cohort.cohort, why=describe_error(error))
-            return False
-        return True
-
-    async def _opened_ahead(self, run: str) -> Cohort | None:
-        """Return the run's cohort that was opened ahead, once it is open. None: open the next one, perhaps again."""
-        if run not in self._ahead:
-            return None
-        ahead = self._ahead[run]
-        if not await asyncio.shield(ahead.opening):
-            return None
-        if self._now() - ahead.began > FRESH * ahead.cohort.stage_seconds:  # it may end before its clients' messages
-            self._ahead.pop(run, None)
-            return None
-        return ahead.cohort
-
-    async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
-        """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted."""
+        opening  open the cohort there before.
+        """
         try:
             if cohort.via == "aggregator":
+                if opening:
+                    with suppress(Aborted):  # its last answer says so, too
+                        await self._intermediaries.open(cohort)
                 await self._relay(cohort)
-            answer = await self._intermediaries.collect(cohort)
-        except (WrongCohort, Conflict, Aborted, BadMessage) as error:
+                opening = False
+            answer = await self._intermediaries.collect(cohort, opening=opening)
+        except (WrongCohort, Conflict, Aborted, BadMessage, BadParameter) as error:
             return _aborted(cohort, error)
         return None if answer.state == "waiting" else answer
 

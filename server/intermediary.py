@@ -49,9 +49,12 @@ class HttpIntermediaries(Intermediaries):
             query: dict[str, str | int | float] = {"after": after, "wait": wait}
             return await self._peers["aggregator"].get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, query)
 
-    async def collect(self, cohort: Cohort) -> BatchAnswer:
+    async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
+        peer, path = self._peers[cohort.via], f"/v1/cohorts/{cohort.cohort}"
         with self._polling() as wait:
-            return await self._peers[cohort.via].get(f"/v1/cohorts/{cohort.cohort}/batch", BatchAnswer, {"wait": wait})
+            if opening:
+                return await peer.put(path, cohort, BatchAnswer, {"wait": wait})
+            return await peer.get(f"{path}/batch", BatchAnswer, {"wait": wait})
 
     @contextmanager
     def _polling(self) -> Iterator[float]:

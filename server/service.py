@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -10,7 +10,7 @@ from distrust.common.database import Database
 from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
@@ -23,14 +23,14 @@ from distrust.common.run.progress import (
     RunList,
     RunView,
 )
-from distrust.common.run.round import RoundView
+from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.server import views
 from distrust.server.active_run import ActiveRun, Settlement
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_for_services
 from distrust.server.store import RunRow, Store, UnreadRun
-from distrust.server.ticket_issuer import TicketIssuer
+from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
 from distrust.server.transcript import cohort_transcript
 
 _log = structlog.get_logger("distrust.server")
@@ -203,10 +203,18 @@ class Service:
         self._notify(cohort.run)
         return changed
 
-    def following(self, run: str) -> Cohort | None:
-        """Return the cohort that must be opened before the run's next request for tickets gets any; None: none must."""
-        active = self.active_run(run)
-        return self._issuer.following(active) if active.state == "running" else None
+    def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Begun | None:
+        """Settle a cohort, and serve requests that wait for tickets with those of the run's next one.
+
+        Return the next cohort if it was begun. Its intermediary must open it, and has just answered: so these tickets
+        do not wait until it has. A request that gets none here is answered as if it came now.
+        """
+        active = self.active_run(cohort.run)
+        try:
+            self._settlement.settle(active, cohort, answer)
+            return self._issuer.serve(active, places)
+        finally:
+            self._notify(cohort.run)
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
         return views.round_list(self.active_run(run), self.store, after, limit)

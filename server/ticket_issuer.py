@@ -5,18 +5,69 @@ handed out in cohort order, each once.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.errors import BadMessage, Conflict, WrongCohort, WrongStage
-from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
+from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketRequest, ticket_text
+from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import CohortRow, GrantRow, Store
 
+_log = structlog.get_logger("distrust.server")
+
 MOST_GRANTED = 4096
 """Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
+
+MOST_SERVED = 512
+"""Slots, or waiting requests, after which a settlement serves no more: each slot takes a signature of 30 µs."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingPlace:
+    """A request that waits for tickets, and what the settlement that served it left there.
+
+    served   whether one did, or another call with the request's id has come. Without an answer the request is made
+             again, and meets its error itself.
+    checked  whether the request was made before, and got nothing.
+    """
+
+    request: TicketRequest
+    answer: TicketAnswer | None = None
+    served: bool = False
+    checked: bool = False
+
+    def leave(self) -> TicketAnswer | None:
+        """Be served no more from now on. Return the answer, if there is one."""
+        self.served = True
+        return self.answer
+
+
+class _Granted(NamedTuple):
+    """What a request got: a cohort that must be opened before, or slots of pending cohorts; the round, if it wants it.
+
+    recorded  whether the cohort that was opened, or will be, was recorded with it.
+    """
+
+    missing: Cohort | None
+    grants: list[GrantRow]
+    pending: list[Cohort]
+    view: RoundView | None
+    recorded: bool
+
+
+class Begun(NamedTuple):
+    """A cohort that was recorded before its intermediary was asked to open it.
+
+    in_doubt  whether the commit that records it may have failed.
+    """
+
+    cohort: Cohort
+    in_doubt: bool
 
 
 def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: bytes = b"") -> Grant:
@@ -48,8 +99,49 @@ class TicketIssuer:
         opened  the cohort that the last call returned. Its intermediary has opened it by now.
 
         Return also whether `opened` was recorded. It is not if that was known, or if the cohort is no longer needed.
-        The record and the grants are one transaction. Raises WrongStage for a round that is over, Conflict for a
-        changed request.
+        The record and the grants are one transaction. A request that names no round gets none of a run that is over.
+        Raises WrongStage for a round that is over, Conflict for a changed request.
+        """
+        got = self._grant(active, request, opened, checked=False)
+        return (self._signed(got) if got.missing is None else got.missing), got.recorded
+
+    def serve(self, active: ActiveRun, places: Sequence[WaitingPlace]) -> Begun | None:
+        """Answer waiting requests with tickets of the next cohort, if none of those that are open has a slot.
+
+        Return that cohort if it was begun. A request that needs another cohort besides, or is refused, gets no answer
+        here, and neither do those behind the first MOST_SERVED slots: the cohort must be opened soon.
+        """
+        following = self._following(active) if places else None
+        if following is None:
+            return None
+        begun, slots = False, 0
+        for place in places[:MOST_SERVED]:
+            try:
+                with active.lock:  # no other call with the request's id is between these lines
+                    if place.served:
+                        continue
+                    got = self._grant(active, place.request, following, checked=place.checked)
+                    begun = begun or got.recorded
+                    place.served = got.missing is None and bool(got.grants)
+            except (BadMessage, Conflict, WrongStage):  # before anything was committed
+                place.served = True
+                continue
+            except Exception:  # noqa: BLE001  the outcome stands
+                _log.exception("tickets_delayed", run=active.config.run)
+                place.served = True
+                return Begun(following, in_doubt=not begun)
+            if not place.served:
+                break
+            place.answer = self._signed(got)
+            slots += sum(grant.count for grant in got.grants)
+            if slots >= MOST_SERVED:
+                break
+        return Begun(following, in_doubt=False) if begun else None
+
+    def _grant(self, active: ActiveRun, request: TicketRequest, opened: Cohort | None, *, checked: bool) -> _Granted:
+        """Commit grants for a request, and the record of `opened`, as `advance` and `serve` need it.
+
+        checked  the request has got nothing yet: the store is not read.
         """
         with active.lock:
             rows, pending = active.rows(), active.pending()
@@ -57,10 +149,9 @@ class TicketIssuer:
             fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
             if fresh is not None:
                 rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
-            grants, missing = self._granted(active, request), None
+            grants, missing = [] if checked else self._granted(active, request), None
             repeated = bool(grants)
-            if not repeated:
-                _check_open(active, request)
+            if not repeated and _is_open(active, request):
                 _check_keys(pending, request)
                 grants = _free(pending, rows, request)
                 if opened is None or fresh is not None:  # else the run moved on meanwhile: grant what there is
@@ -68,13 +159,15 @@ class TicketIssuer:
             granted = [] if repeated or missing is not None else grants
             self._commit(active, request, fresh, granted)
             active.keep_rows(_with_grants(rows, granted))
-        if missing is not None:
-            return missing, fresh is not None
-        known = {cohort.cohort: cohort for cohort in pending}
-        return TicketAnswer(grants=[self._sign(one, known.get(one.cohort)) for one in grants]), fresh is not None
+            view = None if request.round else active.view()
+        return _Granted(missing, grants, pending, view, fresh is not None)
 
-    def following(self, active: ActiveRun) -> Cohort | None:
-        """Return the cohort that the next request for tickets needs open, if none of those that are open has a slot."""
+    def _signed(self, got: _Granted) -> TicketAnswer:
+        """Return the tickets. Signing many takes a while, so the run's lock is not held."""
+        known = {cohort.cohort: cohort for cohort in got.pending}
+        return TicketAnswer(grants=[self._sign(one, known.get(one.cohort)) for one in got.grants], view=got.view)
+
+    def _following(self, active: ActiveRun) -> Cohort | None:
         with active.lock:
             rows, pending = active.rows(), active.pending()
             if _any_free(pending, rows) or not self._may_begin(pending, rows):
@@ -94,7 +187,7 @@ class TicketIssuer:
 
     def _granted(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
         before = self._store.grants(active.config.run, request.request)
-        same = all((row.round, row.want) == (request.round, request.want) for row in before)
+        same = all(row.want == request.want and request.round in {0, row.round} for row in before)
         if not same or not request.keys.startswith(b"".join(row.key_hashes for row in before)):
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
         return before
@@ -134,12 +227,14 @@ class TicketIssuer:
         return sign(self._key, cohort, grant.first, grant.count, grant.key_hashes)
 
 
-def _check_open(active: ActiveRun, request: TicketRequest) -> None:
+def _is_open(active: ActiveRun, request: TicketRequest) -> bool:
+    """Return whether a round is open. Raises WrongStage for a request that names another one."""
     open_round = active.round()
-    if open_round is None:
+    if open_round is None and request.round:
         raise WrongStage(f"run {active.config.run} is {active.state}: no more tickets")
-    if request.round != open_round.number:
+    if open_round is not None and request.round not in {0, open_round.number}:
         raise WrongStage(f"round = {request.round}: round {open_round.number} is open")
+    return open_round is not None
 
 
 def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
@@ -173,6 +268,6 @@ def _free(pending: Sequence[Cohort], rows: dict[str, CohortRow], request: Ticket
         count = 0 if row is None else min(most - taken, row.clients - row.granted)
         if row is not None and count:
             keys = request.keys[KEY_HASH * taken : KEY_HASH * (taken + count)]
-            grants.append(GrantRow(request.round, request.want, cohort.cohort, row.granted, count, keys))
+            grants.append(GrantRow(cohort.round, request.want, cohort.cohort, row.granted, count, keys))
             taken += count
     return grants

@@ -97,9 +97,7 @@ class Shuffler(Intermediary):
             self._bind(tx, store.need(tx, name, lock=True), intake)
         slots = [item.slot for item in intake.items]
         positions = self._order(name)[slots].tolist()
-        return ActionAnswer(
-            cohort=name, digest=state.cohort.digest(), slots=slots, plays=positions, refused=intake.refused
-        )
+        return ActionAnswer(cohort=name, digest=state.digest, slots=slots, plays=positions, refused=intake.refused)
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
         """Commit new claims before any position is sent; refuse clients that left, and second claims of a slot."""

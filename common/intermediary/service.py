@@ -16,7 +16,7 @@ from distrust.common.intermediary.intake import Fault, Intake, admitted, check_c
 from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
 from distrust.common.intermediary.store import PlacedMessage, Span, State
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import COHORT_DIGEST, Cohort
 from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
@@ -117,11 +117,14 @@ class Intermediary(StageMachine):
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
         """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.
 
-        Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; WrongStage
-        when the stage is not open, and no message of the upload was taken before.
+        Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; Conflict
+        when its clients agreed to another cohort of this name; WrongStage when the stage is not open, and no message of
+        the upload was taken before.
         """
         if (upload.cohort, upload.stage) != (name, stage):
             raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
+        if len(upload.digest) != COHORT_DIGEST:
+            raise BadMessage(f"digest: {len(upload.digest)} bytes, expected {COHORT_DIGEST}")
         intake = self._screened(name, stage, upload)
         with self._database.transaction() as tx:
             state = self._advance_late(tx, store.need(tx, name, lock=True))
@@ -199,11 +202,15 @@ class Intermediary(StageMachine):
     def _screened(self, name: str, stage: str, upload: Upload) -> Intake:
         """Return the upload without the items that are refused independently of earlier uploads.
 
-        Raises WrongCohort; Aborted, WrongStage for a stage that is not open yet.
+        Raises WrongCohort; Conflict for an upload of another cohort of this name, before any item is looked at;
+        Aborted, WrongStage for a stage that is not open yet.
         """
         intake, checks = Intake(list(upload.items)), None
         with self._database.reading() as tx:
             state = store.need(tx, name)
+            if upload.digest != state.digest:
+                why = f"the clients agreed to another cohort {name} than the one that is open here"
+                raise Conflict(why, cohort=name)
             if state.stage == stage:
                 checks = self._checks(tx, state, stage, intake)
         if checks is None:

@@ -125,11 +125,13 @@ _ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 class State:
     """One cohort's state.
 
+    digest    `Cohort.digest`, 32 bytes.
     since     when the open stage's deadline begins to run; None when no stage is open.
     released  the batch as JSON, in the state of the transaction that releases it; None in every other.
     """
 
     cohort: Cohort
+    digest: bytes
     stage: CohortStage | Literal["mixing"]
     since: float | None
     reason: str | None
@@ -292,20 +294,23 @@ def message_sample(
 
 
 def _state(row: Row[Any]) -> State:
-    return State(_cohort(row.body), row.stage, row.since, row.reason)
+    return State(*_cohort(row.body), row.stage, row.since, row.reason)
 
 
 _KEPT_BYTES = 64 * 1024  # of a cohort's JSON: one with longer terms is parsed at every request
 
 
-def _cohort(body: bytes) -> Cohort:
-    """Return the stored cohort. A cohort never changes, and every request about it reads it."""
-    return _parsed(body) if len(body) <= _KEPT_BYTES else Cohort.model_validate_json(body)
+def _cohort(body: bytes) -> tuple[Cohort, bytes]:
+    """Return the stored cohort and its digest. A cohort never changes, and every request about it reads it."""
+    return _kept(body) if len(body) <= _KEPT_BYTES else _parsed(body)
 
 
-@lru_cache(maxsize=128)
-def _parsed(body: bytes) -> Cohort:
-    return Cohort.model_validate_json(body)
+def _parsed(body: bytes) -> tuple[Cohort, bytes]:
+    # `add_cohort` stored the JSON that `Cohort.digest` hashes, so that the cohort is not written again.
+    return Cohort.model_validate_json(body), hashlib.sha256(body).digest()
+
+
+_kept = lru_cache(maxsize=128)(_parsed)
 
 
 def _pairs(tx: Connection, query: Select[Any], cohort: str, stage: str, span: Span) -> dict[int, Any]:

@@ -4,7 +4,7 @@ Everything public about a cohort is in `Cohort`: the server sends it to the inte
 """
 
 import hashlib
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,9 +13,22 @@ from distrust.common.wire import Blob, Identifier, Message, Version, Via
 
 LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
+COHORT_DIGEST = 32  # bytes of a cohort's digest
 
 
-class Masking(Message):
+class ChannelFacts(Message):
+    """Facts of a channel that hold for every cohort.
+
+    compared_first  clients compare the cohort with the one that the intermediary serves before any message leaves them.
+                    By its digest an intermediary refuses an upload of another cohort, but labelled bits can be read in
+                    a refused upload, too. Clients of other channels take part in a cohort before their reports: they
+                    request the actions that they play, or share secrets.
+    """
+
+    compared_first: ClassVar[bool] = True
+
+
+class Masking(ChannelFacts):
     """Parameters of secure aggregation: vectors of `dimension` coordinates in Z_modulus, k neighbours, threshold t."""
 
     kind: Literal["masked"] = "masked"
@@ -25,7 +38,7 @@ class Masking(Message):
     threshold: Annotated[int, Field(ge=1, description="t: shares that rebuild a secret")]
 
 
-class SealedRecords(Message):
+class SealedRecords(ChannelFacts):
     """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each."""
 
     kind: str
@@ -34,7 +47,14 @@ class SealedRecords(Message):
 
 
 class Sealed(SealedRecords):
-    """Sealed records that the shuffler permutes all together."""
+    """Sealed records that the shuffler permutes all together.
+
+    Clients need not compare the cohort first. The shuffler cannot read a record. An honest shuffler that was told
+    another cohort refuses the upload by its digest, and stores and forwards nothing of it. A shuffler that lies could
+    have shown clients any cohort.
+    """
+
+    compared_first: ClassVar[bool] = False
 
     kind: Literal["sealed"] = "sealed"
 
@@ -51,7 +71,7 @@ class AssignedRecords(SealedRecords):
     noise_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
 
-class LabelledBits(Message):
+class LabelledBits(ChannelFacts):
     """Bits under public labels (one label a coordinate), permuted bit by bit: the trusted-shuffler model."""
 
     kind: Literal["bits"] = "bits"
@@ -104,13 +124,13 @@ class Cohort(Message):
 class TicketRequest(Message):
     """A fleet asks for slots. The same `request` id always gets the same slots.
 
-    round  number of the round, from 1.
+    round  number of the round, from 1; 0: of whichever round is open, and the answer shows it.
     keys   for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots.
     """
 
     version: Version = 1
     request: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, chosen by the caller")]
-    round: Annotated[int, Field(ge=1)]
+    round: Annotated[int, Field(ge=0)]
     want: Annotated[int, Field(ge=1, le=100_000, description="clients that wait for a slot")]
     keys: Blob = b""
 
@@ -122,13 +142,6 @@ class Grant(Message):
     first: Annotated[int, Field(ge=0)]
     count: Annotated[int, Field(ge=1)]
     signatures: Blob
-
-
-class TicketAnswer(Message):
-    """The granted slots; empty while no cohort is open."""
-
-    version: Version = 1
-    grants: list[Grant]
 
 
 class KeyHashes(Message):

@@ -32,12 +32,15 @@ class Item(Message):
 class Upload(Message):
     """Many clients' messages for one stage.
 
-    stage  the one that the address names. The shuffler's only stage is `report`.
-    items  one a slot.
+    digest  of the cohort as its clients know it, `Cohort.digest`: 32 bytes. An intermediary at which another cohort is
+            open refuses the whole upload, before it looks at an item.
+    stage   the one that the address names. The shuffler's only stage is `report`.
+    items   one a slot.
     """
 
     version: Version = 1
     cohort: Identifier
+    digest: Blob
     stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report"]
     items: list[Item]
 

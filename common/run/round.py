@@ -8,7 +8,7 @@ from pydantic import Field
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, Grant
 from distrust.common.wire import Blob, Identifier, Message, Version
 
 
@@ -64,3 +64,14 @@ class RoundView(Message):
     state: Literal["open", "between", "finished", "cancelled", "failed"]
     config: Blob
     round: Round | None = None
+
+
+class TicketAnswer(Message):
+    """The granted slots; empty while none is free.
+
+    view  the round that the slots belong to, or the run's end; only for a request that names no round.
+    """
+
+    version: Version = 1
+    grants: list[Grant]
+    view: Annotated[RoundView | None, Field(exclude_if=lambda value: value is None)] = None

@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from distrust.common.errors import BadMessage, Unauthorized
-from distrust.common.web.client import Problem
 from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
 from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, render
@@ -31,6 +30,7 @@ SMALL = 16 * 1024
 MOST_BODIES = 32
 """Larger bodies at once: each takes up to a quarter of a megabyte beside what is counted, on its way in."""
 
+_CLOSE = "distrust.close"  # key of a request's scope: `Visit.close`
 _BIG = 64 * 1024  # bytes from which parsing leaves the event loop
 PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
 _FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
@@ -61,6 +61,7 @@ class Visit:
         self.started = time.perf_counter()
         self.received = 0
         self.status = 500  # unless an answer says otherwise
+        scope[_CLOSE] = self.close
 
     @property
     def route(self) -> str:
@@ -132,7 +133,7 @@ class Visit:
         await self._send(message)
 
     def close(self) -> None:
-        """Release the body's memory when the request is over."""
+        """Release the body's memory when the request is over, or waits."""
         self._bodies.remove(self)
 
     def _too_large(self) -> str:
@@ -214,6 +215,11 @@ class Bodies:
         """Forget the body: its request is over, or it was given up."""
         self._total -= self._held.pop(visit, 0)
         self._room.set()
+
+
+def release_body(request: Request) -> None:
+    """Give the body's place to others: the request has read it, and waits. A route calls this before it waits."""
+    request.scope[_CLOSE]()
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -328,6 +334,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
     A parameter that its route does not describe has its meaning from `SHARED_PARAMETERS`.
     """
+    from distrust.common.web.client import Problem  # noqa: PLC0415 - intermediaries call no service: they spare aiohttp
+
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components["Problem"] = Problem.model_json_schema()

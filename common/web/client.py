@@ -7,25 +7,21 @@ The module imports no FastAPI, which takes 0.2 seconds of CPU and which a comman
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from distrust.common.errors import BadMessage, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.messages.explain import first
+from distrust.common.web.sending import Arrival, NoAnswer, Params, Pool, Request, Sender, build_request, header_bytes
 from distrust.common.wire import cut_reason
 
 A = TypeVar("A", bound=BaseModel)
-Params = Mapping[str, str | int | float]
-
-IDLE_SECONDS = 12.0
-"""Seconds that an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
 
 MOST_BYTES = 256 * 2**20
 """Bytes of the longest answer that is read: a roster of a million clients has 85 MB."""
@@ -61,7 +57,7 @@ class Patience:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: int
-    headers: httpx.Headers
+    headers: Sequence[tuple[bytes, bytes]]
     body: bytes
 
 
@@ -78,19 +74,9 @@ class Http:
         seconds: float = 90.0,
         connections: int = 16,
         most: int = MOST_BYTES,
-        transport: httpx.AsyncBaseTransport | None = None,
+        sender: Sender | None = None,
     ) -> None:
-        limits = httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=IDLE_SECONDS
-        )
-        timeout = httpx.Timeout(seconds, connect=10.0, pool=None)
-        self._client = httpx.AsyncClient(
-            headers={"Accept-Encoding": "identity"},
-            limits=limits,
-            timeout=timeout,
-            transport=transport,
-            trust_env=False,
-        )
+        self._sender = sender or Pool(seconds)
         self.patience, self._most = patience, most
         self._free = asyncio.Semaphore(connections)  # a call that waits for a connection has no deadline yet
         self.sent = 0  # bytes of requests: bodies and header lines
@@ -108,7 +94,7 @@ class Http:
         Raises the problem's ProtocolError, Unavailable when patience is over, BadMessage for an answer that is too long
         or compressed. `wait` of `params` is what a long poll asks for, in seconds.
         """
-        call = self._client.build_request(method, url, headers=headers, content=content, params=params)
+        call, shown = build_request(method, url, headers, content, params), f"{method} {without_passwords(url)}"
         end = time.monotonic() + self.patience.total
         extra = float((params or {}).get("wait", 0)) + len(content or b"") / LEAST_RATE
         attempt = 0
@@ -118,48 +104,47 @@ class Http:
             async with self._free:
                 end += time.monotonic() - queued
                 seconds = max(end - time.monotonic(), self.patience.answer) + extra
-                answer, why = await self._try(call, seconds)
+                answer, why = await self._try(call, shown, seconds)
             if answer is not None and not _passing(answer.status):
-                return _body_or_raise(answer, f"{method} {without_passwords(url)}")
+                return _body_or_raise(answer, shown)
             pause = max(self.patience.pause(attempt), _retry_after(answer))
             if time.monotonic() + pause > end:
-                raise Unavailable(f"{method} {without_passwords(url)}: {why} ({attempt} attempts)")
+                raise Unavailable(f"{shown}: {why} ({attempt} attempts)")
             await asyncio.sleep(pause)
 
-    async def _try(self, call: httpx.Request, seconds: float) -> "tuple[_Answer | None, str]":
+    async def _try(self, call: Request, shown: str, seconds: float) -> "tuple[_Answer | None, str]":
         """Return an answer that was whole within `seconds` and the time of its bytes, or None; and what it was."""
         try:
             async with (
                 asyncio.timeout(seconds) as deadline,
-                aclosing(await self._client.send(call, stream=True)) as answer,
+                aclosing(await self._sender.send(call)) as arrival,
             ):
-                body = await self._body(answer, deadline)
+                body = await self._body(arrival, shown, deadline)
         except TimeoutError:
             return None, f"no whole answer in {seconds:.3g} seconds"
-        except httpx.TransportError as error:
-            return None, f"{type(error).__name__} {without_passwords(str(error))}".strip()
-        self.sent += _header_bytes(call.headers) + len(call.content)
-        self.received += _header_bytes(answer.headers) + answer.num_bytes_downloaded
-        whole = _Answer(answer.status_code, answer.headers, body)
-        return whole, f"HTTP {whole.status}" if answer.is_success else _detail(whole)
+        except NoAnswer as error:
+            return None, without_passwords(str(error))
+        self.sent += arrival.sent + len(call.body or b"")
+        self.received += header_bytes(arrival.headers) + len(body)
+        whole = _Answer(arrival.status, arrival.headers, body)
+        return whole, f"HTTP {whole.status}" if 200 <= whole.status < 300 else _detail(whole)
 
-    async def _body(self, answer: httpx.Response, deadline: asyncio.Timeout) -> bytes:
+    async def _body(self, arrival: Arrival, shown: str, deadline: asyncio.Timeout) -> bytes:
         """Return an answer's body; its bytes prolong the deadline. Raises BadMessage."""
-        call = f"{answer.request.method} {without_passwords(str(answer.request.url))}"
-        if answer.headers.get("content-encoding", "identity") != "identity":
-            raise BadMessage(f"{call}: the answer is compressed, and it was asked for without")
+        if (_field(arrival.headers, b"content-encoding") or "identity") != "identity":
+            raise BadMessage(f"{shown}: the answer is compressed, and it was asked for without")
         parts, size, end = [], 0, deadline.when() or 0.0
-        async for part in answer.aiter_bytes():
+        while part := await arrival.read():
             parts.append(part)
             size += len(part)
             if size > self._most:
-                raise BadMessage(f"{call}: the answer has more than {self._most:,} bytes")
+                raise BadMessage(f"{shown}: the answer has more than {self._most:,} bytes")
             if size > LEAST_RATE // 16:  # a short answer keeps its deadline
                 deadline.reschedule(end + size / LEAST_RATE)
         return b"".join(parts)
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._sender.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -188,19 +173,19 @@ class Peer:
     async def get(self, path: str, answer: type[A], params: Params | None = None) -> A:
         return self._read(answer, await self.http.request("GET", self.url + path, self.headers, None, params))
 
-    async def post(self, path: str, body: BaseModel, answer: type[A]) -> A:
-        return self._read(answer, await self._send("POST", path, body))
+    async def post(self, path: str, body: BaseModel, answer: type[A], params: Params | None = None) -> A:
+        return self._read(answer, await self._send("POST", path, body, params))
 
-    async def put(self, path: str, body: BaseModel, answer: type[A]) -> A:
-        return self._read(answer, await self._send("PUT", path, body))
+    async def put(self, path: str, body: BaseModel, answer: type[A], params: Params | None = None) -> A:
+        return self._read(answer, await self._send("PUT", path, body, params))
 
     async def delete(self, path: str, answer: type[A]) -> A:
         return self._read(answer, await self.http.request("DELETE", self.url + path, self.headers, None, None))
 
-    async def _send(self, method: str, path: str, body: BaseModel) -> bytes:
+    async def _send(self, method: str, path: str, body: BaseModel, params: Params | None = None) -> bytes:
         headers = {**self.headers, "Content-Type": "application/json"}
         content = body.model_dump_json().encode()
-        return await self.http.request(method, self.url + path, headers, content, None)
+        return await self.http.request(method, self.url + path, headers, content, params)
 
     def _read(self, answer: type[A], raw: bytes) -> A:
         try:
@@ -268,9 +253,10 @@ def _detail(answer: _Answer) -> str:
 
 def _retry_after(answer: _Answer | None) -> float:
     """Return the seconds that the peer asked us to wait; 0 for a date and every other value."""
-    text = answer.headers.get("retry-after", "") if answer is not None else ""
+    text = _field(answer.headers, b"retry-after") if answer is not None else ""
     return float(text) if text.isascii() and text.isdigit() else 0.0
 
 
-def _header_bytes(headers: httpx.Headers) -> int:
-    return sum(len(name) + len(value) + 4 for name, value in headers.raw)
+def _field(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return the values of a header, which may stand on several lines; an empty text without it."""
+    return ", ".join(value.decode("latin-1") for key, value in headers if key.lower() == name)

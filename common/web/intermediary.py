@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Collection, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -32,10 +32,10 @@ from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
-from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import NotifierDep, Wait
+from distrust.common.web.waiting import NotifierDep, Wait, Waiting
 
 
 class IntermediaryApi(Protocol):
@@ -63,27 +63,43 @@ async def _party(request: Request) -> Any:
 PartyDep = Annotated[IntermediaryApi, Depends(_party)]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
-UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, WrongStage, Aborted, Unavailable)
+UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, Conflict, WrongStage, Aborted, Unavailable)
 
 router = APIRouter(prefix="/v1", route_class=MessageRoute)
 
 
 @router.put(
-    "/cohorts/{cohort}", dependencies=[OperatorOnly], responses=problems(Unauthorized, Conflict, BadParameter, Aborted)
+    "/cohorts/{cohort}",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, Conflict, BadParameter, Aborted),
+    response_model=Cohort | BatchAnswer,
 )
-def open_cohort(
-    cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)], party: PartyDep, request: Request
-) -> Cohort:
-    """Open a cohort and return it. Idempotent."""
+async def open_cohort(
+    cohort: str,
+    body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)],
+    *,
+    party: PartyDep,
+    request: Request,
+    notifier: NotifierDep,
+    wait: Wait = 0,
+) -> Response:
+    """Open a cohort and return it. With `wait`, wait for its batch, and answer as GET …/batch. Idempotent."""
     if body.cohort != cohort:
         raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
     check_fits(body, request.app.state.settings.max_body)
-    return party.open(body)
+    if wait:
+        fresh = party.known_terms(cohort) is None
+        with suppress(Aborted):  # the batch's answer says so, too
+            await run_in_threadpool(party.open, body)
+        release_body(request)
+        return await _batch(cohort, party, notifier, wait, fresh=fresh)
+    opened = await run_in_threadpool(party.open, body)
+    return Response(opened.model_dump_json(), media_type="application/json")
 
 
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
 async def terms(cohort: str, party: PartyDep) -> Cohort:
-    """Return the cohort as it was opened here. A client compares it with the server's copy before it sends."""
+    """Return the cohort as it was opened here. A client compares it with the server's copy."""
     known = party.known_terms(cohort)
     return await run_in_threadpool(party.terms, cohort) if known is None else known
 
@@ -115,7 +131,18 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
 )
 async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
     """Return the mixed messages, or why there are none; the same bytes each time."""
-    look, known = lambda: party.batch(cohort), lambda: party.known_batch(cohort)
+    return await _batch(cohort, party, notifier, wait)
+
+
+async def _batch(
+    cohort: str, party: IntermediaryApi, notifier: Waiting, wait: float, *, fresh: bool = False
+) -> Response:
+    """Wait for a batch, and return it.
+
+    fresh  the cohort was opened just now, so that the first look would find it waiting. The second one is soon enough.
+    """
+    first = [BatchAnswer(cohort=cohort, state="waiting")] if fresh else []
+    look, known = lambda: party.batch(cohort), lambda: party.known_batch(cohort) or (first.pop() if first else None)
     answer = await notifier.until(cohort, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")

@@ -7,6 +7,7 @@ the answer after every notification, and every `LOOK_SECONDS` in between, becaus
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -44,11 +45,6 @@ class ChangeNotifier:
             watches = list(self._watches.get(topic, {}).values())
         for watch in watches:
             watch.wake()
-
-    def is_awaited(self, topic: str, question: Hashable) -> bool:
-        """Return whether a request waits for the answer to this question."""
-        with self._lock:
-            return question in self._watches.get(topic, {})
 
     @property
     def closed(self) -> bool:
@@ -182,7 +178,17 @@ class _Watch(Generic[T]):
     def wake(self) -> None:
         """Look again, or end when no request waits. Thread-safe."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._changed.set)
+            self._loop.call_soon_threadsafe(self._look_again)
+
+    def _look_again(self) -> None:
+        """Offer what is known at once. The task looks for those that still wait, and ends without any."""
+        with suppress(Exception):  # the task meets it, too, and has the requests fail
+            value = self._known() if self.waits else None
+            if value is not None:
+                for wait in list(self.waits):
+                    wait.offer(value)
+        if not self.waits or not all(wait.answer.done() for wait in self.waits):
+            self._changed.set()
 
     async def _run(self) -> None:
         while self.waits:

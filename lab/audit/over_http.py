@@ -150,7 +150,7 @@ class CohortHarness:
         protocol = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
         session = CohortSession(assignment.cohort, protocol, self._uploader, self.worker, BLOCK)
         users = self._users(assignment.cohort)
-        await session.join(users)
+        await session.join(users, full=True)
         await session.open(await session.begin(users))
         await session.follow()
 
@@ -163,9 +163,9 @@ class CohortHarness:
         return granted(sign(self.keys.ticket, cohort, 0, cohort.clients, hashes), leaves, own)
 
     async def _collect(self, cohort: Cohort) -> Batch:
-        answer = await self._parties.collect(cohort)
+        answer = await self._parties.collect(cohort, opening=False)
         while answer.state == "waiting":
-            answer = await self._parties.collect(cohort)
+            answer = await self._parties.collect(cohort, opening=False)
         if answer.batch is None:
             raise Unavailable(f"cohort {cohort.cohort} was aborted: {answer.reason}")
         return answer.batch

@@ -153,7 +153,7 @@ def health_command(
     try:
         address = urlsplit(url)
         kind = {"http": HTTPConnection, "https": HTTPSConnection}[address.scheme]
-        # The standard library's client: httpx takes longer to import than the whole answer takes.
+        # The standard library's client: aiohttp takes longer to import than the whole answer takes.
         connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
         raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.extensions import Extension
@@ -17,13 +18,11 @@ from distrust.common.inputs import without_passwords
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
 
-if TYPE_CHECKING:
-    import httpx
-
 LOOPBACK = "127.0.0.1"
 BASE_PORT = 8701  # of the server; shuffler and aggregator have the next two
 NAMES = ("server", "shuffler", "aggregator")
 START_SECONDS = 60.0  # for all services to be ready; then the start fails
+ANSWER_SECONDS = 2.0  # in which a service that starts says something; then it is asked again
 
 _ON_LOOPBACK = re.compile(rf"http://{re.escape(LOOPBACK)}:\d{{1,5}}", re.ASCII)
 
@@ -149,15 +148,12 @@ class Stack:
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
     def _wait_until_ready(self) -> None:
-        import httpx  # noqa: PLC0415 - a fifth of a second, for those who start services only
-
         end = time.monotonic() + START_SECONDS
-        with httpx.Client(trust_env=False, timeout=2.0) as client:
-            while not all(_ready(client, self._url(name), httpx.TransportError) for name in NAMES):
-                self.check()
-                if time.monotonic() > end:
-                    raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.data_dir.path / 'logs'}")
-                time.sleep(0.05)
+        while not all(is_ready(self._ports[name]) for name in NAMES):
+            self.check()
+            if time.monotonic() > end:
+                raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.data_dir.path / 'logs'}")
+            time.sleep(0.05)
 
     def _write_addresses(self) -> None:
         services = {name: {"url": self._url(name), "pid": self._services[i].pid} for i, name in enumerate(NAMES)}
@@ -195,8 +191,13 @@ def _urls(data_dir: DataDir, where: dict[str, str]) -> Urls:
     return Urls(**where, token=data_dir.token(), inspector=data_dir.inspector_token())
 
 
-def _ready(client: "httpx.Client", url: str, failure: type[Exception]) -> bool:
+def is_ready(port: int) -> bool:
+    """Ask the service at a port of loopback whether it is ready, and return its answer; False for none."""
+    connection = HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     try:
-        return client.get(f"{url}/readyz").is_success
-    except failure:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
         return False
+    finally:
+        connection.close()

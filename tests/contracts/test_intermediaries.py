@@ -1,9 +1,11 @@
 """Tests the promises that both intermediaries keep over HTTP, with real apps, database files and tickets."""
 
+import json
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.batch import BatchAnswer
@@ -12,6 +14,7 @@ from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
+from tests.support.server_lies import another, changed, leaves
 
 PROBLEM = "urn:distrust:problem:"
 
@@ -200,7 +203,7 @@ def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> N
     upload = server.upload(cohort, party.first, {0: bodies[0], 1: bodies[1][:-1], 9: bodies[2], 3: bodies[3]})
     forged = Item(slot=2, ticket=server.ticket(cohort, 1), body=bodies[2])
     items = [*upload.items, forged, upload.items[0]]
-    upload = Upload(cohort="c1", stage=upload.stage, items=items)
+    upload = Upload(cohort="c1", digest=cohort.digest(), stage=upload.stage, items=items)
     answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
     expected = [(0, "bad-message", 422), (1, "bad-message", 422), (2, "bad-ticket", 403), (9, "bad-message", 422)]
     assert sorted(refused(answer)) == expected
@@ -210,14 +213,16 @@ def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> N
 @pytest.mark.parametrize("change", [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"config": bytes([1] * 32)}])
 def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, change: dict[str, Any]) -> None:
     other = server.ticket(cohort.model_copy(update=change), 0)
-    upload = Upload(cohort="c1", stage=party.first, items=[Item(slot=0, ticket=other, body=party.bodies(cohort)[0])])
+    items = [Item(slot=0, ticket=other, body=party.bodies(cohort)[0])]
+    upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
     answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
 
 @pytest.mark.parametrize("ticket", [b"", b"x", bytes(63), bytes(64), bytes(65), b"\xff" * 64])
 def test_a_ticket_that_is_none_is_refused(party: Party, cohort: Cohort, ticket: bytes) -> None:
-    upload = Upload(cohort="c1", stage=party.first, items=[Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])])
+    items = [Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])]
+    upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
     answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
@@ -241,6 +246,57 @@ def test_an_upload_sent_to_another_cohort_or_stage_is_refused_whole(party: Party
         upload = server.upload(cohort, party.first, party.bodies(cohort)).model_copy(update=wrong)
         answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
         assert problem(answer) == (422, "bad-message")
+
+
+def send_with(party: Party, digest: bytes, items: list[Item], name: str = "c1") -> httpx.Response:
+    upload = Upload(cohort=name, digest=digest, stage=party.first, items=items)
+    return party.client.post(f"/v1/cohorts/{name}/{party.path}", json=upload.model_dump(mode="json"))
+
+
+def test_an_upload_of_clients_that_agreed_to_another_cohort_is_refused_whole_and_unread(
+    party: Party, cohort: Cohort
+) -> None:
+    """Every field counts. An item that is looked at would be listed, and a stored one would start the deadline."""
+    tree, fixed = cohort.model_dump(mode="json"), set()
+    bodies, before = party.bodies(cohort), [party.get(path).content for path in ("", "/c1/messages")]
+    items = [*server.upload(cohort, party.first, bodies).items, Item(slot=99, ticket=b"", body=b"")]
+    for path, value in leaves(tree):
+        try:
+            other = Cohort.model_validate_json(json.dumps(changed(tree, path, another(str(path[-1]), value))))
+        except ValidationError:
+            fixed.add(path[-1])
+            continue
+        answer = send_with(party, other.digest(), items)
+        assert problem(answer) == (409, "conflict"), path
+        assert answer.json()["detail"] == "the clients agreed to another cohort c1 than the one that is open here"
+    assert fixed <= {"version", "kind"}  # with a single legal value
+    assert [party.get(path).content for path in ("", "/c1/messages")] == before
+    assert party.send(cohort, bodies).json()["accepted"] == 5
+
+
+def test_a_digest_is_compared_as_soon_as_the_cohort_is_known_and_must_have_its_size(
+    party: Party, cohort: Cohort
+) -> None:
+    for size in (0, 31, 33):
+        answer = send_with(party, bytes(size), [])
+        assert problem(answer) == (422, "bad-message")
+        assert answer.json()["detail"] == f"digest: {size} bytes, expected 32"
+    assert problem(send_with(party, bytes(32), [], "c9")) == (404, "wrong-cohort")
+    party.send(cohort, party.bodies(cohort))
+    party.rest(cohort)
+    assert party.batch().json()["state"] == "released"
+    assert problem(send_with(party, bytes(32), [])) == (409, "conflict")
+
+
+def test_the_digest_of_a_cohort_with_long_terms_is_the_clients_too_also_after_a_restart(party: Party) -> None:
+    """The intermediary keeps no such cohort in memory."""
+    cohort = party.cohort(terms=json.dumps("ε" * 70_000))
+    assert party.open(cohort).status_code == 200
+    bodies = party.bodies(cohort)
+    for _ in range(2):
+        assert party.send(cohort, bodies).json()["accepted"] == 5
+        assert problem(send_with(party, bytes(32), [])) == (409, "conflict")
+        party.restart()
 
 
 def test_too_few_are_aborted_and_nothing_is_ever_released(party: Party, cohort: Cohort) -> None:

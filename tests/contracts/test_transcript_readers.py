@@ -16,6 +16,7 @@ from distrust.common.web.client import Http, Patience
 from distrust.common.web.problems import bad_fields
 from distrust.lab.run.parties import Pages, Services, Wanted
 from distrust.lab.stack.stack import Urls
+from tests.support.asgi import OverHttpx
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty
 
 PAGES = "http://127.0.0.1:8701"
@@ -174,7 +175,7 @@ def test_a_large_cohort_is_inspected_in_one_call_a_party(tmp_path: Path) -> None
 
         async def read(transport: httpx.ASGITransport = counted) -> Pages | None:
             async with Services(urls) as services:
-                services._http = Http(Patience(total=0.0), transport=transport)
+                services._http = Http(Patience(total=0.0), sender=OverHttpx(transport))
                 assert [one.cohort for one in (await services.outline(wanted)).cohorts] == ["c1"]
                 return await services.pages("shuffler", wanted, "c1")
 

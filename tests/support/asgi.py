@@ -1,11 +1,14 @@
-"""A client that calls a real app through httpx without a socket: one event loop, synchronous calls."""
+"""Calls to a real app through httpx without a socket: by a client of one event loop, and by our own `Http`."""
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 from fastapi import FastAPI
+
+from distrust.common.web.sending import Arrival, NoAnswer, Request, header_bytes
 
 
 class AsgiClient:
@@ -37,3 +40,35 @@ class AsgiClient:
     ) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()
+
+
+class OverHttpx:
+    """Lets `Http` send by a transport of httpx, which may be an app, or a function that answers."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def send(self, call: Request) -> Arrival:
+        request = httpx.Request(call.method, call.url, headers=call.headers, content=call.body)
+        try:
+            return _Arrived(await self._transport.handle_async_request(request), request)
+        except httpx.TransportError as error:
+            raise NoAnswer(f"{type(error).__name__} {error}") from error
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Arrived:
+    def __init__(self, answer: httpx.Response, request: httpx.Request) -> None:
+        assert isinstance(answer.stream, httpx.AsyncByteStream)
+        self._answer, self._parts = answer, aiter(answer.stream)
+        self.status = answer.status_code
+        self.headers: Sequence[tuple[bytes, bytes]] = answer.headers.raw
+        self.sent = header_bytes(request.headers.raw)
+
+    async def read(self) -> bytes:
+        return await anext(self._parts, b"")
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()

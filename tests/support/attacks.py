@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from distrust.common.messages.cohort import Cohort
-from distrust.common.web.client import IDLE_SECONDS
+from distrust.common.web.sending import IDLE_SECONDS
 from tests.support.honest_work import CLIENTS, SERVER, TARGETS, Target
 
 TOKEN = "sesame"

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.context import SECRET, claim
+from distrust.common.crypto.context import SECRET, claim, cohort_digest
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
@@ -84,7 +84,7 @@ class Authority:
             for slot, body in bodies.items():
                 self._hashes(cohort).setdefault(slot, key_hash(body))
         items = [Item(slot=slot, ticket=self.ticket(cohort, slot), body=body) for slot, body in bodies.items()]
-        return Upload(cohort=cohort.cohort, stage=stage, items=items)
+        return Upload(cohort=cohort.cohort, digest=cohort_digest(cohort), stage=stage, items=items)
 
     def asking(self, cohort: Cohort, slots: Iterable[int]) -> ActionRequest:
         wanted = list(slots)

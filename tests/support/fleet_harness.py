@@ -18,14 +18,13 @@ from distrust.common.messages.cohort import (
     Cohort,
     Grant,
     KeyHashes,
-    TicketAnswer,
     TicketRequest,
     ticket_text,
 )
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Round, RoundView
+from distrust.common.run.round import Round, RoundView, TicketAnswer
 from distrust.shuffler.service import Shuffler
 
 CONFIGS: dict[bytes, RunConfig] = {}
@@ -96,9 +95,13 @@ class FleetHarness:
         result: StatementList = await self._call(self.intermediary.statements, cohort.cohort, after)
         return result
 
-    async def tickets(self, request: TicketRequest) -> TicketAnswer:
+    async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
+        """Return what is free at once: fleets must not rely on a server that waits."""
+        view = None if request.round else await self.round(0, wait)
         await asyncio.sleep(0)
-        if self._at == len(self.rounds) or request.round != self.rounds[self._at].number:
+        if view is not None and view.round is None:
+            return TicketAnswer(grants=[], view=view)
+        if request.round and (self._at == len(self.rounds) or request.round != self.rounds[self._at].number):
             raise WrongStage("another round is open")
         want, grants = request.want, []
         for cohort in self._cohorts():
@@ -109,7 +112,7 @@ class FleetHarness:
                 grants.append(self._sign(cohort, self._given[cohort.cohort], count))
                 self._given[cohort.cohort] += count
                 want -= count
-        return TicketAnswer(grants=grants)
+        return TicketAnswer(grants=grants, view=view)
 
     async def terms(self, cohort: Cohort) -> Cohort:
         self.looks.append(cohort.cohort)

@@ -42,6 +42,7 @@ from distrust.common.wire import decode_blob
 from distrust.server.app import ServerSettings
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.shuffler.app import ShufflerSettings
+from tests.support.asgi import OverHttpx
 
 TOKEN, INSPECTOR = "open sesame, says the operator", "only looking, says the inspector"
 SEED = 7_301_964_528_173_045_519
@@ -330,13 +331,13 @@ async def services(
     apps["aggregator"] = distrust.aggregator.app.aggregator_app(
         AggregatorSettings(**own["aggregator"], **looking), clock
     )
-    http = Http(PATIENCE, transport=RecordingTransport("server", apps, exchanges))
+    http = Http(PATIENCE, sender=OverHttpx(RecordingTransport("server", apps, exchanges)))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
     apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
     async with AsyncExitStack() as stack:
         for app in apps.values():
             await stack.enter_async_context(app.router.lifespan_context(app))
-        yield apps, Http(transport=RecordingTransport("operator", apps, []))
+        yield apps, Http(sender=OverHttpx(RecordingTransport("operator", apps, [])))
 
 
 async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig]) -> bytes:
@@ -357,7 +358,7 @@ def fleet_over(
 ) -> Fleet:
     """Return a fleet of one run, over a transport of its own."""
     addresses = Addresses(*(f"http://{party}" for party in PARTIES))
-    transport = HttpTransport(Http(patience(20), transport=wire), addresses, config.run)
+    transport = HttpTransport(Http(patience(20), sender=OverHttpx(wire)), addresses, config.run)
     return Fleet(transport, world, requirements, options)
 
 

@@ -1,16 +1,17 @@
 """A server's logic and its coordinator on a database file; intermediaries and clients in memory; no HTTP."""
 
 import asyncio
+import math
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import WrongStage
-from distrust.common.messages.cohort import TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
+from distrust.common.run.round import TicketAnswer
 from distrust.server.coordinator import RunCoordinator
 from distrust.server.keys import Keys, new_keys
 from distrust.server.service import Service
@@ -42,25 +43,15 @@ def config(run: str = "demo", **changes: Any) -> RunConfig:
 
 
 class ServerHarness:
-    """A server's logic on a database file, with intermediaries in memory. A test may stop it and build it again.
-
-    awaited  returns whether clients wait for a run's next round.
-    """
+    """A server's logic on a database file, with intermediaries in memory. A test may stop it and build it again."""
 
     def __init__(
-        self,
-        path: Path,
-        intermediaries: InMemoryIntermediaries,
-        keys: Keys = KEYS,
-        window: int = 8192,
-        awaited: Callable[[str], bool] = lambda _run: False,
+        self, path: Path, intermediaries: InMemoryIntermediaries, keys: Keys = KEYS, window: int = 8192
     ) -> None:
         self.intermediaries, self.rung = intermediaries, list[str]()
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
         self.service = Service(self.database, keys, self.rung.append, window)
-        self.coordinator = RunCoordinator(
-            self.service, intermediaries, retry=0.001, awaited=awaited, now=lambda: intermediaries.time
-        )
+        self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001)
 
     async def ask(
         self, run: str, want: int = 64, request: str | None = None, number: int | None = None
@@ -70,6 +61,35 @@ class ServerHarness:
         name, keys = request or secrets.token_hex(16), bytes(32 * want) if masked else b""
         wanted = TicketRequest(request=name, round=number, want=want, keys=keys)
         return await self.coordinator.tickets(run, wanted)
+
+    async def wait(self, run: str, want: int = 64, request: str | None = None) -> TicketAnswer:
+        """Request tickets of whichever round is open, and wait as the route does. Return them, or the run's end."""
+        masked = self.service.active_run(run).config.mechanism.name.startswith("distributed")
+        keys = bytes(32 * want) if masked else b""
+        wanted = TicketRequest(request=request or secrets.token_hex(16), round=0, want=want, keys=keys)
+        with self.coordinator.waiting(run, wanted) as place:
+            rung, answer = len(self.rung), await self.coordinator.tickets(run, wanted)
+            place.checked = True
+            while not answer.grants and answer.view is not None and answer.view.round is not None:
+                while len(self.rung) == rung:  # noqa: ASYNC110  the harness has no event for it
+                    await asyncio.sleep(0.001)
+                rung = len(self.rung)
+                if place.served or self.service.standing(run)[0] == math.inf:
+                    answer = place.leave() or await self.coordinator.tickets(run, wanted)
+            return answer
+
+    async def play_waiting(self, run: str, clients: InMemoryClients) -> RunView:
+        """Serve clients that wait for each round's tickets, until the run is over."""
+        while (tickets := await self.wait(run)).view is not None and tickets.view.round is not None:
+            await self.until_open(tickets)
+            clients.answer(tickets.view.round, tickets)
+            await asyncio.sleep(0.001)
+        return self.service.view(run)
+
+    async def until_open(self, tickets: TicketAnswer) -> None:
+        """Wait until the tickets' cohorts are open, as clients do whose messages are faster."""
+        while not {one.cohort for one in tickets.grants} <= self.intermediaries.held.keys():  # noqa: ASYNC110  no event
+            await asyncio.sleep(0.001)
 
     async def play(self, run: str, clients: InMemoryClients, until: int = 10**9) -> RunView:
         """Serve clients until the run is over, or round `until` is open."""

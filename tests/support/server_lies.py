@@ -2,15 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Round, RoundView, cohort_terms
 from distrust.common.wire import encode_blob
+from tests.support.recording import Exchange, RecordingTransport
 
 Path_ = tuple[str | int, ...]
 """Place of a value in a JSON document."""
@@ -227,13 +229,54 @@ def lie_of_config(url: httpx.URL, raw: bytes, *, path: Path_, run: RunConfig, wh
     altered = changed(altered, *lie_about_config(altered, path))
     if url.path.endswith("/config"):
         return json.dumps(altered).encode()
-    if whole and url.path.endswith("/round"):
-        digest = encode_blob(RunConfig.model_validate(altered).digest())
-        view = json.loads(raw) | {"config": digest}
+    if not whole:
+        return raw
+    digest = encode_blob(RunConfig.model_validate(altered).digest())
+
+    def with_digest(view: Any) -> Any:
         for one in (view.get("round") or {}).get("assignments", ()):
             one["cohort"]["config"] = digest
-        return json.dumps(view).encode()
-    return raw
+        return view | {"config": digest}
+
+    return tampered_view(url, raw, with_digest)
+
+
+def tampered_view(
+    url: httpx.URL, raw: bytes, change: Callable[[Any], Any], *, where: Sequence[str] = ("round", "tickets")
+) -> bytes:
+    """Return an answer of the server with another view of the round: that to GET /round, and that beside tickets."""
+    route = url.path.rpartition("/")[2]
+    if route not in where:
+        return raw
+    answer = json.loads(raw)
+    if route == "round":
+        return json.dumps(change(answer)).encode()
+    return json.dumps(answer | {"view": change(answer["view"])} if "view" in answer else answer).encode()
+
+
+class EarlyRounds(RecordingTransport):
+    """A fleet's transport that shows the run as finished when round `first` opens. The fleet takes no ticket of it."""
+
+    def __init__(self, first: int, apps: Mapping[str, FastAPI], exchanges: list[Exchange]) -> None:
+        super().__init__("before", apps, exchanges)
+        self._first = first
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/tickets"):
+            return await super().handle_async_request(request)
+        run, wanted = request.url.path.removesuffix("/tickets"), json.loads(await request.aread())
+        while True:
+            view = json.loads((await self._call("GET", f"http://server{run}/round")).content)
+            if view.get("round") is None or view["round"]["number"] >= self._first:
+                ended = view | {"round": None, "state": "finished"}
+                return httpx.Response(200, json={"grants": [], "view": ended})
+            named = wanted | {"round": view["round"]["number"]}
+            answer = await self._call("POST", f"http://server{run}/tickets", named)
+            if answer.is_success:
+                return httpx.Response(200, json=json.loads(answer.content) | {"view": view})
+
+    async def _call(self, method: str, url: str, body: Any = None) -> httpx.Response:
+        return await super().handle_async_request(httpx.Request(method, url, json=body))
 
 
 def field_of(path: Path_) -> str:

@@ -98,14 +98,14 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
         users = await _users(round_, transport)
         with ThreadPoolExecutor(1) as worker:
             sessions = [_session(round_, world, transport, worker) for _ in range(2)]
-            await sessions[0].join(users)
+            await sessions[0].join(users, full=False)
             items = await sessions[0].begin(users)
             before = await sessions[0].uploader.request_actions(sessions[0].cohort, users)
             await sessions[0].open(items[:5])
             stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
             again = await sessions[1].uploader.request_actions(sessions[1].cohort, users[5:])
             assert again == {user.slot: before[user.slot] for user in users[5:]}
-            await sessions[1].join(users[5:])
+            await sessions[1].join(users[5:], full=False)
             await sessions[1].open(await sessions[1].begin(users[5:]))
         path = f"/v1/runs/{file.config.run}/rounds/1"
         for _ in range(300):
@@ -119,7 +119,7 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
 
 async def _users(round_: Round, transport: HttpTransport) -> list[User]:
     clients = round_.assignments[0].cohort.clients
-    answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients))
+    answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients), 0.0)
     assert [(grant.first, grant.count) for grant in answer.grants] == [(0, clients)]
     return granted(answer.grants[0], np.full(clients, NEVER))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from distrust.common.wire import encode_blob
 from tests.support.attacks import Attacked, attacked, closed, until
 
 SLOWER = 2.0
@@ -211,8 +212,8 @@ def test_bodies_of_bogus_items_are_refused_before_they_are_parsed(service: Attac
 def test_an_upload_of_bogus_items_is_answered_with_their_number_and_at_once(hasty: Attacked) -> None:
     item = {"slot": 1, "ticket": "A" * 86, "body": "AA"}
     items = [{**item, "slot": slot} for slot in range(4000)]
-    upload = {"version": 1, "cohort": "crowd", "stage": "report", "items": items}
-    hasty.open("crowd", 5000)
+    digest = encode_blob(hasty.open("crowd", 5000).digest())
+    upload = {"version": 1, "cohort": "crowd", "digest": digest, "stage": "report", "items": items}
     answer = httpx.post(f"{hasty.url}/v1/cohorts/crowd/reports", json=upload, timeout=60)
     assert answer.json()["reasons"] == {"urn:distrust:problem:bad-ticket": 4000}
     assert len(answer.json()["refused"]) == 1024

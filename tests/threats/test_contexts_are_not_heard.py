@@ -160,11 +160,14 @@ def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
 
 def rounds(recorded: RecordedRun, run: str) -> list[Round]:
     """Return the rounds that the server told the clients of a run, in order."""
-    answers = [one.answer for one in recorded.between("fleet", "server") if one.url.path == f"/v1/runs/{run}/round"]
-    found_rounds = [
-        Round.model_validate(result) for text in answers if (result := json.loads(text)["round"]) is not None
-    ]
-    return list({one.number: one for one in found_rounds}.values())
+    answers = {name: [] for name in ("round", "tickets")}
+    for one in recorded.between("fleet", "server"):
+        folder, _, route = one.url.path.rpartition("/")
+        if folder == f"/v1/runs/{run}" and route in answers:
+            answers[route].append(json.loads(one.answer))
+    views = [*answers["round"], *(answer["view"] for answer in answers["tickets"] if "view" in answer)]
+    told = [Round.model_validate(view["round"]) for view in views if view.get("round") is not None]
+    return sorted({one.number: one for one in told}.values(), key=lambda one: one.number)
 
 
 @pytest.mark.parametrize("run", RUNS)

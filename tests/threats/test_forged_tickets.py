@@ -79,7 +79,7 @@ class Thief:
         bodies = [sealed(cohort, bytes(size), 0) + self.secret if dealt else sealed(cohort, bytes(size)) for _ in slots]
         cut = zip(slots, self.tickets(cohort, slots), bodies, strict=True)
         items = [Item(slot=slot, ticket=ticket, body=body) for slot, ticket, body in cut]
-        upload = Upload(cohort=cohort.cohort, stage="report", items=items)
+        upload = Upload(cohort=cohort.cohort, digest=cohort.digest(), stage="report", items=items)
         return await self.way._peers["shuffler"].post(f"/v1/cohorts/{cohort.cohort}/reports", upload, UploadAnswer)
 
 

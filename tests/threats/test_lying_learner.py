@@ -1,14 +1,19 @@
 """Tests of a learner that tells the shuffler a lower minimum than its clients, over real services.
 
 The noise of a cohort is shared out among the survivors that clients were promised. A batch of fewer survivors has less
-noise. So clients compare their cohort with the one that the shuffler serves, and send nothing if they differ.
+noise. So clients compare their cohort with the one that the shuffler serves, and send nothing if they differ. Few
+clients with sealed records send at once: the shuffler refuses an upload with the digest of another cohort.
 """
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from distrust.common.errors import Refused
+from distrust.client.fleet import FleetOptions
+from distrust.common.errors import Conflict, Refused
 from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
 from distrust.server.intermediary import HttpIntermediaries
@@ -16,6 +21,8 @@ from tests.support.recording import Exchange, record_run
 
 FIRST_BATCH, LEAST = 5, 28
 CLIENTS = 2**FIRST_BATCH
+SMALL, LARGE = 8, 3 * CLIENTS
+"""Blocks of a fleet: of one cohort's clients several are filled, or none."""
 ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
 ELIMINATION = {"name": "successive-elimination", "first_batch": FIRST_BATCH}
 RUNS = {
@@ -49,10 +56,7 @@ def uploads(exchanges: list[Exchange]) -> list[str]:
     return [path for path in sent if path not in {"actions", "departures"}]
 
 
-@pytest.mark.parametrize("kind", RUNS)
-def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_is_sent(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def lie_about_the_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = HttpIntermediaries.open
 
     async def lie(self: HttpIntermediaries, cohort: Cohort) -> None:
@@ -60,11 +64,41 @@ def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_
         await honest(self, cohort.model_copy(update={"minimum": 1}))
 
     monkeypatch.setattr(HttpIntermediaries, "open", lie)
-    exchanges: list[Exchange] = []
-    with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients"):
-        record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
+
+
+FOUND_OUT = r"the shuffler was told cohort\.minimum = 1, and its clients"
+
+
+@pytest.mark.parametrize(
+    ("kind", "block"), [("sealed", SMALL), ("bits", SMALL), ("bits", LARGE), ("dealt", SMALL), ("dealt", LARGE)]
+)
+def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_is_sent(
+    kind: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie_about_the_minimum(monkeypatch)
+    exchanges, options = list[Exchange](), FleetOptions(block=block)
+    with pytest.raises(Refused, match=FOUND_OUT):
+        record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges, options=options)
     assert uploads(exchanges) == []
     assert any(one.url.path.endswith("/tickets") for one in exchanges)  # clients took tickets
+
+
+def test_a_shuffler_that_heard_of_another_minimum_refuses_sealed_reports_and_keeps_and_forwards_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie_about_the_minimum(monkeypatch)
+    exchanges, options = list[Exchange](), FleetOptions(block=LARGE)
+    with pytest.raises(Refused, match=FOUND_OUT):
+        record_run(tmp_path, [config("sealed")], 0.1, monkeypatch, exchanges=exchanges, options=options)
+    answers = [json.loads(one.answer) for one in exchanges if one.url.path.endswith("/reports")]
+    assert len(answers) == len(uploads(exchanges)) > 0
+    assert {(answer["type"], answer["status"]) for answer in answers} == {(Conflict("").urn, 409)}
+    with closing(sqlite3.connect(tmp_path / "shuffler.sqlite3")) as shuffler:
+        assert shuffler.execute("SELECT DISTINCT stage FROM messages").fetchall() == [("departed",)]
+    with closing(sqlite3.connect(tmp_path / "server.sqlite3")) as server:
+        assert server.execute("SELECT body FROM batches").fetchall() == []
+    batches = [json.loads(one.answer) for one in exchanges if one.url.path.endswith("/batch")]
+    assert [batch for batch in batches if batch.get("batch") is not None] == []
 
 
 @pytest.mark.parametrize("kind", RUNS)

@@ -1,13 +1,15 @@
 """Tests of a server that tells one fleet another round: each field, on each channel.
 
 The server lies over HTTP to one fleet alone. That fleet refuses before it sends a message, its reason names the field,
-and an honest fleet finishes the run. `plain` changes one field to another legal value. `consistent` also fits the
-cohort's channel and terms to it, so that the round agrees with itself.
+and an honest fleet finishes the run. Sealed reports may be sent, and the shuffler refuses them unread. `plain` changes
+one field to another legal value. `consistent` also fits the cohort's channel and terms to it, so that the round agrees
+with itself.
 """
 
 import asyncio
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -22,7 +24,7 @@ from distrust.client.environments.contextual import GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import ProtocolError
+from distrust.common.errors import Conflict, ProtocolError
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
@@ -34,6 +36,7 @@ from tests.support.server_lies import (
     CHANNEL,
     FIRST,
     UNREADABLE,
+    EarlyRounds,
     Path_,
     field_of,
     leaves,
@@ -41,6 +44,7 @@ from tests.support.server_lies import (
     lie_of_config,
     names,
     names_of_config,
+    tampered_view,
 )
 
 pytestmark = pytest.mark.slow
@@ -103,7 +107,11 @@ FIXED: dict[str, set[Path_]] = {
 }
 """Fields of a configuration with a single legal value: any lie about them is unreadable."""
 
+SEALED = {"local-laplace-discrete", "local-gaussian", "local-sphere"}
+"""Mechanisms of the runs above whose clients send sealed reports."""
+
 PATIENCE = 5.0  # seconds
+WHOLE = 100  # a block that no cohort fills
 
 
 def config(channel: str, name: str = "run") -> RunConfig:
@@ -136,42 +144,50 @@ async def begun(apps: Any, server: Peer, exchanges: list[Exchange], channel: str
     run, first = config(channel, name), CHANNELS[channel].get("first", 1)
     await server.post("/v1/runs", run, RunView)
 
-    def over(url: httpx.URL, raw: bytes) -> bytes:
-        view = json.loads(raw) if url.path.endswith("/round") else {}
-        if not view.get("round") or view["round"]["number"] < first:
-            return raw
-        return json.dumps(view | {"round": None, "state": "finished"}).encode()
-
     if first > 1:
-        wire = RecordingTransport("before", apps, exchanges, over)
+        wire = EarlyRounds(first, apps, exchanges)
         fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=24), run, wire)
         assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
     return run
 
 
-def sent(exchanges: list[Exchange], caller: str) -> list[str]:
-    """Return the last parts of the paths to which a fleet sent. Tickets and departures tell nothing of a client."""
+def sent(exchanges: list[Exchange], caller: str, *, kept: bool = False) -> list[str]:
+    """Return the last parts of the paths to which a fleet sent. Tickets and departures tell nothing of a client.
+
+    kept  leave out what the intermediary refused because clients agreed to another cohort.
+    """
     posts = [one for one in exchanges if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
+    posts = [one for one in posts if not (kept and json.loads(one.answer).get("type") == Conflict("").urn)]
     return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
 
 
-async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: Tamper) -> str:
-    """Let a fleet play with tampered answers, and return its reason to refuse. It must not have sent anything."""
+async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: Tamper, block: int = 1) -> str:
+    """Let a fleet play with tampered answers, and return its reason to refuse.
+
+    It must not have sent anything, or only sealed reports that the shuffler has refused.
+
+    block  at 1 clients compare their cohort before they send.
+    """
     caller = f"lied to in {run.run}"
     wire = RecordingTransport(caller, apps, exchanges, tamper)
-    fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=1), run, wire)
+    fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=block), run, wire)
     try:
         await asyncio.wait_for(fleet.serve(), PATIENCE)
     except ProtocolError as error:
-        assert sent(exchanges, caller) == [], run.run
+        assert sent(exchanges, caller, kept=True) == [], run.run
+        by_upload = block > 1 and run.mechanism.name in SEALED and "was told" in error.detail
+        assert (sent(exchanges, caller) != []) == by_upload, run.run
         return f"{error.code}: {error.detail}"
     except TimeoutError:
         return "plays on, waiting"
     return "plays on"
 
 
-def lying_round(path: Path_, *, whole: bool) -> Tamper:
-    return lambda url, raw: lie(raw, path, whole=whole) if url.path.endswith("/round") else raw
+def lying_round(path: Path_, *, whole: bool, where: Sequence[str] = ("round", "tickets")) -> Tamper:
+    """Return a tamper of the round, as it is told before the first tickets, with tickets, or both."""
+    return lambda url, raw: tampered_view(
+        url, raw, lambda view: json.loads(lie(json.dumps(view).encode(), path, whole=whole)), where=where
+    )
 
 
 async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
@@ -185,7 +201,7 @@ async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, st
         paths = [path for path, _ in leaves(view) if path[0] == "round" and not (whole and path[-1] == "terms")]
         for number, path in enumerate([*paths, ("config",)]):
             run = await begun(apps, server, exchanges, channel, f"run-{number}")
-            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole))
+            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole), WHOLE)
     return reasons
 
 
@@ -211,7 +227,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
             run = config(channel, f"run-{number}")
             await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
             tamper = partial(lie_of_config, path=path, run=run, whole=whole)
-            reasons[path] = await refusal(apps, exchanges, run, tamper)
+            reasons[path] = await refusal(apps, exchanges, run, tamper, WHOLE)
     return reasons
 
 
@@ -308,6 +324,28 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
     assert all(why.startswith("refused: ") for why in reasons.values())
 
 
+@pytest.mark.parametrize("kind", ["mechanism", "decision"])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_back(
+    channel: str, kind: str, tmp_path: Path
+) -> None:
+    """The round was true as long as the client had no ticket. Its slot is lost, and no other client waits for it."""
+    path = ONE_OF_EACH_KIND[kind]
+
+    async def attack() -> str:
+        exchanges: list[Exchange] = []
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
+            server = operator.peer("http://server", TOKEN)
+            run = await begun(apps, server, exchanges, channel)
+            why = await refusal(apps, exchanges, run, lying_round(path, whole=True, where=["tickets"]))
+            assert granted(exchanges, f"lied to in {run.run}") == 1
+            await honest_run(apps, exchanges, run)
+            await nothing_is_lost(server, tmp_path / "server.sqlite3", run, 1)
+        return why
+
+    assert asyncio.run(attack()).endswith("is not what users have agreed to: its round has changed")
+
+
 @pytest.mark.parametrize("field", ["ticket_key", "channel"])
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
@@ -322,7 +360,8 @@ def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
             server = operator.peer("http://server", TOKEN)
             run = await begun(apps, server, exchanges, channel)
             caller, read = f"lied to in {run.run}", asyncio.Event()
-            lied = asyncio.create_task(refusal(apps, exchanges, run, noticed(lying_round(path, whole=True), read)))
+            tamper, block = noticed(lying_round(path, whole=True), read), 2 if channel == "contexts-alone" else 1
+            lied = asyncio.create_task(refusal(apps, exchanges, run, tamper, block))
             await asyncio.wait([lied, asyncio.create_task(read.wait())], return_when=asyncio.FIRST_COMPLETED)
             await honest_run(apps, exchanges, run)
             await nothing_is_lost(server, tmp_path / "server.sqlite3", run, granted(exchanges, caller))

@@ -126,11 +126,12 @@ GOLDEN: list[tuple[str, Message, str]] = [
         "an upload",
         Upload(
             cohort="c1",
+            digest=b"\xff\xfe",
             stage="keys",
             items=[Item(slot=0, ticket=b"\x01" * 3, body=b""), Item(slot=7, ticket=b"t", body=b"?")],
         ),
         (
-            '{"version":1,"cohort":"c1","stage":"keys","items":[{"slot":0,"ticket":"AQEB","body":""},'
+            '{"version":1,"cohort":"c1","digest":"__4","stage":"keys","items":[{"slot":0,"ticket":"AQEB","body":""},'
             '{"slot":7,"ticket":"dA","body":"Pw"}]}'
         ),
     ),

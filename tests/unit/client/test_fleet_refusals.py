@@ -4,10 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import BudgetExceeded, ProtocolError, Refused
+from distrust.common.errors import BudgetExceeded, Conflict, ProtocolError, Refused
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.upload import Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, LyingFleetHarness, serve
@@ -64,7 +67,7 @@ def test_a_fleet_with_a_pin_plays_the_configuration_that_it_names(
 def test_users_that_hold_tickets_when_their_fleet_refuses_are_all_counted(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    """The shuffler was told another minimum than the 7 users of the first block, who find out with their tickets."""
+    """The shuffler was told another minimum than the 7 users of the first block, who find out before they send."""
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
     shown = round_.assignments[0].cohort.model_copy(update={"minimum": 1})
     fleet = Fleet(
@@ -75,3 +78,66 @@ def test_users_that_hold_tickets_when_their_fleet_refuses_are_all_counted(
     report = fleet.stats.report()
     assert (report["clients"]["refused"], report["clients"]["joined"]) == (7, 7)
     assert report["reasons"] == {f"refused: {raised.value.detail}": 7}
+
+
+def test_users_whose_sealed_reports_are_refused_by_their_digest_are_all_counted_and_give_their_tickets_back(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """Less than a block compares by its upload. The shuffler, which was told another minimum, stores nothing of it."""
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    shown = round_.assignments[0].cohort.model_copy(update={"minimum": 1})
+    harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=40))
+    with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients 18") as raised:
+        serve(fleet)
+    assert (len(harness.uploads), harness.looks) == (1, [shown.cohort])
+    stored = shuffler.transcript(shown.cohort, 0, 100).messages
+    assert {one.stage for one in stored} == {"departed"}
+    assert sorted(slot for departure in harness.departures for slot in departure.slots) == list(range(20))
+    report = fleet.stats.report()
+    assert [report["clients"][name] for name in ("joined", "refused", "robbed", "served")] == [20, 20, 0, 0]
+    assert report["reasons"] == {f"refused: {raised.value.detail}": 20}
+
+
+@pytest.fixture(params=["shuffled-binomial", "distributed-polya"])
+def read_in_part(request: pytest.FixtureRequest, make_round: MakeRound) -> Round:
+    """Return a round whose intermediary reads clients' messages, or adds them."""
+    result: Round = make_round(request.param, clients=20, delta=1e-2 if request.param == "shuffled-binomial" else None)
+    return result
+
+
+@pytest.mark.parametrize("block", [7, 40])
+def test_labelled_bits_and_masked_inputs_never_leave_before_the_cohort_is_compared(
+    read_in_part: Round, world: World, shuffler: Shuffler, aggregator: Aggregator, block: int
+) -> None:
+    cohort = read_in_part.assignments[0].cohort
+    shown = cohort.model_copy(update={"minimum": 1})
+    party = shuffler if cohort.via == "shuffler" else aggregator
+    harness = LyingFleetHarness(read_in_part, shown, party, TICKET_KEY)
+    with pytest.raises(Refused, match=rf"the {cohort.via} was told cohort\.minimum = 1"):
+        serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=block)))
+    assert (harness.uploads, harness.looks) == ([], [cohort.cohort])
+
+
+class _Stubborn(FleetHarness):
+    """An intermediary that refuses uploads as those of another cohort, and shows the cohort of its clients."""
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        if upload.stage in {"report", "masked"}:
+            raise Conflict("another cohort")
+        return await super().upload(cohort, upload)
+
+
+@pytest.mark.parametrize("name", ["local-laplace-discrete", "distributed-polya"])
+def test_an_intermediary_that_refuses_messages_of_the_cohort_that_it_shows_ends_the_fleet_in_any_stage(
+    make_round: MakeRound, world: World, shuffler: Shuffler, aggregator: Aggregator, name: str
+) -> None:
+    round_ = make_round(name, clients=20, **({"via": "shuffler"} if name.startswith("local") else {}))
+    cohort = round_.assignments[0].cohort
+    harness = _Stubborn([round_], shuffler if cohort.via == "shuffler" else aggregator, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=40))
+    refuses = f"the {cohort.via} refuses the messages of its clients as those of another cohort"
+    with pytest.raises(Refused, match=f"{refuses}, and shows the one that they agreed to"):
+        serve(fleet)
+    assert (fleet.stats.clients["refused"], fleet.stats.clients["served"]) == (20, 0)
+    assert sorted(slot for departure in harness.departures for slot in departure.slots) == list(range(20))

@@ -1,6 +1,7 @@
 """Tests that the transport over HTTP uses the paths that the services have."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import Aborted, Unavailable
+from distrust.common.errors import Aborted, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
-from distrust.common.run.round import Round
+from distrust.common.run.round import Round, RoundView
 from distrust.common.web.client import Http, Patience, Problem
 from distrust.common.web.intermediary import close
+from tests.support.asgi import OverHttpx
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness
 
 MakeRound = Callable[..., Round]
@@ -60,7 +62,7 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
     harness = _Wired([round_], service, TICKET_KEY)
 
     async def play() -> tuple[str, Http]:
-        async with Http(QUICK, transport=httpx.ASGITransport(app)) as http:
+        async with Http(QUICK, sender=OverHttpx(httpx.ASGITransport(app))) as http:
             harness.transport = HttpTransport(http, PLACES, "demo")
             return await Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
 
@@ -86,18 +88,19 @@ def _answering(*answers: tuple[int, str]) -> tuple[httpx.MockTransport, list[htt
 
 def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
     view = '{"run":"demo","state":"finished","config":""}'
-    transport, seen = _answering((200, view), (200, '{"grants":[]}'))
+    transport, seen = _answering((200, view), (200, f'{{"grants":[],"view":{view}}}'))
 
     async def ask() -> None:
-        async with Http(QUICK, transport=transport) as http:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
             own = HttpTransport(http, PLACES, "demo")
             assert (await own.round(3, 25.0)).state == "finished"
-            assert (await own.tickets(TicketRequest(request="0" * 32, round=3, want=9))).grants == []
+            answer = await own.tickets(TicketRequest(request="0" * 32, round=0, want=9), 25.0)
+            assert (answer.grants, answer.view) == ([], RoundView(run="demo", state="finished", config=b""))
 
     asyncio.run(ask())
     assert [str(request.url) for request in seen] == [
         "http://server/v1/runs/demo/round?after=3&wait=25.0",
-        "http://server/v1/runs/demo/tickets",
+        "http://server/v1/runs/demo/tickets?wait=25.0",
     ]
     assert all("authorization" not in request.headers for request in seen)
 
@@ -107,14 +110,75 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
     cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
 
     async def send() -> UploadAnswer:
-        async with Http(QUICK, transport=transport) as http:
-            upload = Upload(cohort=cohort.cohort, stage="report", items=[])
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
     assert asyncio.run(send()).accepted == 0
     assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo.1.0.1/reports"}
     assert len({request.content for request in seen}) == 1
     assert len(seen) == 3
+
+
+def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(make_round: MakeRound) -> None:
+    """The cohort would wait for these clients until its deadline."""
+    error = WrongCohort("cohort demo.1.0.1 is not known here")
+    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
+    transport, seen = _answering(unknown, (200, '{"accepted":1,"refused":[]}'))
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def leave() -> UploadAnswer:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+            departure = Departure(cohort=cohort.cohort, slots=[0], tickets=bytes(64))
+            return await HttpTransport(http, PLACES, "demo").depart(cohort, departure)
+
+    assert asyncio.run(leave()).accepted == 1
+    assert len(seen) == 2
+
+
+def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_was_not(
+    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.1)
+    error = WrongCohort("cohort demo.1.0.1 is not known here")
+    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
+    transport, seen = _answering(*[(503, "")] * 8, unknown, (200, '{"accepted":1,"refused":[]}'))
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def send() -> UploadAnswer:
+        async with Http(Patience(first=0.02, longest=0.03, total=5), sender=OverHttpx(transport)) as http:
+            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
+            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
+
+    began = time.monotonic()
+    assert asyncio.run(send()).accepted == 1
+    assert time.monotonic() - began > 0.1
+    assert len(seen) == 10
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(
+    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, *, opened: bool
+) -> None:
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.05)
+    error = WrongCohort("cohort demo.1.0.1 is not known here")
+    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
+    transport, seen = _answering(unknown, unknown, (200, '{"accepted":1,"refused":[]}') if opened else unknown)
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def send() -> UploadAnswer:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
+            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
+
+    if opened:
+        assert asyncio.run(send()).accepted == 1
+        assert len(seen) == 3
+    else:
+        with pytest.raises(WrongCohort, match="not known here"):
+            asyncio.run(send())
+        assert 3 < len(seen) < 9  # pauses double
+    assert len({request.content for request in seen}) == 1
 
 
 def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
@@ -124,7 +188,7 @@ def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
     cohort = make_round().assignments[0].cohort
 
     async def look() -> None:
-        async with Http(QUICK, transport=transport) as http:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
             await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", [], 0.0)
 
     with pytest.raises(Aborted, match="too few"):
@@ -149,7 +213,7 @@ def test_auto_is_the_newest_run_that_is_not_over(states: list[str], found: str |
     transport, _ = _answering((200, f'{{"runs":[{",".join(lines)}]}}'))
 
     async def ask() -> str:
-        async with Http(Patience(total=-1), transport=transport) as http:
+        async with Http(Patience(total=-1), sender=OverHttpx(transport)) as http:
             return await newest_running(http, "http://server")
 
     if found is None:

@@ -7,13 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
-from distrust.client.__main__ import main
+from distrust.client.__main__ import _new_loop, main
 from distrust.common.web.client import Http, Patience
+from tests.support.asgi import OverHttpx
 
 WORLD = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'
 
@@ -111,12 +113,21 @@ def test_a_server_cannot_send_commands_to_the_terminal_in_the_fleets_error(
     """The refused key of the server's answer sets a terminal's title, clears it, and turns the line's direction."""
     body = {"version": 1, "runs": [], "\x1b]0;owned\x07\x9b2J\u202e": 1}
     answers = httpx.MockTransport(lambda _request: httpx.Response(200, json=body))
-    monkeypatch.setattr("distrust.client.__main__.Http", lambda _patience: Http(Patience(), transport=answers))
+    monkeypatch.setattr("distrust.client.__main__.Http", lambda _patience: Http(Patience(), sender=OverHttpx(answers)))
     _arguments(monkeypatch, "--environment", WORLD, "--log-level", "error")
     assert main() == 2
     line = capsys.readouterr().err.removesuffix("\n")
     assert "\ufffd]0;owned\ufffd\ufffd2J\ufffd" in line
     assert line.isprintable()
+
+
+def test_a_fleet_runs_on_uvloop_and_on_asyncio_where_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = []
+    for _ in range(2):
+        with closing(_new_loop()) as loop:
+            kinds.append(type(loop).__module__.partition(".")[0])
+        monkeypatch.setattr("distrust.client.__main__.uvloop", None)
+    assert kinds == ["uvloop", "asyncio"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

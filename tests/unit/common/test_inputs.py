@@ -24,6 +24,7 @@ from distrust.lab.stack.stack import Urls
 from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.table import read_rows
 from distrust.server.keys import read_keys
+from tests.support.asgi import OverHttpx
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "run file": ("run.toml", distrust.read),
@@ -108,7 +109,7 @@ def test_a_refused_call_names_the_address_without_its_password() -> None:
                 raise answer
             return answer
 
-        async with Http(Patience(total=0.0), transport=httpx.MockTransport(handle)) as http:
+        async with Http(Patience(total=0.0), sender=OverHttpx(httpx.MockTransport(handle))) as http:
             peer = http.peer("http://me:s3cret@h:8701", "token")
             assert repr(peer) == "Peer('http://me:***@h:8701')"
             await peer.get("/v1/runs", RunList)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from distrust.lab.__main__ import COMMANDS, app, main
 from distrust.lab.cli.console import EXTRAS
 
-HEAVY = {"numpy", "scipy", "httpx", "fastapi", "matplotlib", "sqlalchemy", "cryptography", "pyarrow"}
+HEAVY = {"numpy", "scipy", "aiohttp", "fastapi", "matplotlib", "sqlalchemy", "cryptography", "pyarrow"}
 LOADED = "import sys; from distrust.lab.__main__ import app\ntry: app({words!r})\nexcept SystemExit: pass\n"
 
 
@@ -25,10 +25,13 @@ def test_what_needs_no_heavy_library_imports_none(words: list[str]) -> None:
     assert loaded & HEAVY == set()
 
 
-def test_all_parties_together_run_without_the_extras() -> None:
-    parties = ("server.app", "shuffler.app", "aggregator.app", "client.__main__", "lab.cli.run")
-    modules = ", ".join(f"distrust.{party}" for party in parties)
-    code = f"import sys, {modules}; print(*sorted(name for name in sys.modules if '.' not in name))"
+def test_all_parties_run_without_the_extras_and_the_intermediaries_without_aiohttp() -> None:
+    code = """
+import sys, distrust.shuffler.app, distrust.aggregator.app
+assert "aiohttp" not in sys.modules
+import distrust.server.app, distrust.client.__main__, distrust.lab.cli.run
+print(*sorted(name for name in sys.modules if "." not in name))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "numpy" in done.stdout.split()
     assert set(done.stdout.split()) & set(EXTRAS) == set()
@@ -37,18 +40,18 @@ def test_all_parties_together_run_without_the_extras() -> None:
 def test_fleets_and_commands_that_call_services_import_no_web_server() -> None:
     code = "import sys, distrust.client.__main__, distrust.lab.run.connection; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "httpx" in done.stdout.split()
+    assert "aiohttp" in done.stdout.split()
     assert not {"fastapi", "uvicorn"} & set(done.stdout.split())
 
 
 def test_inspect_imports_no_mechanism_to_ask_services_and_no_search_to_read_databases() -> None:
-    """It holds both below a second of CPU: SciPy's modules alone take a third of one, and httpx a fifth."""
+    """It holds both below a second of CPU: SciPy's modules alone take a third of one, and aiohttp a sixth."""
     stored = "distrust.server.transcript, distrust.aggregator.service, distrust.shuffler.service"
     code = f"""
 import sys, distrust.lab.cli.stack, distrust.lab.run.transcripts
-assert not {{"sqlalchemy", "httpx", "scipy", "distrust.common.mechanisms"}} & set(sys.modules)
+assert not {{"sqlalchemy", "aiohttp", "scipy", "distrust.common.mechanisms"}} & set(sys.modules)
 import {stored}
-assert not {{"httpx", "fastapi", "scipy.special", "scipy.optimize", "mpmath"}} & set(sys.modules)
+assert not {{"aiohttp", "fastapi", "scipy.special", "scipy.optimize", "mpmath"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

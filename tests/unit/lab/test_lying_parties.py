@@ -19,6 +19,7 @@ from distrust.lab.run.parties import Services, Wanted, wanted_of
 from distrust.lab.run.replay import all_rounds
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
+from tests.support.asgi import OverHttpx
 
 WANTED = Wanted("readme", 1, None, 3)
 AGGREGATOR = Urls("", "", "http://a")
@@ -36,7 +37,7 @@ def lying(answer: Callable[[httpx.Request], httpx.Response], urls: Urls) -> Serv
         return answer(request)
 
     services = Services(urls)
-    services._http = Http(Patience(total=0.0), transport=httpx.MockTransport(handle))
+    services._http = Http(Patience(total=0.0), sender=OverHttpx(httpx.MockTransport(handle)))
     return services
 
 
@@ -78,7 +79,7 @@ def test_rounds_of_long_decisions_are_asked_for_a_few_at_a_time() -> None:
         body = {"version": 1, "run": "readme", "total": 0, "next": None, "rounds": []}
         return httpx.Response(200, json=body | ({} if limit < 50 else {"run": "x" * 5000}))
 
-    http = Http(Patience(total=0.0), transport=httpx.MockTransport(answer), most=1000)
+    http = Http(Patience(total=0.0), sender=OverHttpx(httpx.MockTransport(answer)), most=1000)
     assert asyncio.run(all_rounds(http.peer("http://s"), "readme")) == []
     assert asked == [(0, 50), (0, 6)]
 

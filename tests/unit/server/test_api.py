@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.common.messages.cohort import TicketAnswer
 from distrust.common.run.progress import RunEvent
-from distrust.common.run.round import RoundView
+from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.web.bodies import MOST_BODIES
+from distrust.common.wire import encode_blob
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.service import Service
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -231,3 +232,33 @@ def test_listeners_read_a_long_past_one_after_another_and_in_few_pieces(
     app.state.database.close()
     assert [text.count("\nevent: ") for text in texts] == [1102] * 4
     assert (most[0], calls[0]) == (1, 4 * 3)
+
+
+def test_requests_that_wait_for_tickets_hold_no_place_among_the_bodies_that_are_read(tmp_path: Path) -> None:
+    """With keys each is larger than what always has room. More than MOST_BODIES of them wait."""
+
+    async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
+        await create(client)
+
+        def wish(want: int, number: int) -> dict[str, Any]:
+            keys = encode_blob(bytes(32 * want))
+            return {"request": secrets.token_hex(16), "round": number, "want": want, "keys": keys}
+
+        while (await client.post("/runs/demo/tickets", json=wish(512, 1))).json()["grants"]:
+            pass
+        waits = [
+            asyncio.create_task(client.post("/runs/demo/tickets", params={"wait": 30}, json=wish(512, 0)))
+            for _ in range(MOST_BODIES + 1)
+        ]
+        await asyncio.sleep(1.0)
+        assert not any(task.done() for task in waits)
+        async with asyncio.timeout(5):
+            answer = await client.post("/runs/demo/tickets", json=wish(512, 1))
+        assert answer.json() == {"version": 1, "grants": []}
+        assert (await client.delete("/runs/demo", headers=OPERATOR)).status_code == 200
+        async with asyncio.timeout(5):
+            ends = [TicketAnswer.model_validate_json((await task).content) for task in waits]
+        assert {one.view.state for one in ends if one.view is not None} == {"cancelled"}
+        assert len(ends) == MOST_BODIES + 1
+
+    over_http(tmp_path, body)

@@ -22,7 +22,7 @@ class Refusing(InMemoryIntermediaries):
         super().__init__()
         self.refusal, self.asked, self.over = refusal, list[float](), asyncio.Event()
 
-    async def collect(self, cohort: Cohort) -> BatchAnswer:
+    async def collect(self, cohort: Cohort, *, opening: bool = False) -> BatchAnswer:
         self.asked.append(self.time)
         if self.refusal is not None:
             raise self.refusal

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
-from distrust.common.messages.cohort import TicketAnswer
 from distrust.common.run.progress import RunView
+from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.learner import Learner
 from distrust.server.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -65,6 +65,24 @@ class Faults:
             cancelled.wait(0.2)  # the loop may wait for this thread
 
 
+async def play_waiting(harness: ServerHarness, faults: Faults) -> RunView:
+    """Play a run to its end. Clients wait for each round's tickets, and repeat a request that was not answered."""
+    clients, name = InMemoryClients(harness.intermediaries, REWARDS), secrets.token_hex(16)
+    while True:
+        faults.asking = asyncio.create_task(harness.wait("demo", 64, name))
+        await asyncio.wait({faults.asking})
+        if faults.asking.cancelled() or isinstance(faults.asking.exception(), Unavailable):
+            continue
+        tickets = faults.asking.result()
+        assert tickets.view is not None
+        if tickets.view.round is None:
+            return harness.service.view("demo")
+        name = secrets.token_hex(16)
+        await harness.until_open(tickets)
+        clients.answer(tickets.view.round, tickets)
+        await asyncio.sleep(0.001)
+
+
 async def play(harness: ServerHarness, faults: Faults) -> RunView:
     """Play a run to its end. Clients repeat a request that was not answered."""
     clients = InMemoryClients(harness.intermediaries, REWARDS)
@@ -81,14 +99,14 @@ async def play(harness: ServerHarness, faults: Faults) -> RunView:
     return harness.service.view("demo")
 
 
-def run_with(faults: Faults, folder: Path, *, awaited: bool) -> RunView:
+def run_with(faults: Faults, folder: Path, *, waiting: bool) -> RunView:
     """Play a run to its end, and check what the database has of it."""
     folder.mkdir()
-    harness = ServerHarness(folder, InMemoryIntermediaries(), awaited=lambda _run: awaited)
+    harness = ServerHarness(folder, InMemoryIntermediaries())
     harness.service.create(config(horizon=300))
 
     async def whole() -> RunView:
-        view = await asyncio.wait_for(play(harness, faults), 60)
+        view = await asyncio.wait_for((play_waiting if waiting else play)(harness, faults), 60)
         await harness.coordinator.stop()
         return view
 
@@ -106,7 +124,7 @@ def run_with(faults: Faults, folder: Path, *, awaited: bool) -> RunView:
     return view
 
 
-@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("waiting", [False, True])
 @pytest.mark.parametrize(
     "fault",
     [
@@ -117,12 +135,12 @@ def run_with(faults: Faults, folder: Path, *, awaited: bool) -> RunView:
     ],
 )
 def test_a_run_has_the_same_end_whatever_its_commits_and_requests_meet(
-    fault: Callable[[], Iterable[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, awaited: bool
+    fault: Callable[[], Iterable[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waiting: bool
 ) -> None:
     """A cohort that is open and that nothing collects would hold the run until the server starts again."""
-    calm = run_with(Faults([], monkeypatch), tmp_path / "calm", awaited=awaited)
+    calm = run_with(Faults([], monkeypatch), tmp_path / "calm", waiting=waiting)
     assert calm.state == "finished"
-    assert run_with(Faults(fault(), monkeypatch), tmp_path / "disturbed", awaited=awaited) == calm
+    assert run_with(Faults(fault(), monkeypatch), tmp_path / "disturbed", waiting=waiting) == calm
 
 
 def test_a_cohort_whose_record_failed_is_not_lost_before_a_request_needs_it(

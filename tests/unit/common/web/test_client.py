@@ -14,6 +14,7 @@ from distrust.common.errors import BadMessage, Conflict, ProtocolError, TooSmall
 from distrust.common.web.client import Http, Patience
 from distrust.common.web.problems import document, render
 from distrust.common.wire import Message
+from tests.support.asgi import OverHttpx
 
 QUICK = Patience(first=0.001, longest=0.002, total=5)
 
@@ -40,7 +41,7 @@ def converse(answers: list[Answer], patience: Patience = QUICK) -> tuple[Hello, 
         return answer
 
     async def call() -> tuple[Hello, Http]:
-        async with Http(patience, transport=httpx.MockTransport(handle)) as http:
+        async with Http(patience, sender=OverHttpx(httpx.MockTransport(handle))) as http:
             return await http.peer("http://s/", "sesame").post("/v1/x", Hello(number=1), Hello), http
 
     hello, http = asyncio.run(call())
@@ -118,7 +119,7 @@ def test_an_answer_that_is_compressed_or_too_long_is_not_read_to_its_end() -> No
 
     async def read(answer: httpx.Response) -> None:
         transport = httpx.MockTransport(lambda request: asked.append(request) or answer)
-        async with Http(QUICK, most=3 * 10**6, transport=transport) as http:
+        async with Http(QUICK, most=3 * 10**6, sender=OverHttpx(transport)) as http:
             await http.peer("http://me:s3cret@s").get("/v1/x", Hello)
 
     packed = httpx.Response(200, content=gzip.compress(b" " * 10**6), headers={"Content-Encoding": "gzip"})
@@ -185,7 +186,7 @@ def test_an_answer_that_comes_fast_enough_is_read_to_its_end_after_its_deadline(
 
     async def read() -> Hello:
         transport = httpx.MockTransport(lambda _: httpx.Response(200, content=answer()))
-        async with Http(Patience(0.001, 0.002, total=0.3, answer=0.1), transport=transport) as http:
+        async with Http(Patience(0.001, 0.002, total=0.3, answer=0.1), sender=OverHttpx(transport)) as http:
             return await http.peer("http://s").get("/v1/x", Hello)
 
     assert asyncio.run(read()) == Hello(number=3)

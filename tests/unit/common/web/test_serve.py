@@ -15,10 +15,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
+from fastapi import FastAPI
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.errors import BadParameter
-from distrust.common.web.serve import allow_connections, bind, run_service
+from distrust.common.web.serve import allow_connections, bind, options, run_service
 from distrust.common.web.settings import ServiceSettings
 from tests.support.cohorts import Authority
 
@@ -159,3 +161,7 @@ def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.Monk
     assert allow_connections(300) == 300
     assert allow_connections(100_000) == 512
     assert limits == [(256, 1024), (812, 1024), (1024, 1024)]
+
+
+def test_a_service_runs_on_uvloop_where_it_is_installed() -> None:
+    assert options(FastAPI(), ServiceSettings()).get_loop_factory() is uvloop.new_event_loop

@@ -41,9 +41,9 @@ class Watched(InMemoryIntermediaries):
 
     asked = 0
 
-    async def collect(self, cohort: Cohort) -> BatchAnswer:
+    async def collect(self, cohort: Cohort, *, opening: bool = False) -> BatchAnswer:
         self.asked += 1
-        answer = await super().collect(cohort)
+        answer = await super().collect(cohort, opening=opening)
         return answer.model_copy(update={"reason": HOSTILE}) if answer.state == "aborted" else answer
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
