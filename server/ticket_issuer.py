@@ -123,6 +123,8 @@ class TicketIssuer:
                     got = self._grant(active, place.request, following, checked=place.checked)
                     begun = begun or got.recorded
                     place.served = got.missing is None and bool(got.grants)
+                if place.served:
+                    place.answer = self._signed(got)
             except (BadMessage, Conflict, WrongStage):  # before anything was committed
                 place.served = True
                 continue
@@ -132,7 +134,6 @@ class TicketIssuer:
                 return Begun(following, in_doubt=not begun)
             if not place.served:
                 break
-            place.answer = self._signed(got)
             slots += sum(grant.count for grant in got.grants)
             if slots >= MOST_SERVED:
                 break
