@@ -1,7 +1,8 @@
 """Answers refusals as problem documents (RFC 9457). `common/web/client.py` reads them back as our errors."""
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -21,6 +22,7 @@ NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 
 CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
 _MOST_LINES = 20  # in an answer to a bulk body of bad items
+_Handler = Callable[[Request, Exception], Awaitable[Response]]
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
 
@@ -64,10 +66,10 @@ def bad_fields(error: ValidationError | RequestValidationError, model: type[Base
 
 def install(app: FastAPI) -> None:
     """Answer every refusal of this app with a problem document."""
-    app.add_exception_handler(ProtocolError, _own)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(ProtocolError, _releasing(_own))
+    app.add_exception_handler(RequestValidationError, _releasing(_invalid))
+    app.add_exception_handler(HTTPException, _releasing(_http))
+    app.add_exception_handler(ClientDisconnect, _releasing(_gone))
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -85,6 +87,25 @@ def _without_secrets(entry: Mapping[str, Any], place: tuple[str | int, ...]) -> 
     secret = not _SECRET_FIELDS.isdisjoint(place)
     bulky = isinstance(entry["input"], bytes | list)
     return {**entry, "input": _Hidden(entry["input"])} if secret or bulky else dict(entry)
+
+
+def _releasing(handler: _Handler) -> _Handler:
+    """Return `handler`, after which the error and its causes hold no frames, and so no part of the request's body.
+
+    A future of the thread pool's holds an error that came from a thread, and the error's frames hold the future. The
+    body would stay in memory until the garbage collector runs.
+    """
+
+    @functools.wraps(handler)
+    async def handle(request: Request, error: Exception) -> Response:
+        answer = await handler(request, error)
+        held: BaseException | None = error
+        while held is not None:
+            held.__traceback__ = None
+            held = held.__cause__ or held.__context__
+        return answer
+
+    return handle
 
 
 async def _own(_request: Request, error: Exception) -> Response:

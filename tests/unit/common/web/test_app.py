@@ -1,8 +1,10 @@
 """Tests of the promises that every service keeps around its own routes: problems, tokens, limits, health."""
 
 import asyncio
+import gc
 import json
 import threading
+import types
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +23,7 @@ from distrust.common.web.problems import MEDIA_TYPE, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Blob, Message
 from tests.support.asgi import AsgiClient
+from tests.support.attacks import until
 
 
 class Inner(Message):
@@ -38,6 +41,11 @@ router = APIRouter(route_class=MessageRoute)
 @router.post("/outer", responses=problems(Conflict, TooSmall))
 def outer(message: Annotated[Outer, JsonBody.of(Outer)]) -> Inner:
     return message.items[0]
+
+
+@router.post("/refused", responses=problems(Conflict))
+def refused(message: Annotated[Outer, JsonBody.of(Outer)]) -> Inner:
+    raise Conflict(f"not these {len(message.items)}")
 
 
 @router.get("/fails/{how}")
@@ -149,6 +157,22 @@ def test_a_chunked_body_too_large_is_refused_too(client: AsgiClient) -> None:
 
     answer = client.post("/outer", content=chunks(), headers={"Content-Type": "application/json"})
     assert answer.status_code == answer.json()["status"] == 413
+
+
+@pytest.mark.parametrize("items", [[], ["x" * 2**17], "x" * 2**17])
+def test_a_refusal_keeps_no_frame_that_could_hold_the_body(items: object) -> None:
+    def frames() -> int:
+        return sum(isinstance(one, types.TracebackType) for one in gc.get_objects())
+
+    gc.disable()  # a body must not wait for the garbage collector
+    try:
+        with AsgiClient(make_app("probe", None, [router], ServiceSettings())) as client:
+            before = frames()
+            statuses = {client.post("/refused", json={"items": items}).status_code for _ in range(4)}
+            assert statuses == {409 if items == [] else 422}
+            until(lambda: frames() == before)  # a thread of the pool forgets its work a little later
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("given", [None, "Bearer open", "sesame", "Basic sesame", "Bearer "])
