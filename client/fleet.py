@@ -135,7 +135,7 @@ class Fleet:
 
     async def _first_view(self) -> RoundView:
         """Return the run's open round, or its end, and agree to it: it tells what a request for tickets must carry."""
-        while (view := await self._transport.round(0, LONGEST_POLL)).round is None and view.state in RUNNING:  # noqa: ASYNC110  the call itself waits
+        while (view := await self._transport.round(0, LONGEST_POLL)).round is None and view.state in RUNNING:  # noqa: ASYNC110  the server decides
             await asyncio.sleep(LONGEST_PAUSE)
         if view.round is not None:
             await self._configure(view)

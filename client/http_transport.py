@@ -1,7 +1,6 @@
 """Implements `Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,7 +17,7 @@ from distrust.common.web.client import Http, Patience, Peer
 A = TypeVar("A")
 
 OPENING_SECONDS = 5.0
-"""Seconds in which the intermediary should have opened a cohort that has tickets."""
+"""Seconds of pauses in which an intermediary that answers should have opened a cohort that has tickets."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5  # seconds before a call is repeated; twice as long each time
 
@@ -90,16 +89,15 @@ async def _once_open(call: Callable[[], Awaitable[A]]) -> A:
 
     The server asks the intermediary to open a cohort while its first tickets are on their way to clients.
     """
-    loop = asyncio.get_running_loop()
-    pause, end = FIRST_PAUSE, math.inf
+    pause, waited = FIRST_PAUSE, 0.0
     while True:
         try:
             return await call()
         except WrongCohort:
-            end = min(end, loop.time() + OPENING_SECONDS)  # from its first answer: it may have been away before
-            if loop.time() >= end:
+            if waited >= OPENING_SECONDS:  # the pauses alone: the intermediary may be away meanwhile
                 raise
         await asyncio.sleep(pause)
+        waited += pause
         pause = min(2 * pause, LONGEST_PAUSE)
 
 

@@ -201,12 +201,11 @@ async def request_tickets(
 
     Idempotent: a repeated request returns the same slots. None free: `Retry-After`.
     """
-    with coordinator.waiting(run, body) as place:
-        answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
-        running = answer.view is not None and answer.view.round is not None
-        if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
-            place.checked = True
-            release_body(request)
+    answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
+    running = answer.view is not None and answer.view.round is not None
+    if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
+        release_body(request)
+        with coordinator.waiting(run, body) as place:  # only now: a request that is answered takes no more slots
             look, known = lambda: service.standing(run), lambda: service.known_standing(run)
             free = lambda standing: place.served or standing[0] == math.inf  # noqa: E731
             await notifier.until(run, look, free, wait, question="round", known=known)

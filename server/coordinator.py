@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import structlog
 
@@ -78,7 +78,7 @@ class RunCoordinator:
         self._service, self._intermediaries, self._retry, self._sleep = service, intermediaries, retry, sleep
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
-        self._recording: set[asyncio.Future[_Step]] = set()  # calls of `advance` that may record a cohort
+        self._recording: set[asyncio.Future[Any]] = set()  # calls that may record a cohort or an outcome
         self._places: dict[str, list[WaitingPlace]] = {}  # by run, the longest first
 
     async def start(self) -> None:
@@ -93,7 +93,7 @@ class RunCoordinator:
         tasks = list(self._collectors.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._recording, return_exceptions=True)  # threads are not cancelled
 
     async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
         """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them.
@@ -214,7 +214,10 @@ class RunCoordinator:
             return False
         places = self._places.get(cohort.run, []) if answer.batch is not None else []
         places = [place for place in places if not place.served]
-        begun = await asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places)
+        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
+        self._recording.add(settling)
+        settling.add_done_callback(self._recording.discard)
+        begun = await asyncio.shield(settling)
         if begun is not None:
             self._watch(begun.cohort, in_doubt=begun.in_doubt)
         return True

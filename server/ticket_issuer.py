@@ -4,6 +4,7 @@ A ticket is an Ed25519 signature of configuration, run, round, cohort, slot, and
 handed out in cohort order, each once.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -24,22 +25,23 @@ MOST_GRANTED = 4096
 """Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
 MOST_SERVED = 512
-"""Slots, or waiting requests, after which a settlement serves no more: each slot takes a signature of 30 µs."""
+"""Slots after which a settlement serves no more requests: each takes a signature of 30 µs."""
+
+SERVING_SECONDS = 0.05
+"""Seconds after which a settlement serves no more requests: each takes a commit."""
 
 
 @dataclass(slots=True, eq=False)
 class WaitingPlace:
-    """A request that waits for tickets, and what the settlement that served it left there.
+    """A request that waits for tickets, and the answer of the settlement that served it.
 
-    served   whether one did, or another call with the request's id has come. Without an answer the request is made
-             again, and meets its error itself.
-    checked  whether the request was made before, and got nothing.
+    served  whether its wait is over: it was served or refused, has left, or was made again. Without an answer the
+            request is made once more, which finds the tickets that it may have got, or meets its error.
     """
 
     request: TicketRequest
     answer: TicketAnswer | None = None
     served: bool = False
-    checked: bool = False
 
     def leave(self) -> TicketAnswer | None:
         """Be served no more from now on. Return the answer, if there is one."""
@@ -102,29 +104,29 @@ class TicketIssuer:
         The record and the grants are one transaction. A request that names no round gets none of a run that is over.
         Raises WrongStage for a round that is over, Conflict for a changed request.
         """
-        got = self._grant(active, request, opened, checked=False)
+        got = self._grant(active, request, opened)
         return (self._signed(got) if got.missing is None else got.missing), got.recorded
 
     def serve(self, active: ActiveRun, places: Sequence[WaitingPlace]) -> Begun | None:
         """Answer waiting requests with tickets of the next cohort, if none of those that are open has a slot.
 
         Return that cohort if it was begun. A request that needs another cohort besides, or is refused, gets no answer
-        here, and neither do those behind the first MOST_SERVED slots: the cohort must be opened soon.
+        here, and neither do those behind MOST_SERVED slots or SERVING_SECONDS: the cohort must be opened soon.
         """
         following = self._following(active) if places else None
         if following is None:
             return None
-        begun, slots = False, 0
-        for place in places[:MOST_SERVED]:
+        begun, slots, end = False, 0, time.monotonic() + SERVING_SECONDS
+        for place in places:
+            if place.served:
+                continue
             try:
-                with active.lock:  # no other call with the request's id is between these lines
-                    if place.served:
-                        continue
-                    got = self._grant(active, place.request, following, checked=place.checked)
-                    begun = begun or got.recorded
-                    place.served = got.missing is None and bool(got.grants)
-                if place.served:
-                    place.answer = self._signed(got)
+                got = self._grant(active, place.request, following)
+                begun = begun or got.recorded
+                if got.missing is not None or not got.grants:
+                    break
+                place.answer = self._signed(got)
+                place.served = True
             except (BadMessage, Conflict, WrongStage):  # before anything was committed
                 place.served = True
                 continue
@@ -132,25 +134,20 @@ class TicketIssuer:
                 _log.exception("tickets_delayed", run=active.config.run)
                 place.served = True
                 return Begun(following, in_doubt=not begun)
-            if not place.served:
-                break
             slots += sum(grant.count for grant in got.grants)
-            if slots >= MOST_SERVED:
+            if slots >= MOST_SERVED or time.monotonic() >= end:
                 break
         return Begun(following, in_doubt=False) if begun else None
 
-    def _grant(self, active: ActiveRun, request: TicketRequest, opened: Cohort | None, *, checked: bool) -> _Granted:
-        """Commit grants for a request, and the record of `opened`, as `advance` and `serve` need it.
-
-        checked  the request has got nothing yet: the store is not read.
-        """
+    def _grant(self, active: ActiveRun, request: TicketRequest, opened: Cohort | None) -> _Granted:
+        """Commit grants for a request, and the record of `opened`, as `advance` and `serve` need it."""
         with active.lock:
             rows, pending = active.rows(), active.pending()
             wanted = opened is not None and active.state == "running" and opened in pending
             fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
             if fresh is not None:
                 rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
-            grants, missing = [] if checked else self._granted(active, request), None
+            grants, missing = self._granted(active, request), None
             repeated = bool(grants)
             if not repeated and _is_open(active, request):
                 _check_keys(pending, request)

@@ -69,7 +69,8 @@ class RoundView(Message):
 class TicketAnswer(Message):
     """The granted slots; empty while none is free.
 
-    view  the round that the slots belong to, or the run's end; only for a request that names no round.
+    view  the round that is open now, or the run's end; only for a request that names no round. The slots are of this
+          round, unless the request is repeated after their cohort has ended.
     """
 
     version: Version = 1

@@ -23,7 +23,7 @@ from distrust.common.errors import (
     WrongStage,
 )
 from distrust.common.intermediary.intake import check_fits
-from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.service import SHORT_TERMS, Intermediary
 from distrust.common.intermediary.stages import Clock, SystemClock
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer
@@ -83,7 +83,7 @@ async def open_cohort(
     notifier: NotifierDep,
     wait: Wait = 0,
 ) -> Response:
-    """Open a cohort and return it. With `wait`, wait for its batch, and answer as GET …/batch. Idempotent."""
+    """Open a cohort and return it. Idempotent. With `wait`, answer as GET …/batch; with long terms at once."""
     if body.cohort != cohort:
         raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
     check_fits(body, request.app.state.settings.max_body)
@@ -92,7 +92,8 @@ async def open_cohort(
         with suppress(Aborted):  # the batch's answer says so, too
             await run_in_threadpool(party.open, body)
         release_body(request)
-        return await _batch(cohort, party, notifier, wait, fresh=fresh)
+        short = len(body.terms) <= SHORT_TERMS  # others would stay in memory as long as the call waits
+        return await _batch(cohort, party, notifier, wait if short else 0, fresh=fresh)
     opened = await run_in_threadpool(party.open, body)
     return Response(opened.model_dump_json(), media_type="application/json")
 

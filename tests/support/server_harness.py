@@ -67,9 +67,8 @@ class ServerHarness:
         masked = self.service.active_run(run).config.mechanism.name.startswith("distributed")
         keys = bytes(32 * want) if masked else b""
         wanted = TicketRequest(request=request or secrets.token_hex(16), round=0, want=want, keys=keys)
+        rung, answer = len(self.rung), await self.coordinator.tickets(run, wanted)
         with self.coordinator.waiting(run, wanted) as place:
-            rung, answer = len(self.rung), await self.coordinator.tickets(run, wanted)
-            place.checked = True
             while not answer.grants and answer.view is not None and answer.view.round is not None:
                 while len(self.rung) == rung:  # noqa: ASYNC110  the harness has no event for it
                     await asyncio.sleep(0.001)

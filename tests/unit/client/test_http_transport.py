@@ -136,13 +136,16 @@ def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize("answers", [0, 1])
 def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_was_not(
-    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch
+    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
+    """It is away before its first answer, or after it."""
     monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.1)
     error = WrongCohort("cohort demo.1.0.1 is not known here")
     unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
-    transport, seen = _answering(*[(503, "")] * 8, unknown, (200, '{"accepted":1,"refused":[]}'))
+    away = [(503, "")] * 8
+    transport, seen = _answering(*[unknown] * answers, *away, unknown, (200, '{"accepted":1,"refused":[]}'))
     cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
 
     async def send() -> UploadAnswer:
@@ -153,7 +156,7 @@ def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_
     began = time.monotonic()
     assert asyncio.run(send()).accepted == 1
     assert time.monotonic() - began > 0.1
-    assert len(seen) == 10
+    assert len(seen) == 10 + answers
 
 
 @pytest.mark.parametrize("opened", [True, False])

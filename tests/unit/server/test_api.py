@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -59,6 +60,11 @@ def run_json(**changes: Any) -> dict[str, Any]:
 
 async def create(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
     return await client.post("/runs", json=run_json(**changes), headers=OPERATOR)
+
+
+def wish(want: int, number: int) -> dict[str, Any]:
+    """Return a request for tickets of the round of this number; 0: of any."""
+    return {"request": secrets.token_hex(16), "round": number, "want": want, "keys": encode_blob(bytes(32 * want))}
 
 
 async def play(client: httpx.AsyncClient, clients: InMemoryClients, run: str = "demo") -> None:
@@ -234,16 +240,49 @@ def test_listeners_read_a_long_past_one_after_another_and_in_few_pieces(
     assert (most[0], calls[0]) == (1, 4 * 3)
 
 
+def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is on the way as a settlement serves the requests that wait. The slots would be lost."""
+
+    async def body(client: httpx.AsyncClient, intermediaries: InMemoryIntermediaries) -> None:
+        await create(client)
+        clients, service = InMemoryClients(intermediaries, REWARDS), client._transport.app.state.service
+        monkeypatch.setattr(service._issuer, "_window", 32)
+        view = await round_of(client, "demo")
+        assert view.round is not None
+        first = TicketAnswer.model_validate_json((await client.post("/runs/demo/tickets", json=wish(32, 1))).content)
+        advance, settled = service.advance, threading.Event()
+
+        def late(*given: Any) -> Any:
+            told = advance(*given)
+            settled.wait(10)
+            return told
+
+        settle_and_serve = service.settle_and_serve
+
+        def settling(*given: Any) -> Any:
+            try:
+                return settle_and_serve(*given)
+            finally:
+                settled.set()
+
+        monkeypatch.setattr(service, "advance", late)
+        monkeypatch.setattr(service, "settle_and_serve", settling)
+        second = asyncio.create_task(client.post("/runs/demo/tickets", json=wish(7, 1)))
+        await asyncio.sleep(0.05)
+        clients.answer(view.round, first)
+        assert (await second).json()["grants"] == []
+        assert sum(row.granted for row in service.store.cohorts("demo", 1).values()) == 32
+
+    over_http(tmp_path, body)
+
+
 def test_requests_that_wait_for_tickets_hold_no_place_among_the_bodies_that_are_read(tmp_path: Path) -> None:
     """With keys each is larger than what always has room. More than MOST_BODIES of them wait."""
 
     async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
         await create(client)
-
-        def wish(want: int, number: int) -> dict[str, Any]:
-            keys = encode_blob(bytes(32 * want))
-            return {"request": secrets.token_hex(16), "round": number, "want": want, "keys": keys}
-
         while (await client.post("/runs/demo/tickets", json=wish(512, 1))).json()["grants"]:
             pass
         waits = [

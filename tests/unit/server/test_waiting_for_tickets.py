@@ -1,8 +1,11 @@
 """Tests that requests which wait for tickets get those of the next cohort with the outcome that they wait for."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.rounds import LostCohort
 from distrust.server.store import Store
-from distrust.server.ticket_issuer import Begun, WaitingPlace
+from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
@@ -164,11 +167,17 @@ def test_a_server_that_is_killed_behind_the_tickets_opens_their_cohort(
     asyncio.run(play())
 
 
-def test_a_settlement_serves_a_bounded_number_of_slots_and_the_others_make_their_call_again(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limit", "value", "requests"), [("MOST_SERVED", 5, 2), ("SERVING_SECONDS", 0.0, 1)])
+def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_again(  # noqa: PLR0917  two fixtures
+    tmp_path: Path,
+    intermediaries: InMemoryIntermediaries,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    value: float,
+    requests: int,
 ) -> None:
     """The cohort is opened behind it, and the first clients' messages come soon."""
-    monkeypatch.setattr("distrust.server.ticket_issuer.MOST_SERVED", 5)
+    monkeypatch.setattr(f"distrust.server.ticket_issuer.{limit}", value)
     served: list[int] = []
 
     async def play() -> None:
@@ -186,7 +195,7 @@ def test_a_settlement_serves_a_bounded_number_of_slots_and_the_others_make_their
         monkeypatch.setattr(harness.service, "settle_and_serve", counted)
         finish()
         answers = [await task for task in waiting]
-        assert sum(served) == 2
+        assert sum(served) == requests
         firsts = [first for answer in answers for _, first, _ in slots(answer)]
         assert sorted(firsts) == list(range(0, 18, 3))
         await harness.stop()
@@ -209,6 +218,92 @@ def test_a_request_that_is_sent_twice_at_once_gets_one_set_of_slots(
         finish()
         assert slots(await again) == slots(await first) == [(SECOND, 0, 7)]
         assert harness.service.store.cohorts("demo", 2)[SECOND].granted == 7
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+def test_a_request_whose_wait_ends_while_a_settlement_grants_its_slots_gets_these_and_no_others(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        request = TicketRequest(request="ab" * 16, round=0, want=7, keys=bytes(32 * 7))
+        assert (await harness.coordinator.tickets("demo", request)).grants == []
+        signed = TicketIssuer._signed
+        with harness.coordinator.waiting("demo", request) as place:
+            ended: list[TicketAnswer | None] = []
+
+            def sign_late(issuer: TicketIssuer, got: Any) -> TicketAnswer:
+                if not ended:
+                    ended.append(place.leave())  # behind the commit
+                return signed(issuer, got)
+
+            monkeypatch.setattr(TicketIssuer, "_signed", sign_late)
+            finish()
+            await until(lambda: bool(ended))
+            own = await harness.coordinator.tickets("demo", request)
+            assert (ended, slots(own)) == ([None], [(SECOND, 0, 7)])
+            assert place.served
+        again = harness.service._issuer.serve(harness.service.active_run("demo"), [WaitingPlace(request)])
+        assert again is None
+        assert slots(await harness.coordinator.tickets("demo", request)) == slots(own)
+        assert harness.service.store.cohorts("demo", 2)[SECOND].granted == 7
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+def test_a_request_that_was_served_before_gets_the_same_slots_from_a_later_settlement(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries
+) -> None:
+    """Its first call was answered, and its second one came to wait before it knew."""
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        with harness.coordinator.waiting(
+            "demo", request := TicketRequest(request="ab" * 16, round=0, want=32, keys=bytes(32 * 32))
+        ) as place:
+            finish()
+            await until(lambda: place.served)
+        first = place.answer
+        assert first is not None
+        assert first.view is not None
+        later = WaitingPlace(request)
+        harness.service._issuer.serve(harness.service.active_run("demo"), [later])
+        assert later.answer is None or slots(later.answer) == slots(first)
+        granted = harness.service.store.grants("demo", request.request)
+        assert sum(row.count for row in granted) == 32
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+def test_a_server_that_stops_waits_for_a_settlement_that_is_under_way(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would write to a database that is closed, or that another server holds."""
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        settle, begun, ended = harness.service.settle_and_serve, threading.Event(), threading.Event()
+
+        def slowly(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Begun | None:
+            begun.set()
+            time.sleep(0.1)
+            try:
+                return settle(cohort, answer, places)
+            finally:
+                ended.set()
+
+        monkeypatch.setattr(harness.service, "settle_and_serve", slowly)
+        finish()
+        await until(begun.is_set)
+        await harness.coordinator.stop()
+        assert ended.is_set()
         await harness.stop()
 
     asyncio.run(play())
