@@ -1,7 +1,6 @@
 """Tests the promises that both intermediaries keep over HTTP, with real apps, database files and tickets."""
 
 import json
-import time
 from typing import Any
 
 import httpx
@@ -9,12 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
-from distrust.common.intermediary.service import SHORT_TERMS
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
-from distrust.common.wire import encode_blob
 from tests.support.cohorts import SECONDS
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 from tests.support.server_lies import another, changed, leaves
@@ -176,17 +173,6 @@ def test_all_clients_answer_and_the_batch_is_the_same_bytes_for_ever(party: Part
 def test_a_batch_that_is_not_ready_says_when_to_come_back(party: Party, cohort: Cohort) -> None:
     answer = party.get("/c1/batch?wait=0.3")
     assert (answer.json()["state"], answer.headers["retry-after"]) == ("waiting", "1")
-
-
-@pytest.mark.parametrize(("size", "waits"), [(16, True), (SHORT_TERMS + 1, False)])
-def test_a_call_that_opens_a_cohort_waits_for_its_batch_unless_its_long_terms_would_stay_in_memory(
-    party: Party, cohort: Cohort, size: int, *, waits: bool
-) -> None:
-    body = {**cohort.model_dump(mode="json"), "cohort": "c2", "terms": encode_blob(bytes(size))}
-    began = time.monotonic()
-    answer = party.client.put("/v1/cohorts/c2?wait=0.5", json=body, headers=OPERATOR)
-    assert (answer.json()["state"], answer.headers["retry-after"]) == ("waiting", "1")
-    assert (time.monotonic() - began >= 0.5) == waits
 
 
 def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Party, cohort: Cohort) -> None:

@@ -1,10 +1,14 @@
-"""Tests that both intermediaries refuse absurd numbers with a problem before they use them."""
+"""Tests that both intermediaries refuse absurd numbers before they use them, and keep no long terms while they wait."""
+
+import time
 
 import httpx
 import pytest
 
+from distrust.common.intermediary.service import SHORT_TERMS
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer
+from distrust.common.wire import encode_blob
 from tests.support.parties import OPERATOR, Party
 
 
@@ -28,3 +32,14 @@ def test_a_slot_beyond_every_integer_is_one_refused_item(party: Party, cohort: C
     bodies = party.bodies(cohort)
     answer = UploadAnswer.model_validate_json(party.send(cohort, {0: bodies[0], 10**30: bodies[1]}).content)
     assert (answer.accepted, [(item.slot, item.status) for item in answer.refused]) == (1, [(10**30, 422)])
+
+
+@pytest.mark.parametrize(("size", "waits"), [(16, True), (SHORT_TERMS + 1, False)])
+def test_a_call_that_opens_a_cohort_waits_for_its_batch_unless_its_long_terms_would_stay_in_memory(
+    party: Party, cohort: Cohort, size: int, *, waits: bool
+) -> None:
+    body = {**cohort.model_dump(mode="json"), "cohort": "c2", "terms": encode_blob(bytes(size))}
+    began = time.monotonic()
+    answer = party.client.put("/v1/cohorts/c2?wait=0.5", json=body, headers=OPERATOR)
+    assert (answer.json()["state"], answer.headers["retry-after"]) == ("waiting", "1")
+    assert (time.monotonic() - began >= 0.5) == waits

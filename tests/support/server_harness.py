@@ -3,6 +3,7 @@
 import asyncio
 import math
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,31 @@ def serve(harness: ServerHarness, run: str, clients: InMemoryClients, until: int
             await harness.coordinator.stop()
 
     return asyncio.run(whole())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  the harness has no event for it
+            await asyncio.sleep(0.001)
+
+
+async def fill_first_round(harness: ServerHarness) -> Callable[[], int]:
+    """Create a run, and play its first round but for the last cohort's messages. Return what sends them."""
+    harness.service.create(config())
+    clients = InMemoryClients(harness.intermediaries, REWARDS)
+    round_ = harness.service.round_view("demo").round
+    assert round_ is not None
+    *grants, last = (await harness.ask("demo", 96)).grants
+    clients.answer(round_, TicketAnswer(grants=grants))
+    await until(lambda: len(harness.service.store.outcomes("demo")) == len(grants))
+    return lambda: clients.answer(round_, TicketAnswer(grants=[last]))
+
+
+async def play_first_round(harness: ServerHarness) -> None:
+    """Play the first round, and wait until its outcomes are committed."""
+    (await fill_first_round(harness))()
+    await until(lambda: len(harness.service.active_run("demo").learner.rounds) == 2)
+
+
+def slots(answer: TicketAnswer) -> list[tuple[str, int, int]]:
+    return [(one.cohort, one.first, one.count) for one in answer.grants]

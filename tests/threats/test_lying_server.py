@@ -191,16 +191,20 @@ def lying_round(path: Path_, *, whole: bool, where: Sequence[str] = ("round", "t
 
 
 async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
-    """Change each field of the round in turn, in a run of its own, and return the fleet's reasons to refuse."""
+    """Change each field of the round in turn, and return the fleet's reasons to refuse.
+
+    A fleet that got tickets has changed its run, and the next one plays another run.
+    """
     exchanges: list[Exchange] = []
     reasons: dict[Path_, str] = {}
     async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
         server = operator.peer("http://server", TOKEN)
-        await begun(apps, server, exchanges, channel)
+        run = await begun(apps, server, exchanges, channel)
         view = json.loads((await server.get("/v1/runs/run/round", RoundView)).model_dump_json())
         paths = [path for path, _ in leaves(view) if path[0] == "round" and not (whole and path[-1] == "terms")]
         for number, path in enumerate([*paths, ("config",)]):
-            run = await begun(apps, server, exchanges, channel, f"run-{number}")
+            if granted(exchanges, f"lied to in {run.run}"):
+                run = await begun(apps, server, exchanges, channel, f"run-{number}")
             reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole), WHOLE)
     return reasons
 

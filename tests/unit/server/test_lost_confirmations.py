@@ -17,7 +17,7 @@ from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.learner import Learner
 from distrust.server.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
-from tests.support.server_harness import REWARDS, ServerHarness, config
+from tests.support.server_harness import REWARDS, ServerHarness, config, until
 
 STAGE = config().intermediary.stage_seconds
 FAULTS = ("none", "refused", "lost", "cancelled")
@@ -25,12 +25,6 @@ FAULTS = ("none", "refused", "lost", "cancelled")
 
 def away(*_: object) -> None:
     raise Unavailable("the database is away")
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  the harness has no event for it
-            await asyncio.sleep(0.001)
 
 
 class Faults:

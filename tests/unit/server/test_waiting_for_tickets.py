@@ -1,55 +1,30 @@
 """Tests that requests which wait for tickets get those of the next cohort with the outcome that they wait for."""
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distrust.common.errors import Aborted, BadMessage, Unavailable
+from distrust.common.errors import BadMessage
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
-from distrust.server.learner.rounds import LostCohort
-from distrust.server.store import Store
 from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
-from tests.support.server_harness import REWARDS, ServerHarness, config, serve
+from tests.support.server_harness import (
+    REWARDS,
+    ServerHarness,
+    config,
+    fill_first_round,
+    play_first_round,
+    serve,
+    slots,
+    until,
+)
 
-FIRST, SECOND = "demo.1.0.1", "demo.2.0.1"
-STAGE = config().intermediary.stage_seconds
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  the harness has no event for it
-            await asyncio.sleep(0.001)
-
-
-async def fill_first_round(harness: ServerHarness) -> Callable[[], int]:
-    """Create a run, and play its first round but for the last cohort's messages. Return what sends them."""
-    harness.service.create(config())
-    clients = InMemoryClients(harness.intermediaries, REWARDS)
-    round_ = harness.service.round_view("demo").round
-    assert round_ is not None
-    *grants, last = (await harness.ask("demo", 96)).grants
-    clients.answer(round_, TicketAnswer(grants=grants))
-    await until(lambda: len(harness.service.store.outcomes("demo")) == len(grants))
-    return lambda: clients.answer(round_, TicketAnswer(grants=[last]))
-
-
-async def play_first_round(harness: ServerHarness) -> None:
-    """Play the first round, and wait until its outcomes are committed."""
-    (await fill_first_round(harness))()
-    await until(lambda: len(harness.service.active_run("demo").learner.rounds) == 2)
-
-
-def slots(answer: TicketAnswer) -> list[tuple[str, int, int]]:
-    return [(one.cohort, one.first, one.count) for one in answer.grants]
+SECOND = "demo.2.0.1"
 
 
 def test_waiting_requests_get_the_next_cohorts_slots_in_turn_before_it_is_open(
@@ -100,69 +75,6 @@ def test_a_cohort_is_neither_recorded_nor_opened_while_no_client_waits(
         assert slots(await harness.wait("demo", 7)) == [(SECOND, 0, 7)]
         assert intermediaries.opened.count(SECOND) == 1  # before its tickets were out
         await harness.stop()
-
-    asyncio.run(play())
-
-
-@pytest.mark.parametrize("fault", [ValueError("a fault"), Unavailable("not now")])
-def test_tickets_that_are_out_hold_while_the_intermediary_is_away(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch, fault: Exception
-) -> None:
-    """It is asked to open their cohort until it does. Then the cohort is collected as every other one."""
-    tried: list[str] = []
-    opens = intermediaries.open
-
-    async def open_later(cohort: Cohort) -> None:
-        tried.append(cohort.cohort)
-        if cohort.cohort == SECOND and tried.count(SECOND) < 3:
-            raise fault
-        await opens(cohort)
-
-    async def play() -> None:
-        harness = ServerHarness(tmp_path, intermediaries)
-        finish = await fill_first_round(harness)
-        monkeypatch.setattr(intermediaries, "open", open_later)
-        waiting = asyncio.create_task(harness.wait("demo", 64))
-        await asyncio.sleep(0.01)
-        finish()
-        answer = await waiting
-        assert answer.view is not None
-        assert answer.view.round is not None
-        await until(lambda: SECOND in intermediaries.opened)
-        assert tried.count(SECOND) == 3
-        InMemoryClients(intermediaries, REWARDS).answer(answer.view.round, answer)
-        await until(lambda: harness.service.store.outcome(SECOND) is not None)
-        await harness.stop()
-
-    asyncio.run(play())
-
-
-def test_a_server_that_is_killed_behind_the_tickets_opens_their_cohort(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opens = intermediaries.open
-
-    async def never(cohort: Cohort) -> None:
-        if cohort.cohort == SECOND:
-            await asyncio.Event().wait()
-        await opens(cohort)
-
-    async def play() -> None:
-        first = ServerHarness(tmp_path, intermediaries)
-        finish = await fill_first_round(first)
-        monkeypatch.setattr(intermediaries, "open", never)
-        waiting = asyncio.create_task(first.wait("demo", 7, "ab" * 16))
-        await asyncio.sleep(0.01)
-        finish()
-        answer = await waiting
-        await first.stop()
-        assert SECOND not in intermediaries.opened
-        monkeypatch.setattr(intermediaries, "open", opens)
-        again = ServerHarness(tmp_path, intermediaries)
-        await again.coordinator.start()
-        await until(lambda: SECOND in intermediaries.opened)
-        assert (await again.wait("demo", 7, "ab" * 16)).grants == answer.grants
-        await again.stop()
 
     asyncio.run(play())
 
@@ -281,67 +193,6 @@ def test_a_request_that_was_served_before_gets_the_same_slots_from_a_later_settl
     asyncio.run(play())
 
 
-def test_a_server_that_stops_waits_for_a_settlement_that_is_under_way(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its thread would write to a database that is closed, or that another server holds."""
-
-    async def play() -> None:
-        harness = ServerHarness(tmp_path, intermediaries)
-        finish = await fill_first_round(harness)
-        settle, begun, ended = harness.service.settle_and_serve, threading.Event(), threading.Event()
-
-        def slowly(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Begun | None:
-            begun.set()
-            time.sleep(0.1)
-            try:
-                return settle(cohort, answer, places)
-            finally:
-                ended.set()
-
-        monkeypatch.setattr(harness.service, "settle_and_serve", slowly)
-        finish()
-        await until(begun.is_set)
-        await harness.coordinator.stop()
-        assert ended.is_set()
-        await harness.stop()
-
-    asyncio.run(play())
-
-
-@pytest.mark.parametrize("ended", [False, True])
-def test_after_a_cohort_without_a_batch_tickets_wait_until_the_next_one_is_open(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch, *, ended: bool
-) -> None:
-    """An intermediary that lost a cohort may lose the next one, too: then its tickets would be lost with it."""
-    opens = intermediaries.open
-
-    async def refuse(cohort: Cohort) -> None:
-        if cohort.cohort not in intermediaries.held:
-            raise Unavailable("the intermediary is away")
-        await opens(cohort)
-
-    async def play() -> None:
-        harness = ServerHarness(tmp_path, intermediaries)
-        finish = await fill_first_round(harness)
-        waiting = asyncio.create_task(harness.wait("demo", 7))
-        await asyncio.sleep(0.02)
-        monkeypatch.setattr(intermediaries, "open", refuse)
-        if ended:
-            intermediaries.time += 2 * STAGE
-        else:
-            finish()
-        if ended:
-            with pytest.raises(Unavailable, match="is away"):
-                await waiting
-            assert harness.service.view("demo").cohorts_open == 0
-        else:
-            assert slots(await waiting) == [(SECOND, 0, 7)]
-        await harness.stop()
-
-    asyncio.run(play())
-
-
 def test_a_waiting_request_that_is_refused_delays_no_other_one(
     tmp_path: Path, intermediaries: InMemoryIntermediaries
 ) -> None:
@@ -359,32 +210,6 @@ def test_a_waiting_request_that_is_refused_delays_no_other_one(
             assert place.answer is None
             with pytest.raises(BadMessage, match="keys: 0 bytes, expected 160"):
                 await harness.coordinator.tickets("demo", bare)
-        await harness.stop()
-
-    asyncio.run(play())
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_an_outcome_stands_and_its_waiting_clients_get_tickets_though_the_next_cohort_cannot_be_recorded_at_once(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch, *, fails: bool
-) -> None:
-    grants = Store.grants
-
-    def fail_once(store: Store, run: str, request: str) -> list[object]:
-        monkeypatch.setattr(Store, "grants", grants)
-        raise Unavailable("the database is away")
-
-    async def play() -> None:
-        harness = ServerHarness(tmp_path, intermediaries)
-        finish = await fill_first_round(harness)
-        waiting = asyncio.create_task(harness.wait("demo", 7))
-        await asyncio.sleep(0.05)
-        if fails:
-            monkeypatch.setattr(Store, "grants", fail_once)
-        finish()
-        assert slots(await waiting) == [(SECOND, 0, 7)]
-        await until(lambda: SECOND in intermediaries.opened)
-        assert len(harness.service.store.outcomes("demo")) == 3
         await harness.stop()
 
     asyncio.run(play())
@@ -408,62 +233,6 @@ def test_a_run_that_is_over_answers_those_that_wait_with_its_end(
         assert (answer.view.state, answer.view.round) == ("cancelled", None) or answer.grants
         await asyncio.sleep(0.05)
         assert harness.service.view("demo").state == "cancelled"
-        await harness.stop()
-
-    asyncio.run(play())
-
-
-def test_no_ticket_is_issued_of_a_cohort_that_ended_at_its_intermediary_before_its_first_ticket(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The cohort was opened for a request whose commit failed, and the next request came late."""
-    writing = Store.writing
-
-    def refuse_once(store: Store) -> None:
-        del store
-        monkeypatch.setattr(Store, "writing", writing)
-        raise Unavailable("the database is away")
-
-    async def play() -> None:
-        harness = ServerHarness(tmp_path, intermediaries)
-        await play_first_round(harness)
-        monkeypatch.setattr(Store, "writing", refuse_once)
-        with pytest.raises(Unavailable):
-            await harness.ask("demo", 7)
-        assert SECOND in intermediaries.opened
-        await asyncio.sleep(0.02)
-        intermediaries.time += 2 * STAGE
-        answer = await harness.ask("demo", 7, request="ab" * 16)
-        assert slots(answer) == [("demo.2.1.1", 0, 7)]
-        assert (await harness.ask("demo", 7, request="ab" * 16)).grants == answer.grants
-        row = harness.service.store.cohorts("demo", 2)[SECOND]
-        assert (row.granted, row.state) == (0, "aborted")
-        outcome = harness.service.store.outcome(SECOND)
-        assert isinstance(outcome, LostCohort)
-        assert "aborted" in outcome.reason
-        assert harness.service.view("demo").state == "running"
-        await harness.stop()
-        again = ServerHarness(tmp_path, intermediaries)
-        assert next(one.cohort for one in again.service.active_run("demo").pending()) == "demo.2.1.1"
-        await again.stop()
-
-    asyncio.run(play())
-
-
-def test_an_intermediary_that_opens_no_cohort_costs_the_run_one_cohort_a_request(
-    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(cohort: Cohort) -> None:
-        raise Aborted(f"cohort {cohort.cohort} was aborted")
-
-    async def play() -> None:
-        harness = ServerHarness(tmp_path, intermediaries)
-        harness.service.create(config())
-        monkeypatch.setattr(intermediaries, "open", refuse)
-        with pytest.raises(Aborted, match=r"demo\.1\.1\.1 was aborted"):
-            await harness.ask("demo", 7)
-        rows = harness.service.store.cohorts("demo", 1)
-        assert [(row.cohort, row.granted, row.state) for row in rows.values()] == [("demo.1.0.1", 0, "aborted")]
         await harness.stop()
 
     asyncio.run(play())
