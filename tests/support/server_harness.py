@@ -78,6 +78,10 @@ class ServerHarness:
                     answer = place.leave() or await self.coordinator.tickets(run, wanted)
             return answer
 
+    def waiting(self, run: str) -> int:
+        """Return how many requests wait for tickets."""
+        return len(self.coordinator._places.get(run, []))
+
     async def play_waiting(self, run: str, clients: InMemoryClients) -> RunView:
         """Serve clients that wait for each round's tickets, until the run is over."""
         while (tickets := await self.wait(run)).view is not None and tickets.view.round is not None:

@@ -252,10 +252,11 @@ def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
         view = await round_of(client, "demo")
         assert view.round is not None
         first = TicketAnswer.model_validate_json((await client.post("/runs/demo/tickets", json=wish(32, 1))).content)
-        advance, settled = service.advance, threading.Event()
+        advance, asked, settled = service.advance, threading.Event(), threading.Event()
 
         def late(*given: Any) -> Any:
             told = advance(*given)
+            asked.set()
             settled.wait(10)
             return told
 
@@ -270,7 +271,7 @@ def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
         monkeypatch.setattr(service, "advance", late)
         monkeypatch.setattr(service, "settle_and_serve", settling)
         second = asyncio.create_task(client.post("/runs/demo/tickets", json=wish(7, 1)))
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(asked.wait, 10)
         clients.answer(view.round, first)
         assert (await second).json()["grants"] == []
         assert sum(row.granted for row in service.store.cohorts("demo", 1).values()) == 32

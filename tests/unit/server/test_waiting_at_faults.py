@@ -47,7 +47,7 @@ def test_tickets_that_are_out_hold_while_the_intermediary_is_away(
         finish = await fill_first_round(harness)
         monkeypatch.setattr(intermediaries, "open", open_later)
         waiting = asyncio.create_task(harness.wait("demo", 64))
-        await asyncio.sleep(0.01)
+        await until(lambda: harness.waiting("demo") == 1)
         finish()
         answer = await waiting
         assert answer.view is not None
@@ -76,7 +76,7 @@ def test_a_server_that_is_killed_behind_the_tickets_opens_their_cohort(
         finish = await fill_first_round(first)
         monkeypatch.setattr(intermediaries, "open", never)
         waiting = asyncio.create_task(first.wait("demo", 7, "ab" * 16))
-        await asyncio.sleep(0.01)
+        await until(lambda: first.waiting("demo") == 1)
         finish()
         answer = await waiting
         await first.stop()
@@ -135,7 +135,7 @@ def test_after_a_cohort_without_a_batch_tickets_wait_until_the_next_one_is_open(
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
         waiting = asyncio.create_task(harness.wait("demo", 7))
-        await asyncio.sleep(0.02)
+        await until(lambda: harness.waiting("demo") == 1)
         monkeypatch.setattr(intermediaries, "open", refuse)
         if ended:
             intermediaries.time += 2 * STAGE
@@ -166,7 +166,7 @@ def test_an_outcome_stands_and_its_waiting_clients_get_tickets_though_the_next_c
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
         waiting = asyncio.create_task(harness.wait("demo", 7))
-        await asyncio.sleep(0.05)
+        await until(lambda: harness.waiting("demo") == 1)
         if fails:
             monkeypatch.setattr(Store, "grants", fail_once)
         finish()

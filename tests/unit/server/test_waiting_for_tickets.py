@@ -42,7 +42,7 @@ def test_waiting_requests_get_the_next_cohorts_slots_in_turn_before_it_is_open(
         finish = await fill_first_round(harness)
         monkeypatch.setattr(intermediaries, "open", open_late)
         waiting = [asyncio.create_task(harness.wait("demo", want)) for want in (2, 3, 4)]
-        await asyncio.sleep(0.02)
+        await until(lambda: harness.waiting("demo") == 3)
         assert not any(task.done() for task in waiting)
         finish()
         first, second = [await task for task in waiting[:2]]
@@ -89,6 +89,7 @@ def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_a
     requests: int,
 ) -> None:
     """The cohort is opened behind it, and the first clients' messages come soon."""
+    monkeypatch.setattr("distrust.server.ticket_issuer.SERVING_SECONDS", 60.0)
     monkeypatch.setattr(f"distrust.server.ticket_issuer.{limit}", value)
     served: list[int] = []
 
@@ -96,7 +97,7 @@ def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_a
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
         waiting = [asyncio.create_task(harness.wait("demo", 3)) for _ in range(6)]
-        await asyncio.sleep(0.05)
+        await until(lambda: harness.waiting("demo") == 6)
         settle = harness.service.settle_and_serve
 
         def counted(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Begun | None:
@@ -124,9 +125,9 @@ def test_a_request_that_is_sent_twice_at_once_gets_one_set_of_slots(
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
         first = asyncio.create_task(harness.wait("demo", 7, "ab" * 16))
-        await asyncio.sleep(0.02)
+        await until(lambda: harness.waiting("demo") == 1)
         again = asyncio.create_task(harness.wait("demo", 7, "ab" * 16))
-        await asyncio.sleep(0.02)
+        await until(lambda: harness.waiting("demo") == 2)
         finish()
         assert slots(await again) == slots(await first) == [(SECOND, 0, 7)]
         assert harness.service.store.cohorts("demo", 2)[SECOND].granted == 7
@@ -204,7 +205,7 @@ def test_a_waiting_request_that_is_refused_delays_no_other_one(
         finish = await fill_first_round(harness)
         with harness.coordinator.waiting("demo", bare) as place:
             waiting = asyncio.create_task(harness.wait("demo", 7))
-            await asyncio.sleep(0.01)
+            await until(lambda: harness.waiting("demo") == 2)
             finish()
             assert slots(await waiting) == [(SECOND, 0, 7)]
             assert place.answer is None
@@ -223,7 +224,7 @@ def test_a_run_that_is_over_answers_those_that_wait_with_its_end(
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
         waiting = asyncio.create_task(harness.wait("demo", 7))
-        await asyncio.sleep(0.01)
+        await until(lambda: harness.waiting("demo") == 1)
         if cancelled:
             finish()
         harness.service.cancel("demo", "enough")
