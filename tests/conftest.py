@@ -12,8 +12,8 @@ from hypothesis import settings
 # other's cores. Programs that play a run take one thread by themselves (`common.privacy.searches.one_thread`).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Hypothesis examples have no deadline: benchmarks measure time, tests do not.
-settings.register_profile("distrust", deadline=None)
+# Hypothesis examples have no deadline: benchmarks measure time, tests do not. Each run draws others.
+settings.register_profile("distrust", deadline=None, max_examples=50)
 settings.load_profile("distrust")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that. Tests that press ctrl-c would hang.

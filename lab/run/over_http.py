@@ -17,7 +17,7 @@ from distrust.lab.run.result import Result, Wire, most_common
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
 
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # between two looks at a run and its fleets
 PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
 LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
 
@@ -29,7 +29,6 @@ class HttpRun:
     fleets  the processes that play it; None when fleets play it that this process did not start.
     alive   called at every look; raises when a service of the local stack has died.
     post_regret  whether the server gets the regret curve, for readers of its pages. It tells about the true means.
-    look    seconds between two looks at the run and its fleets.
     """
 
     file: RunFile
@@ -38,7 +37,6 @@ class HttpRun:
     progress: Progress
     alive: Callable[[], None] = lambda: None
     post_regret: bool = False
-    look: float = LOOK_SECONDS
 
     async def run(self) -> Result:
         """Create the run, or join it, watch it to its end, and return the result.
@@ -88,7 +86,7 @@ class HttpRun:
                 if view.state != "running":
                     return finished(view)
                 self._check(deserted=deserted)
-                await asyncio.sleep(self.look)
+                await asyncio.sleep(LOOK_SECONDS)
 
     def _check(self, *, deserted: bool) -> None:
         self.alive()

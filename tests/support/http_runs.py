@@ -111,7 +111,7 @@ def over_http(
     """Play a run to its end over running services, and return its result."""
     fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
     progress = Progress(Console(file=io.StringIO()))
-    return asyncio.run(HttpRun(file, stack.urls, fleets, progress, alive, post_regret, look=0.1).run())
+    return asyncio.run(HttpRun(file, stack.urls, fleets, progress, alive, post_regret).run())
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:
