@@ -14,7 +14,7 @@ from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.web.app import OperatorOnly
 from distrust.common.web.bodies import MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, UploadBody, wire
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import NotifierDep, Wait
@@ -63,39 +63,39 @@ def parse_slots(text: str) -> list[int]:
 router = APIRouter(prefix="/v1", tags=["aggregator"], route_class=MessageRoute)
 
 
-@router.post("/cohorts/{cohort}/keys", responses=UPLOAD_PROBLEMS)
-def take_keys(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/keys", responses=UPLOAD_PROBLEMS)
+def take_keys(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
     """Take many clients' public keys. Return how many, and the refused ones."""
-    return aggregator.receive(cohort, KEYS, body)
+    return aggregator.receive(address, KEYS, body)
 
 
-@router.post("/cohorts/{cohort}/shares", responses=UPLOAD_PROBLEMS)
-def take_shares(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/shares", responses=UPLOAD_PROBLEMS)
+def take_shares(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
     """Take commitments, and boxes for neighbours. Return how many, and the refused ones."""
-    return aggregator.receive(cohort, SHARES, body)
+    return aggregator.receive(address, SHARES, body)
 
 
-@router.post("/cohorts/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
-def take_confirmations(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
+def take_confirmations(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
     """Take clients' confirmations of the shares that they hold. Return how many, and the refused ones."""
-    return aggregator.receive(cohort, CONFIRM, body)
+    return aggregator.receive(address, CONFIRM, body)
 
 
-@router.post("/cohorts/{cohort}/masked", responses=UPLOAD_PROBLEMS)
-def take_masked(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/masked", responses=UPLOAD_PROBLEMS)
+def take_masked(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
     """Take masked vectors. Return how many, and the refused ones."""
-    return aggregator.receive(cohort, MASKED, body)
+    return aggregator.receive(address, MASKED, body)
 
 
-@router.post("/cohorts/{cohort}/unmask", responses=UPLOAD_PROBLEMS)
-def take_unmask(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/unmask", responses=UPLOAD_PROBLEMS)
+def take_unmask(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
     """Take the shares that rebuild the masks. Return how many, and the refused ones."""
-    return aggregator.receive(cohort, UNMASK, body)
+    return aggregator.receive(address, UNMASK, body)
 
 
-@router.get("/cohorts/{cohort}/stage", responses=problems(WrongCohort, BadParameter))
+@router.get("/cohorts/{run}/{cohort}/stage", responses=problems(WrongCohort, BadParameter))
 async def open_stage(
-    cohort: str,
+    address: Address,
     aggregator: AggregatorDep,
     notifier: NotifierDep,
     *,
@@ -107,22 +107,22 @@ async def open_stage(
     wanted = parse_slots(slots)
     if after is not None:
         later = lambda name: aggregator.later(name, after)  # noqa: E731
-        await notifier.until(cohort, lambda: aggregator.stage(cohort), later, wait, question="stage")
-    return await run_in_threadpool(aggregator.view, cohort, wanted)
+        await notifier.until(address, lambda: aggregator.stage(address), later, wait, question="stage")
+    return await run_in_threadpool(aggregator.view, address, wanted)
 
 
 @router.get(
-    "/cohorts/{cohort}/statements",
+    "/cohorts/{run}/{cohort}/statements",
     dependencies=[OperatorOnly],
     responses=problems(Unauthorized, WrongCohort, BadParameter),
 )
 async def stage_statements(
-    cohort: str, aggregator: AggregatorDep, notifier: NotifierDep, *, after: Known = 0, wait: Wait = 0
+    address: Address, aggregator: AggregatorDep, notifier: NotifierDep, *, after: Known = 0, wait: Wait = 0
 ) -> StatementList:
     """Return the statements after the first `after`; with `wait`, wait for one, or for the cohort's end."""
     return await notifier.until(
-        cohort,
-        lambda: aggregator.statements(cohort, after),
+        address,
+        lambda: aggregator.statements(address, after),
         lambda listed: bool(listed.statements) or listed.over,
         wait,
         question=("statements", after),

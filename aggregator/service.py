@@ -88,36 +88,37 @@ class Aggregator(Intermediary):
         self._rosters: LruCache[Roster] = LruCache(_ROSTERS)
         self._inboxes: LruCache[dict[int, bytes]] = LruCache(_INBOXES)
 
-    def stage(self, name: str) -> str:
+    def stage(self, address: str) -> str:
         """Return the cohort's stage. Cheap: long polls call it often. Raises WrongCohort."""
-        return self._shown(self.settled(name))
+        return self._shown(self.settled(address))
 
     def later(self, stage: str, after: str) -> bool:
         """Return whether a stage comes after another one. Every end comes after every stage."""
         return self._position(stage) > self._position(after) or stage not in self.stages
 
-    def view(self, name: str, slots: Collection[int] = ()) -> StageView:
+    def view(self, address: str, slots: Collection[int] = ()) -> StageView:
         """Return the open stage and what clients need; in `confirm`, these slots' inboxes. Raises WrongCohort."""
-        state = self.settled(name)
+        state = self.settled(address)
+        name = state.name
         if state.stage == KEYS:
             everyone = members_to_bitmap(range(state.cohort.clients), state.cohort.clients)
             return StageView(cohort=name, stage=KEYS, members=everyone)
         if state.stage == "aborted":
             return StageView(cohort=name, stage="aborted", members=b"", reason=state.reason)
-        view = self._stored_view(name, state.stage if state.stage in self.stages else UNMASK)
+        view = self._stored_view(state.number, state.stage if state.stage in self.stages else UNMASK)
         if state.stage == CONFIRM:
-            boxes = self._inboxes.get(name, lambda: self._route(state))
+            boxes = self._inboxes.get(state.address, lambda: self._route(state))
             return view.model_copy(update={"inboxes": [Inbox(slot=s, body=boxes[s]) for s in slots if s in boxes]})
         return view.model_copy(update={"stage": "done"}) if state.stage == "done" else view
 
-    def statements(self, name: str, after: int) -> StatementList:
+    def statements(self, address: str, after: int) -> StatementList:
         """Return the statements of the stages that have opened, without the first `after`. Raises WrongCohort."""
-        state = self.settled(name)
+        state = self.settled(address)
         with self._database.reading() as tx:
-            bodies = [store.statement(tx, name, stage) for stage in STATED]
+            bodies = [store.statement(tx, state.number, stage) for stage in STATED]
         views = [StageView.model_validate_json(body) for body in bodies if body is not None]
         stated = [Statement(stage=stage, digest=_stated(view)) for stage, view in zip(STATED, views, strict=False)]
-        return StatementList(cohort=name, statements=stated[after:], over=state.stage in {"done", "aborted"})
+        return StatementList(cohort=state.name, statements=stated[after:], over=state.stage in {"done", "aborted"})
 
     def _keys_of(self, item: Item) -> bytes:
         """Return the hash of an item's keys. Its ticket names it: a client that sends other keys is refused alone."""
@@ -137,7 +138,7 @@ class Aggregator(Intermediary):
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
         if state.stage == KEYS:
             return None
-        return bitmap_to_members(_stored_view(tx, state.name, state.stage).members, state.cohort.clients)
+        return bitmap_to_members(_stored_view(tx, state.number, state.stage).members, state.cohort.clients)
 
     def _fault(self, _tx: Connection, state: State, _span: Span) -> Fault:
         """Return the check of a body in the open stage, as a reason to refuse it."""
@@ -170,45 +171,45 @@ class Aggregator(Intermediary):
 
     def _closing(self, tx: Connection, state: State) -> None:
         """Freeze the next stage's members and store its view. Nothing is cached: the transaction may still fail."""
-        cohort, name = state.cohort, state.name
+        cohort, name, number = state.cohort, state.name, state.number
         match state.stage:
             case "keys":
-                roster = protocol.build_roster(cohort, dict(store.bodies(tx, name, KEYS, -1, cohort.clients)))
-                _store_view(tx, cohort, StageView(cohort=name, stage=SHARES, members=roster.bitmap, roster=roster.keys))
+                roster = protocol.build_roster(cohort, dict(store.bodies(tx, number, KEYS, -1, cohort.clients)))
+                _store_view(tx, number, StageView(cohort=name, stage=SHARES, members=roster.bitmap, roster=roster.keys))
             case "shares":
-                roster = _roster(tx, cohort)
+                roster = _roster(tx, state)
                 shared = members_to_bitmap(
-                    protocol.settle_shared(roster, store.slots(tx, name, SHARES)), cohort.clients
+                    protocol.settle_shared(roster, store.slots(tx, number, SHARES)), cohort.clients
                 )
                 challenge = os.urandom(_CHALLENGE)  # after the last share: no dealer can adapt its shares to it
                 statement = confirm_statement(roster.digest, roster.cohort, shared, challenge)
                 view = StageView(cohort=name, stage=CONFIRM, members=shared, challenge=challenge, statement=statement)
-                _store_view(tx, cohort, view)
+                _store_view(tx, number, view)
             case "confirm":
-                verdict = _verdict(tx, cohort, _sharing(tx, cohort, _roster(tx, cohort), CONFIRM))
+                verdict = _verdict(tx, state, _sharing(tx, state, _roster(tx, state), CONFIRM))
                 members = members_to_bitmap(verdict.sharing.members, cohort.clients)
-                statement = masked_statement(_stated(_stored_view(tx, name, CONFIRM)), cohort, members)
-                _store_view(tx, cohort, StageView(cohort=name, stage=MASKED, members=members, statement=statement))
+                statement = masked_statement(_stated(_stored_view(tx, number, CONFIRM)), cohort, members)
+                _store_view(tx, number, StageView(cohort=name, stage=MASKED, members=members, statement=statement))
             case "masked":
-                survivors = store.slots(tx, name, MASKED)
-                protocol.check_survivors(_sharing(tx, cohort, _roster(tx, cohort), MASKED), survivors)
+                survivors = store.slots(tx, number, MASKED)
+                protocol.check_survivors(_sharing(tx, state, _roster(tx, state), MASKED), survivors)
                 bitmap = members_to_bitmap(survivors, cohort.clients)
-                statement = unmask_statement(_stated(_stored_view(tx, name, MASKED)), cohort, bitmap)
-                _store_view(tx, cohort, StageView(cohort=name, stage=UNMASK, members=bitmap, statement=statement))
+                statement = unmask_statement(_stated(_stored_view(tx, number, MASKED)), cohort, bitmap)
+                _store_view(tx, number, StageView(cohort=name, stage=UNMASK, members=bitmap, statement=statement))
 
     def _mix(self, state: State) -> Batch:
         """Return the survivors' sum, from committed messages only. Raises TooSmall, BadShare: nothing is released."""
-        name, sharing = state.name, self._sharing(state, CONFIRM)
-        survivors = bitmap_to_members(self._stored_view(name, UNMASK).members, state.cohort.clients)
-        masked = sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
-        commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(name, SHARES)}
-        answers = dict(self._stored(name, UNMASK))
-        verdict = protocol.close_confirm(sharing, dict(self._stored(name, CONFIRM)))
+        number, sharing = state.number, self._sharing(state, CONFIRM)
+        survivors = bitmap_to_members(self._stored_view(number, UNMASK).members, state.cohort.clients)
+        masked = sum_masked(state.cohort, (body for _, body in self._stored(number, MASKED)))
+        commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(number, SHARES)}
+        answers = dict(self._stored(number, UNMASK))
+        verdict = protocol.close_confirm(sharing, dict(self._stored(number, CONFIRM)))
         recovered = unmask_total(verdict, survivors, masked, commitments, answers)
         body = pack(recovered.total, masking(state.cohort).modulus)
-        self._inboxes.drop(name)
+        self._inboxes.drop(state.address)
         return Batch(
-            cohort=name,
+            cohort=state.name,
             survivors=len(survivors),
             content=ModularSum(body=body),
             liars=list(recovered.liars),
@@ -219,18 +220,18 @@ class Aggregator(Intermediary):
         return aggregator_entry(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:
-        return protocol.route(self._sharing(state, CONFIRM), dict(self._stored(state.name, SHARES)))
+        return protocol.route(self._sharing(state, CONFIRM), dict(self._stored(state.number, SHARES)))
 
-    def _stored_view(self, name: str, stage: str) -> StageView:
+    def _stored_view(self, cohort: int, stage: str) -> StageView:
         with self._database.reading() as tx:
-            return _stored_view(tx, name, stage)
+            return _stored_view(tx, cohort, stage)
 
     def _roster(self, state: State) -> Roster:
         def read() -> Roster:
             with self._database.reading() as tx:
-                return _roster(tx, state.cohort)
+                return _roster(tx, state)
 
-        return self._rosters.get(state.name, read)
+        return self._rosters.get(state.address, read)
 
     def _sharing(self, state: State, stage: Stated) -> Sharing:
         """Return the members of stage `confirm` or `masked`, on the graph."""
@@ -238,20 +239,20 @@ class Aggregator(Intermediary):
         def read() -> Sharing:
             roster = self._roster(state)
             with self._database.reading() as tx:
-                return _sharing(tx, state.cohort, roster, stage)
+                return _sharing(tx, state, roster, stage)
 
-        return self._sharings.get(f"{stage} {state.name}", read)
-
-
-def _store_view(tx: Connection, cohort: Cohort, view: StageView) -> None:
-    store.put_statement(tx, cohort.cohort, view.stage, view.model_dump_json().encode())
+        return self._sharings.get(f"{stage} {state.address}", read)
 
 
-def _stored_view(tx: Connection, name: str, stage: str) -> StageView:
-    """Return the view that clients received as the stage opened."""
-    body = store.statement(tx, name, stage)
+def _store_view(tx: Connection, cohort: int, view: StageView) -> None:
+    store.put_statement(tx, cohort, view.stage, view.model_dump_json().encode())
+
+
+def _stored_view(tx: Connection, cohort: int, stage: str) -> StageView:
+    """Return the view that clients received as the stage opened. `cohort` is the number of its row."""
+    body = store.statement(tx, cohort, stage)
     if body is None:
-        raise Unavailable(f"cohort {name} was never in stage {stage}")
+        raise Unavailable(f"cohort number {cohort} was never in stage {stage}")
     return StageView.model_validate_json(body)
 
 
@@ -262,17 +263,18 @@ def _stated(view: StageView) -> bytes:
     return view.statement
 
 
-def _roster(tx: Connection, cohort: Cohort) -> Roster:
-    view = _stored_view(tx, cohort.cohort, SHARES)
-    return Roster(cohort, view.members, view.roster or b"")
+def _roster(tx: Connection, state: State) -> Roster:
+    view = _stored_view(tx, state.number, SHARES)
+    return Roster(state.cohort, view.members, view.roster or b"")
 
 
-def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> Sharing:
-    return Sharing(roster, bitmap_to_members(_stored_view(tx, cohort.cohort, stage).members, cohort.clients))
+def _sharing(tx: Connection, state: State, roster: Roster, stage: Stated) -> Sharing:
+    members = _stored_view(tx, state.number, stage).members
+    return Sharing(roster, bitmap_to_members(members, state.cohort.clients))
 
 
-def _verdict(tx: Connection, cohort: Cohort, sharing: Sharing) -> Verdict:
-    return protocol.close_confirm(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))
+def _verdict(tx: Connection, state: State, sharing: Sharing) -> Verdict:
+    return protocol.close_confirm(sharing, dict(store.bodies(tx, state.number, CONFIRM, -1, state.cohort.clients)))
 
 
 def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:

@@ -41,7 +41,7 @@ def measure_limit() -> Limit:
     size = packed_size(MODULUS, 1)
     channel = Sealed(size=size, server_key=key.public_key().public_bytes_raw())
     names = {"run": "benchmark", "round": 1, "cohort": "c", "clients": 2, "minimum": 2, "stage_seconds": 1.0}
-    cohort = Cohort(**names, config=bytes(32), ticket_key=bytes(32), terms="{}", channel=channel)  # type: ignore[arg-type]
+    cohort = Cohort(**names, run_digest=bytes(32), ticket_key=bytes(32), terms="{}", channel=channel)  # type: ignore[arg-type]
     payload = os.urandom(size)
     report = sealed(cohort, payload)[REPORT_ID:]
     return Limit(

@@ -18,6 +18,7 @@ from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.crypto.context import RUN_ID, run_digest
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.cohort import Cohort
@@ -26,7 +27,7 @@ from distrust.common.messages.policy_spec import RoundSize
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, cohort_terms
+from distrust.common.run.round import Assignment, Round, RoundView, cohort_terms
 
 CALIBRATED = 2.0 ** (1 - SNAPPED_BITS)
 """Largest relative difference between a received calibrated number and the client's own: one step of the grid.
@@ -44,15 +45,19 @@ PROMISE = 1e-6
 _statistics: TypeAdapter[Statistic] = TypeAdapter(Statistic)
 
 
-def check_config(config: RunConfig, run: str, digest: bytes) -> None:
-    """Raise Refused unless this is the configuration of `run` whose SHA-256 the server's round names."""
-    _same("config.run", run, config.run)
-    if config.digest() != digest:
-        raise Refused(f"config: the digest of run {run} is another one than that of the configuration that was served")
+def check_config(config: RunConfig, view: RoundView) -> None:
+    """Raise Refused unless this is the configuration whose SHA-256 the server's answer names, and the run has an id."""
+    _same("config.run", view.run, config.run)
+    if len(view.run_id) != RUN_ID:
+        raise Refused(f"run_id: {len(view.run_id)} bytes, and the id of a run has {RUN_ID}")
+    if config.digest() != view.config:
+        raise Refused(
+            f"config: the digest of run {view.run} is another one than that of the configuration that was served"
+        )
 
 
-def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> None:
-    """Compute a cohort again from the run's configuration. Raise Refused, with the field, where it differs.
+def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Assignment) -> None:
+    """Compute a cohort again from the run's configuration and id. Raise Refused, with the field, where it differs.
 
     What follows from the configuration must be equal: rates, minimum, noise floor, decision, statistic, and the
     probability that a sum wraps around (`client.requirements` checks the size of the graph). The mechanism is planned
@@ -74,7 +79,7 @@ def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> Non
         raise Refused(f"cohort.cohort = {cohort.cohort!r}: it is no name of round {round_.number} of run {round_.run}")
     if mechanism.clients != cohort.clients:
         raise Refused(f"cohort.clients = {cohort.clients}: the round says mechanism.clients = {mechanism.clients}")
-    _same("cohort.config", cohort.config, config.digest())
+    _same("cohort.run_digest", cohort.run_digest, run_digest(config.digest(), run_id))
     _same("dropout", round_.dropout, spec.dropout)
     _same("corrupt", round_.corrupt, spec.corrupt)
     _same("cohort.stage_seconds", cohort.stage_seconds, spec.stage_seconds)

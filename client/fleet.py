@@ -71,6 +71,7 @@ class Fleet:
         self._worker = ThreadPoolExecutor(1, "messages")
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
+        self._run_id = b""  # of the run that this fleet serves, once it is known
         self._keys: list[Secrets] = []  # made, and not yet in any cohort
         self._masked = False  # requests for tickets carry the hashes of keys
         self._holding: list[tuple[Assignment, list[User]]] = []  # users with tickets of a round that is not agreed to
@@ -176,10 +177,12 @@ class Fleet:
         return True
 
     async def _configure(self, view: RoundView) -> None:
-        """Get the run's configuration, once. Raises Refused when a round names another one, now or later."""
+        """Get the run's configuration, once. Raises Refused when the server names another one, or another run, later."""
         if self._config is None:
-            self._config = await self._transport.config()
-        check_config(self._config, view.run, view.config)
+            self._config, self._run_id = await self._transport.config(), view.run_id
+        check_config(self._config, view)
+        if view.run_id != self._run_id:
+            raise Refused(f"run_id: run {view.run} is another one than this fleet began to serve")
         check_own_world(self._config, self._world.environment)
 
     async def _with_cohorts(self, round_: Round, grants: list[Grant]) -> Round:
@@ -226,7 +229,7 @@ class Fleet:
             name = assignment.cohort.cohort
             before = self._agreed.get(name)
             if before is None:
-                cost = self._requirements.check(self._config, round_, assignment, self._costs)
+                cost = self._requirements.check(self._config, self._run_id, round_, assignment, self._costs)
                 self._costs = [*(one for one in self._costs if one != cost), cost]
                 self._agreed[name] = bare, assignment
             elif before != (bare, assignment):

@@ -53,7 +53,7 @@ class HttpTransport:
         return await self._server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer, {"wait": wait})
 
     async def terms(self, cohort: Cohort) -> Cohort:
-        path = f"/v1/cohorts/{cohort.cohort}/terms"
+        path = f"/v1/cohorts/{cohort.address}/terms"
         return await _once_open(lambda: self._peer(cohort).get(path, Cohort))
 
     async def key_hashes(self, cohort: Cohort) -> KeyHashes:
@@ -64,20 +64,20 @@ class HttpTransport:
         return await self._server.get(path, StatementList, {"after": after, "wait": wait})
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        path = f"/v1/cohorts/{cohort.cohort}/actions"
+        path = f"/v1/cohorts/{cohort.address}/actions"
         return await _once_open(lambda: self._peer(cohort).post(path, request, ActionAnswer))
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         route = "reports" if upload.stage == "report" else upload.stage
-        path = f"/v1/cohorts/{cohort.cohort}/{route}"
+        path = f"/v1/cohorts/{cohort.address}/{route}"
         return await _once_open(lambda: self._peer(cohort).post(path, upload, UploadAnswer))
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         params: dict[str, str | int | float] = {"after": after, "wait": wait, "slots": ranges(slots)}
-        return await self._peer(cohort).get(f"/v1/cohorts/{cohort.cohort}/stage", StageView, params)
+        return await self._peer(cohort).get(f"/v1/cohorts/{cohort.address}/stage", StageView, params)
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        path = f"/v1/cohorts/{cohort.cohort}/departures"
+        path = f"/v1/cohorts/{cohort.address}/departures"
         return await _once_open(lambda: self._peer(cohort).post(path, departure, UploadAnswer))
 
     def _peer(self, cohort: Cohort) -> Peer:

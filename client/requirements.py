@@ -47,10 +47,13 @@ class PrivacyRequirements:
     contributions: int = 1
     config_digest: bytes | None = None
 
-    def check(self, config: RunConfig, round_: Round, assignment: Assignment, agreed: Sequence[Entry] = ()) -> Entry:
+    def check(
+        self, config: RunConfig, run_id: bytes, round_: Round, assignment: Assignment, agreed: Sequence[Entry] = ()
+    ) -> Entry:
         """Return a cohort's cost. Raises Refused unless it meets these requirements and fits the configuration.
 
         config  the run's, whose digest the round names; what follows from it is computed again.
+        run_id  the run's, which its cohorts are bound to.
         agreed  costs of the run's cohorts that a user may have been in before.
 
         Raises BudgetExceeded when all `contributions`, at the weakest of `agreed` and this one, would overdraw. Nothing
@@ -58,7 +61,7 @@ class PrivacyRequirements:
         """
         cohort, mechanism = assignment.cohort, round_.mechanism_of(assignment)
         self._check_config_digest(config)
-        check_round(config, round_, assignment)
+        check_round(config, run_id, round_, assignment)
         _check_channel(mechanism, cohort)
         _check_assignment(round_, mechanism, cohort)
         _check_graph(round_, cohort)

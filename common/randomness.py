@@ -48,6 +48,10 @@ class SystemStream(_KeyStream):
         super().__init__(os.urandom(32))
 
 
+class KeyedStream(_KeyStream):
+    """A stream under a given secret key of 32 bytes: the same key gives the same bits on every machine."""
+
+
 class UnsafeSeededStream(_KeyStream):
     """A stream that every party with the seed can repeat: for tests, and runs that are named unsafe.
 

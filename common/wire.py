@@ -3,13 +3,16 @@
 import base64
 import binascii
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from distrust.common.errors import BadParameter, without_controls
 
-Version = Literal[1]
+WIRE: Final = 3
+"""Version of the messages between parties. A party speaks one version, and refuses every other."""
+
+Version = Literal[3]
 
 Norm = Literal["l1", "l2", "linf"]
 """The norm in which a client's vector is bounded."""

@@ -172,7 +172,7 @@ def make_cohort(
         clients=n,
         minimum=max(n - int(dropout * n), minimum),
         stage_seconds=60.0,
-        config=bytes(32),
+        run_digest=bytes(32),
         ticket_key=bytes(32),
         terms="{}",
         channel=Masking(modulus=modulus, dimension=dimension, neighbours=k, threshold=t),

@@ -1,43 +1,31 @@
-"""Holds an active run: its learner and state, its round as a message, and the settlement of its cohorts.
+"""Holds an active run: its learner and state, and its round as a message.
 
-Learner and state are changed under one lock, together with the store. A cohort is settled by its batch, which is
-analyzed, or as a loss; the outcome is committed before the learner moves on.
+Learner and state are changed under one lock, together with the store.
 """
 
 import threading
-from functools import partial
 from typing import Literal
 
-import numpy as np
 import structlog
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.common.bandit.decisions import AssignedAction, Decision
-from distrust.common.crypto.parameters import neighbourhood
-from distrust.common.crypto.seal import open_record
+from distrust.common.crypto.context import run_digest
 from distrust.common.errors import (
-    BadMessage,
     ProtocolError,
     RunFailed,
-    TooSmall,
     Unavailable,
     WrongCohort,
     describe_error,
 )
-from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.base import StreamCounter
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
-from distrust.common.modular import packed_size
-from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import EventKind, RunState, Snapshot
-from distrust.common.run.round import Assignment, Round, RoundView, cohort_terms
-from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
-from distrust.server.keys import PublicKeys
+from distrust.common.run.progress import RunState, Snapshot
+from distrust.common.run.round import Round, RoundView
+from distrust.common.wire import Via
+from distrust.server.keys import PublicKeys, RunIdentity
 from distrust.server.learner.learner import Learner, blank_snapshot
-from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
-from distrust.server.store import CohortRow, RunRow, Store, Writing
+from distrust.server.round_messages import round_message
+from distrust.server.store import CohortRow, RunRow, Store
 
 _log = structlog.get_logger("distrust.server")
 
@@ -53,15 +41,19 @@ ROUND_STATES: dict[RunState, RoundState] = {
 class ActiveRun:
     """One run in memory. Callers hold `lock`. Whatever is visible here is committed in the store."""
 
-    def __init__(self, config: RunConfig, learner: Learner | None, store: Store, keys: PublicKeys) -> None:
+    def __init__(
+        self, config: RunConfig, identity: RunIdentity, learner: Learner | None, store: Store, keys: PublicKeys
+    ) -> None:
         self.lock = threading.RLock()
-        self.config, self.digest = config, config.digest()
+        self.config, self.digest, self.identity = config, config.digest(), identity
+        self.run_digest = run_digest(self.digest, identity.run_id)
         self.state: RunState = "running"
         self.reason: str | None = None
         self._learner, self._store, self._keys = learner, store, keys
         self._stale = False
         self._round: Round | None = None
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
+        self.delivered: dict[Via, list[bytes]] = {}  # see server.deliveries
         self.counter: StreamCounter | None = None  # after the committed outcomes, of a mechanism that counts a stream
 
     @classmethod
@@ -72,7 +64,7 @@ class ActiveRun:
         refuses counts as failed and has no learner, so that the server still serves the others.
         """
         learner, refusal = _replayed(row.config, store)
-        active = cls(row.config, learner, store, keys)
+        active = cls(row.config, row.identity, learner, store, keys)
         active.state, active.reason = row.state, row.reason
         if refusal is not None:
             active.state, active.reason = "failed", row.reason if row.state == "failed" else refusal
@@ -111,7 +103,7 @@ class ActiveRun:
                 self._learner = Learner.replay(self.config, self._store.outcomes(self.config.run))
                 self.plan_next(self._learner)
                 self._stale = False
-                if state == "cancelled":  # which no outcome tells
+                if state in {"cancelled", "failed"} and not self._learner.finished:  # which no outcome tells
                     self.state, self.reason = state, reason
                 self.changed()
             return self._learner
@@ -130,7 +122,7 @@ class ActiveRun:
         """Build the next round's message. A run whose round has none fails, or each client would see the error."""
         try:
             plan = learner.plan()
-            self._round = None if plan is None else round_message(self.config, plan, self._keys)
+            self._round = None if plan is None else round_message(self.config, self.run_digest, plan, self._keys)
         except Exception as error:  # noqa: BLE001 - whatever it is, no client can play this round
             self._round = None
             learner.fail(f"round {learner.rounds[-1].number}", error)
@@ -140,7 +132,7 @@ class ActiveRun:
         learner = self.learner if self.state == "running" else None  # reading it again may show that the run is over
         plan = learner.plan() if learner is not None and self.state == "running" else None
         if plan is not None and self._round is None:
-            self._round = round_message(self.config, plan, self._keys)
+            self._round = round_message(self.config, self.run_digest, plan, self._keys)
         return self._round if plan is not None else None
 
     @property
@@ -172,7 +164,13 @@ class ActiveRun:
     def view(self) -> RoundView:
         """Return the answer to GET /round."""
         round_ = self.round()  # first: reading the learner again may show that the run is over
-        return RoundView(run=self.config.run, state=ROUND_STATES[self.state], config=self.digest, round=round_)
+        return RoundView(
+            run=self.config.run,
+            state=ROUND_STATES[self.state],
+            config=self.digest,
+            run_id=self.identity.run_id,
+            round=round_,
+        )
 
     def pending(self) -> list[Cohort]:
         """Return the open round's cohorts without an outcome, in cohort order."""
@@ -203,196 +201,3 @@ def state_of(learner: Learner) -> RunState:
     if not learner.finished:
         return "running"
     return "failed" if learner.fault else "finished"
-
-
-def cohort_channel(
-    mechanism: Mechanism, decision: Decision, config: RunConfig, minimum: int, keys: PublicKeys
-) -> Channel:
-    """Return how the mechanism's messages travel: as masked sums, sealed records or labelled bits.
-
-    The shuffler assigns actions, and returns their sealed records by action.
-    """
-    if mechanism.via == "aggregator":
-        spec = config.intermediary
-        neighbours, threshold = neighbourhood(mechanism.clients, spec.dropout, spec.corrupt, minimum)
-        return Masking(
-            modulus=mechanism.modulus, dimension=mechanism.dimension, neighbours=neighbours, threshold=threshold
-        )
-    if mechanism.width is not None:
-        return LabelledBits(labels=mechanism.dimension, width=mechanism.width)
-    size = packed_size(mechanism.modulus, mechanism.dimension)
-    if isinstance(decision, AssignedAction):
-        seed = None if config.unsafe is None else config.unsafe.noise_seed
-        return AssignedRecords(size=size, server_key=keys.seal, deal=decision, noise_seed=seed)
-    return Sealed(size=size, server_key=keys.seal)
-
-
-def cohort_message(config: RunConfig, round_: Round, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
-    """Return one cohort of a round, with everything public about it."""
-    return Cohort(
-        run=config.run,
-        round=round_.number,
-        cohort=cohort.cohort,
-        clients=cohort.clients,
-        minimum=cohort.minimum,
-        stage_seconds=config.intermediary.stage_seconds,
-        config=config.digest(),
-        ticket_key=keys.ticket,
-        channel=cohort_channel(cohort.mechanism, round_.decision, config, cohort.minimum, keys),
-        terms=cohort_terms(round_, cohort.arm, cohort.mechanism),
-    )
-
-
-def round_message(config: RunConfig, plan: RoundPlan, keys: PublicKeys) -> Round:
-    """Return the round with the cohorts that have no outcome."""
-    round_ = Round(
-        run=config.run,
-        number=plan.number,
-        decision=plan.decision,
-        statistic=plan.statistic,
-        mechanism=plan.mechanism,
-        dropout=config.intermediary.dropout,
-        corrupt=config.intermediary.corrupt,
-        assignments=[],
-    )
-    assignments = [
-        Assignment(
-            arm=cohort.arm,
-            cohort=cohort_message(config, round_, cohort, keys),
-            mechanism=None if cohort.mechanism == plan.mechanism else cohort.mechanism,
-        )
-        for cohort in plan.cohorts
-    ]
-    return round_.model_copy(update={"assignments": assignments})
-
-
-def analyzer_stream(config: RunConfig, cohort: str) -> Stream:
-    """Return the analyzer's source of noise: the operating system's CSPRNG, or a seed if the run is named unsafe."""
-    if config.unsafe is None:
-        return SystemStream()
-    return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort, "analyzer")
-
-
-class Settlement:
-    """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
-
-    def __init__(self, store: Store, key: X25519PrivateKey) -> None:
-        self._store, self._key = store, key
-
-    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
-
-        Nothing is used before it is committed. The analysis runs without the run's lock: if another call settles the
-        cohort meanwhile, this estimate is dropped, and its noise with it.
-        """
-        outcome, counter = self._outcome(active, cohort, answer)
-        with active.lock:
-            if active.state != "running" or cohort not in active.pending():
-                return False
-            try:
-                self._commit(active, cohort, outcome, answer)
-            except BaseException:
-                active.doubt()
-                raise
-            active.counter = counter or active.counter
-            return True
-
-    def _outcome(
-        self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer
-    ) -> tuple[ReleasedCohort | LostCohort, StreamCounter | None]:
-        """Return a cohort's outcome, and where the mechanism counts a stream the state after it."""
-        if answer.batch is None or answer.state != "released":
-            reason = answer.reason or "the intermediary gave no reason"
-            return LostCohort(cohort=cohort.cohort, reason=reason), None
-        record = active.learner.rounds[cohort.round - 1]
-        mechanism = record.mechanisms[cohort.clients]
-        stream = analyzer_stream(active.config, cohort.cohort)
-        try:
-            opener = partial(open_record, self._key, cohort)
-            if isinstance(cohort.channel, AssignedRecords):
-                sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
-                survivors, parts = int(counts.sum()), counts.tolist()
-                return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
-            after = None
-            if record.ask.cumulative and mechanism.takes_batches:
-                before = active.counter or self._restored(active, mechanism)
-                estimate, after = analyze_stream(before, cohort, answer.batch, stream, opener)
-                survivors = answer.batch.survivors
-            else:
-                estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
-            released = ReleasedCohort(
-                cohort=cohort.cohort,
-                sum=estimate.tolist(),
-                survivors=survivors,
-                liars=answer.batch.liars,
-                disputes=answer.batch.disputes,
-            )
-        except (BadMessage, TooSmall) as error:
-            return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}"), None
-        except Exception as error:  # noqa: BLE001 - another try would raise it again: the run ends, nothing is released
-            return _faulted(cohort, "the analyzer raised", error), None
-        return released, after
-
-    def _restored(self, active: ActiveRun, mechanism: Mechanism) -> StreamCounter:
-        """Return the stream's state after the committed outcomes, from the stored batches and what was released."""
-        batches = []
-        for outcome in self._store.outcomes(active.config.run):
-            if isinstance(outcome, ReleasedCohort):
-                cohort, answer = self._store.cohort_message(outcome.cohort), self._store.batch(outcome.cohort)
-                assert cohort is not None
-                assert answer is not None
-                assert answer.batch is not None
-                summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, self._key, cohort))
-                batches.append((summed, outcome.survivors, np.array(outcome.sum)))
-        return mechanism.counter().restored(batches)
-
-    def _commit(
-        self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer
-    ) -> None:
-        learner, number, recorded = active.learner, len(active.learner.rounds), cohort.cohort in active.rows()
-        try:
-            learner.absorb(outcome)
-        except (BadMessage, WrongCohort) as error:  # the analyzer has checked the same: one of the two is wrong
-            outcome = _faulted(cohort, "the learner refused it", error)
-            learner.absorb(outcome)
-        active.plan_next(learner)
-        state = state_of(learner)
-        with self._store.writing() as writing:
-            if not recorded:  # it ended before its first ticket
-                writing.cohort(cohort)
-            writing.outcome(active.config.run, outcome, answer)
-            if state != "running":
-                writing.state(active.config.run, state, learner.fault)
-            _announce(writing, active.config.run, cohort, outcome)
-            _announce_progress(writing, active.config.run, learner, number)
-        if learner.error is not None:
-            _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
-        if len(learner.rounds) > number:
-            active.keep_rows({})  # cohorts are opened once their round is committed
-        active.changed()
-
-
-def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
-    """Return an outcome that ends the run: the server's own code failed on this cohort."""
-    _log.error("cohort_faulted", cohort=cohort.cohort, why=describe_error(error), exc_info=error)
-    return LostCohort(cohort=cohort.cohort, reason=f"{where}: {describe_error(error)}", fault=True)
-
-
-def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort) -> None:
-    number, name = cohort.round, cohort.cohort
-    if isinstance(outcome, ReleasedCohort):
-        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors)
-    else:
-        writing.event(run, "cohort-aborted", round=number, cohort=name, detail=outcome.reason)
-
-
-def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
-    """Record the events that this outcome caused: eliminations of round `number`, another round, the end."""
-    moved = len(learner.rounds) > number or learner.finished
-    for arm in learner.rounds[number - 1].eliminated if moved else ():
-        writing.event(run, kind="arm-eliminated", round=number, arm=arm)
-    if len(learner.rounds) > number:
-        writing.event(run, kind="round-opened", round=len(learner.rounds))
-    if learner.finished:
-        kind: EventKind = "failed" if learner.fault else "finished"
-        writing.event(run, kind, arm=learner.policy.chosen, detail=learner.fault)

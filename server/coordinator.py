@@ -1,7 +1,8 @@
 """Drives the runs: opens cohorts at their intermediary when clients want tickets, collects batches, settles them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
@@ -9,13 +10,15 @@ from typing import Any, Protocol, TypeAlias
 
 import structlog
 
-from distrust.common.errors import Aborted, BadMessage, BadParameter, Conflict, ProtocolError, WrongCohort
+from distrust.common.errors import Aborted, BadMessage, BadParameter, Conflict, ProtocolError, RunFailed, WrongCohort
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.status import StatementList
+from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
+from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.run.round import TicketAnswer
+from distrust.common.wire import Via
+from distrust.server.deliveries import INTERMEDIARIES, NotComparedError
 from distrust.server.service import Service
-from distrust.server.ticket_issuer import WaitingPlace
+from distrust.server.ticket_issuer import Begun, WaitingPlace
 
 _log = structlog.get_logger("distrust.server")
 
@@ -38,6 +41,10 @@ class Intermediaries(Protocol):
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
         """Return the aggregator's statements of a masked cohort from position `after` on; may wait for more."""
+        ...
+
+    async def delivered(self, run_digest: bytes, via: Via, after: int) -> DeliveryList:
+        """Return what an intermediary has released of the run with digest R, from position `after` on."""
         ...
 
     async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
@@ -78,12 +85,15 @@ class RunCoordinator:
         self._service, self._intermediaries, self._retry, self._sleep = service, intermediaries, retry, sleep
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
+        self._comparing: dict[str, asyncio.Lock] = {}
         self._recording: set[asyncio.Future[Any]] = set()  # calls that may record a cohort or an outcome
         self._places: dict[str, list[WaitingPlace]] = {}  # by run, the longest first
 
     async def start(self) -> None:
-        """Collect every cohort that was open when the server stopped."""
+        """Collect every cohort that was open when the server stopped, and compare what was delivered meanwhile."""
         for active in self._service.running():
+            if await asyncio.to_thread(self._service.uncompared, active.config.run):
+                self._spawn(f"compare {active.config.run}", self._compare_past(active.config.run))
             for cohort in await asyncio.to_thread(self._service.waiting_for, active.config.run):
                 self._watch(cohort)
 
@@ -101,6 +111,8 @@ class RunCoordinator:
         A cohort that ended before its first ticket is replaced. Raises Aborted for a second one in the same request.
         """
         self._service.active_run(run)  # an unknown run gets no lock
+        with suppress(RunFailed):  # then the answer shows the run's end
+            await self._compare_all(run)
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
             step, _ = await self._advance(run, request)
             discarded = False
@@ -138,6 +150,38 @@ class RunCoordinator:
             if not places:
                 self._places.pop(run, None)
 
+    async def _compare_past(self, run: str) -> None:
+        """Compare the run's deliveries after a start, until its intermediaries have answered."""
+        while True:
+            try:
+                await self._compare_all(run)
+            except RunFailed:
+                return self.forget(run)
+            except ProtocolError as error:
+                _log.warning("comparison_retry", run=run, code=error.code, why=error.detail)
+                await self._sleep(self._retry)
+            else:
+                return None
+
+    async def _compare_all(self, run: str) -> None:
+        """Compare the lists that this process has not seen yet. Raises RunFailed, and what a call raises."""
+        if len(self._service.active_run(run).delivered) < len(INTERMEDIARIES):
+            for via in await asyncio.to_thread(self._service.uncompared, run):
+                await self._compare(run, via)
+
+    async def _compare(self, run: str, via: Via) -> None:
+        """Compare the rest of an intermediary's list. Raises RunFailed, and what a call raises."""
+        active = self._service.active_run(run)
+        async with self._comparing.setdefault(f"{run} {via}", asyncio.Lock()):
+            after, listed, count = len(active.delivered.get(via, ())), list[bytes](), math.inf
+            while after + len(listed) < count:
+                page = await self._intermediaries.delivered(active.run_digest, via, after + len(listed))
+                fresh = [page.digests[at : at + COHORT_DIGEST] for at in range(0, len(page.digests), COHORT_DIGEST)]
+                listed, count = [*listed, *fresh], page.count
+                if not fresh and after + len(listed) < count:
+                    raise BadMessage(f"the {via} counts {count} deliveries of run {run}, and lists {len(listed)}")
+            await asyncio.to_thread(self._service.compare, run, via, after, listed)
+
     async def _advance(self, run: str, request: TicketRequest, opened: Cohort | None = None) -> _Step:
         """Call the service's `advance` in a thread. If it may have recorded `opened`, this cohort gets a collector.
 
@@ -171,9 +215,13 @@ class RunCoordinator:
         if cohort.cohort in self._collectors:
             return
         collecting = self._collect(cohort, opened=opened, in_doubt=in_doubt)
-        task = asyncio.create_task(collecting, name=f"collect {cohort.cohort}")
-        self._collectors[cohort.cohort] = task
-        task.add_done_callback(lambda _done: self._collectors.pop(cohort.cohort, None))
+        self._spawn(cohort.cohort, collecting)
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that ends by itself, or as the server stops."""
+        task = asyncio.create_task(work, name=name)
+        self._collectors[name] = task
+        task.add_done_callback(lambda _done: self._collectors.pop(name, None))
 
     async def _collect(self, cohort: Cohort, *, opened: bool, in_doubt: bool) -> None:
         """Collect until the cohort's outcome is committed; the intermediary and the disk may fail meanwhile.
@@ -197,6 +245,8 @@ class RunCoordinator:
                     return
                 opened = True
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
+            except RunFailed:  # committed, and no cohort of the run is waited for any more
+                return self.forget(cohort.run)
             except ProtocolError as error:
                 _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
                 await self._sleep(self._retry)
@@ -214,13 +264,25 @@ class RunCoordinator:
             return False
         places = self._places.get(cohort.run, []) if answer.batch is not None else []
         places = [place for place in places if not place.served]
-        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
-        self._recording.add(settling)
-        settling.add_done_callback(self._recording.discard)
-        begun = await asyncio.shield(settling)
+        try:
+            begun = await self._settle_and_serve(cohort, answer, places)
+        except NotComparedError:
+            await self._compare(cohort.run, cohort.via)
+            begun = await self._settle_and_serve(cohort, answer, places)
+        except BadMessage as error:
+            begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
         if begun is not None:
             self._watch(begun.cohort, in_doubt=begun.in_doubt)
         return True
+
+    async def _settle_and_serve(
+        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
+    ) -> Begun | None:
+        """Call the service in a thread. The call goes on when its caller is cancelled."""
+        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
+        self._recording.add(settling)
+        settling.add_done_callback(self._recording.discard)
+        return await asyncio.shield(settling)
 
     async def _last_word(self, cohort: Cohort, *, opening: bool) -> BatchAnswer | None:
         """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted.

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StatementList
+from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries
@@ -42,15 +42,19 @@ class HttpIntermediaries(Intermediaries):
         }
 
     async def open(self, cohort: Cohort) -> None:
-        await self._peers[cohort.via].put(f"/v1/cohorts/{cohort.cohort}", cohort, Cohort)
+        await self._peers[cohort.via].put(f"/v1/cohorts/{cohort.address}", cohort, Cohort)
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
         with self._polling() as wait:
             query: dict[str, str | int | float] = {"after": after, "wait": wait}
-            return await self._peers["aggregator"].get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, query)
+            return await self._peers["aggregator"].get(f"/v1/cohorts/{cohort.address}/statements", StatementList, query)
+
+    async def delivered(self, run_digest: bytes, via: Via, after: int) -> DeliveryList:
+        path = f"/v1/runs/{run_digest.hex()}/delivered"
+        return await self._peers[via].get(path, DeliveryList, {"after": after})
 
     async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
-        peer, path = self._peers[cohort.via], f"/v1/cohorts/{cohort.cohort}"
+        peer, path = self._peers[cohort.via], f"/v1/cohorts/{cohort.address}"
         with self._polling() as wait:
             if opening:
                 return await peer.put(path, cohort, BatchAnswer, {"wait": wait})

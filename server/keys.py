@@ -10,11 +10,29 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from distrust.common.crypto.context import RUN_ID
 from distrust.common.errors import Unavailable
 from distrust.common.inputs import read_file
 from distrust.common.wire import decode_blob, encode_blob
 
 MOST_KEYS = 4096  # bytes of the file with both key pairs, which has about 120
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What the server draws from the operating system as it makes a run, and stores with it.
+
+    run_id     public, 16 bytes: a run that is made anew from the same run file is another run.
+    noise_key  the server's secret, 32 bytes: the analyzer's noise follows from it and from the batch.
+    """
+
+    run_id: bytes
+    noise_key: bytes = field(repr=False)
+
+
+def new_identity() -> RunIdentity:
+    """Return the identity of a new run."""
+    return RunIdentity(secrets.token_bytes(RUN_ID), secrets.token_bytes(32))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import structlog
 
@@ -24,11 +25,14 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.wire import Via
 from distrust.server import views
-from distrust.server.active_run import ActiveRun, Settlement
-from distrust.server.keys import Keys
+from distrust.server.active_run import ActiveRun
+from distrust.server.deliveries import Deliveries
+from distrust.server.keys import Keys, new_identity
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_for_services
+from distrust.server.settlement import Settlement
 from distrust.server.store import RunRow, Store, UnreadRun
 from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
 from distrust.server.transcript import cohort_transcript
@@ -52,6 +56,7 @@ class Service:
         self._keys, self._notify = keys, notify
         self._issuer = TicketIssuer(self.store, keys.ticket, window)
         self._settlement = Settlement(self.store, keys.seal)
+        self._deliveries = Deliveries(self.store)
         self._lock = threading.Lock()
         self._runs: dict[str, ActiveRun] = {}
         self._unread: dict[str, UnreadRun] = {}
@@ -101,20 +106,48 @@ class Service:
 
     def cancel(self, run: str, reason: str) -> RunView:
         """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is."""
+        self._stop(run, "cancelled", reason)
+        return self.view(run)
+
+    def uncompared(self, run: str) -> set[Via]:
+        """Return the intermediaries whose deliveries must be compared before this run hands out tickets."""
+        return self._deliveries.uncompared(self.active_run(run))
+
+    def compare(self, run: str, via: Via, after: int, listed: Sequence[bytes]) -> None:
+        """Compare what an intermediary lists as delivered behind position `after`. See server.deliveries.
+
+        A run of which it released what this server does not know ends as failed. Raises RunFailed then.
+        """
+        try:
+            self._deliveries.compare(self.active_run(run), via, after, listed)
+        except RunFailed as error:
+            self._stop(run, "failed", error.detail)
+            raise
+
+    def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
+        try:
+            self._deliveries.confirm(self.active_run(cohort.run), cohort, answer)
+        except RunFailed as error:
+            self._stop(cohort.run, "failed", error.detail)
+            raise
+
+    def _stop(self, run: str, state: Literal["cancelled", "failed"], reason: str) -> None:
+        """Commit the end of a run that is still running, and tell its watchers."""
         active = self.active_run(run)
         with active.lock:
             if active.round() is not None:
                 try:
                     with self.store.writing() as writing:
-                        writing.state(run, "cancelled", reason)
-                        writing.event(run, kind="cancelled", detail=reason)
-                    active.state, active.reason = "cancelled", reason
+                        writing.state(run, state, reason)
+                        writing.event(run, kind=state, detail=reason)
+                    active.state, active.reason = state, reason
                 except Exception:
                     active.doubt()
                     if active.round() is not None:  # else only the confirmation was lost
                         raise
+        if state == "failed":
+            _log.error("run_failed", run=run, why=reason)
         self._notify(run)
-        return self.view(run)
 
     def round_view(self, run: str) -> RoundView:
         """Return the open round, or that there will be none."""
@@ -198,7 +231,11 @@ class Service:
             return cohort.cohort in self.store.cohorts(cohort.run, cohort.round) if cohort in active.pending() else None
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """Settle a cohort with its intermediary's last answer. Return False if it was settled already."""
+        """Settle a cohort with its intermediary's last answer. Return False if it was settled already.
+
+        Raises as `settle_and_serve` does.
+        """
+        self._confirm(cohort, answer)
         changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
         self._notify(cohort.run)
         return changed
@@ -208,8 +245,12 @@ class Service:
 
         Return the next cohort if it was begun. Its intermediary must open it, and has just answered: so these tickets
         do not wait until it has. A request that gets none here is answered as if it came now.
+
+        Raises NotComparedError while deliveries before this batch are not compared; RunFailed where the intermediary
+        has released what this server does not know; BadMessage for a batch that is not numbered.
         """
         active = self.active_run(cohort.run)
+        self._confirm(cohort, answer)
         try:
             self._settlement.settle(active, cohort, answer)
             return self._issuer.serve(active, places)
@@ -293,11 +334,13 @@ class Service:
     def _begin(self, config: RunConfig) -> ActiveRun:
         """Commit a run and return it. If the store has a run of that name already, return that one."""
         check_for_services(config)
-        active = ActiveRun(config, Learner(config), self.store, self._keys.public)
+        identity = new_identity()
+        active = ActiveRun(config, identity, Learner(config), self.store, self._keys.public)
+        active.delivered = {"shuffler": [], "aggregator": []}  # no intermediary has seen this run
         active.round()  # a graph that cannot be built is refused here, before a client meets it
         try:
             with self.store.writing() as writing:
-                writing.run(config)
+                writing.run(config, identity)
                 writing.event(config.run, kind="round-opened", round=1)
         except Exception:  # of this commit, or of one before, the confirmation may be all that was lost
             for row in self.store.runs():

@@ -1,7 +1,8 @@
 """Stores the server's state. Every write is one transaction, committed before anything is answered or used.
 
 runs        configuration, digest, state
-cohorts     cohorts that were opened at their intermediary, and their state
+cohorts     cohorts that were opened at their intermediary, and their state. A row is the server's intent to collect the
+            cohort's batch: it is committed before the first ticket, and closed with the outcome
 grants      slots by ticket request
 batches     batches as the intermediaries released them
 outcomes    how cohorts ended, in order
@@ -11,7 +12,7 @@ regrets     curves that drivers posted, for readers of pages; no policy sees the
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict, Unpack
@@ -36,6 +37,7 @@ from sqlalchemy import (
     update,
 )
 
+from distrust.common.crypto.context import cohort_digest
 from distrust.common.database import Database
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
@@ -43,9 +45,11 @@ from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortState, Statement
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunState
+from distrust.common.wire import Via
+from distrust.server.keys import RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 
-VERSION = 2  # of the tables below; a database of another version is refused
+VERSION = 3  # of the tables below; a database of another version is refused
 
 METADATA = MetaData()
 
@@ -56,6 +60,8 @@ RUNS = Table(
     Column("run", String(80), unique=True, nullable=False),
     Column("config", Text, nullable=False),
     Column("digest", LargeBinary(32), nullable=False),
+    Column("run_id", LargeBinary(16), nullable=False),
+    Column("noise_key", LargeBinary(32), nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", Text),
 )
@@ -69,6 +75,8 @@ COHORTS = Table(
     Column("granted", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("lost", Integer),
+    Column("via", String(16), nullable=False),
+    Column("digest", LargeBinary(32), index=True, nullable=False),  # `Cohort.digest`
     Column("message", Text, nullable=False),
 )
 OUTCOMES = Table(
@@ -120,6 +128,10 @@ REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True)
 _RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
 _RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.run == bindparam("run"))
 _RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.round.between(bindparam("first"), bindparam("last")))
+_IN_LIST = 500  # values in one SQL list, well below every database's limit
+_AT = COHORTS.c.run == bindparam("run"), COHORTS.c.via == bindparam("via")
+_KNOWN_DIGESTS = select(COHORTS.c.digest).where(COHORTS.c.digest.in_(bindparam("digests", expanding=True)), *_AT)
+_COUNT_RELEASED = select(func.count()).where(*_AT, COHORTS.c.state == "released")
 _MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
 _OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
 _BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
@@ -167,7 +179,7 @@ class RunRow:
     """A run and its state."""
 
     config: RunConfig
-    digest: bytes
+    identity: RunIdentity
     state: RunState
     reason: str | None
 
@@ -202,16 +214,17 @@ class Writing:
     def __init__(self, connection: Connection) -> None:
         self._do = connection.execute
 
-    def run(self, config: RunConfig) -> None:
+    def run(self, config: RunConfig, identity: RunIdentity) -> None:
         row = {"run": config.run, "config": config.canonical().decode(), "digest": config.digest(), "state": "running"}
-        self._do(insert(RUNS).values(row))
+        self._do(insert(RUNS).values({**row, "run_id": identity.run_id, "noise_key": identity.noise_key}))
 
     def state(self, run: str, state: RunState, reason: str | None) -> None:
         self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason))
 
     def cohort(self, cohort: Cohort) -> None:
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        self._do(_ADD_COHORT, {**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()})
+        row |= {"granted": 0, "state": "open", "via": cohort.via, "digest": cohort_digest(cohort)}
+        self._do(_ADD_COHORT, {**row, "message": cohort.model_dump_json()})
 
     def grant(self, run: str, request: TicketRequest, grant: GrantRow) -> None:
         row = {"run": run, "request": request.request, **asdict(grant)}
@@ -254,7 +267,9 @@ class Store:
     def runs(self) -> list[RunRow | UnreadRun]:
         """Return all runs, oldest first."""
         runs = RUNS.c
-        query = select(runs.run, runs.config, runs.digest, runs.state, runs.reason).order_by(runs.number)
+        query = select(runs.run, runs.config, runs.run_id, runs.noise_key, runs.state, runs.reason).order_by(
+            runs.number
+        )
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
         return [_run(*row) for row in rows]
@@ -280,6 +295,26 @@ class Store:
         with self._database.reading() as connection:
             rows = [CohortRow(*row) for row in connection.execute(_RUN_COHORTS, rounds)]
         return {row.cohort: row for row in rows}
+
+    def intermediaries(self, run: str) -> set[Via]:
+        """Return the intermediaries at which this run has opened cohorts."""
+        query = select(COHORTS.c.via).where(COHORTS.c.run == run).distinct()
+        with self._database.reading() as connection:
+            return set(connection.execute(query).scalars())
+
+    def known_digests(self, run: str, via: Via, digests: Sequence[bytes]) -> set[bytes]:
+        """Return those of the digests that are of a run's cohorts at an intermediary."""
+        known: set[bytes] = set()
+        with self._database.reading() as connection:
+            for start in range(0, len(digests), _IN_LIST):
+                values = {"run": run, "via": via, "digests": digests[start : start + _IN_LIST]}
+                known.update(connection.execute(_KNOWN_DIGESTS, values).scalars())
+        return known
+
+    def count_released(self, run: str, via: Via) -> int:
+        """Return how many cohorts of a run at an intermediary have a released outcome."""
+        with self._database.reading() as connection:
+            return connection.execute(_COUNT_RELEASED, {"run": run, "via": via}).scalar_one()
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
         """Return by state (cohorts, tickets issued)."""
@@ -339,9 +374,11 @@ class Store:
             return [GrantRow(*row) for row in connection.execute(query, values)]
 
 
-def _run(run: str, text: str, digest: bytes, state: RunState, reason: str | None) -> RunRow | UnreadRun:
+def _run(
+    run: str, text: str, run_id: bytes, noise_key: bytes, state: RunState, reason: str | None
+) -> RunRow | UnreadRun:
     try:
-        return RunRow(RunConfig.model_validate_json(text), digest, state, reason)
+        return RunRow(RunConfig.model_validate_json(text), RunIdentity(run_id, noise_key), state, reason)
     except ValidationError as error:
         try:
             words = json.loads(text)

@@ -67,13 +67,13 @@ class StoredRound:
     cohorts: list[CohortView]
 
 
-def stored_config(store: Store, run: str) -> RunConfig:
-    """Return a run's configuration. Raises WrongCohort for an unknown run, RunFailed for one that cannot be read."""
+def stored_run(store: Store, run: str) -> RunRow:
+    """Return a run as it is stored. Raises WrongCohort for an unknown run, RunFailed for one that cannot be read."""
     for row in store.runs():
         if isinstance(row, UnreadRun) and row.run == run:
             raise RunFailed(f"run {run} failed: its stored configuration is refused: {row.why}")
         if isinstance(row, RunRow) and row.config.run == run:
-            return row.config
+            return row
     raise WrongCohort(f"run {run} is not known here")
 
 

@@ -32,6 +32,7 @@ def run_view(active: ActiveRun, store: Store) -> RunView:
             state=active.state,
             config=active.config,
             digest=active.digest,
+            run_id=active.identity.run_id,
             snapshot=snapshot,
             clients=sum(granted for _, granted in counts.values()),
             cohorts_open=cohorts["open"],
@@ -66,6 +67,8 @@ def round_report(
         rows = store.cohorts(active.config.run, record.number)
     return RoundReport(
         run=active.config.run,
+        config=active.digest,
+        run_id=active.identity.run_id,
         number=record.number,
         batch=record.ask.batch,
         decision=record.ask.decision,

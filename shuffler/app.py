@@ -10,7 +10,7 @@ from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.bodies import JsonBody, MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, UploadBody, wire
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import NotifierDep, Wait
@@ -35,25 +35,25 @@ ShufflerDep = Annotated[Shuffler, Depends(_shuffler)]
 router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 
 
-@router.post("/cohorts/{cohort}/reports", responses=UPLOAD_PROBLEMS)
-def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/reports", responses=UPLOAD_PROBLEMS)
+def take_reports(address: Address, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
     """Take many clients' reports. Return how many, and the refused ones."""
-    return shuffler.receive(cohort, REPORT, body)
+    return shuffler.receive(address, REPORT, body)
 
 
-@router.post("/cohorts/{cohort}/actions", responses=problems(BadMessage, WrongCohort, WrongStage, Aborted))
+@router.post("/cohorts/{run}/{cohort}/actions", responses=problems(BadMessage, WrongCohort, WrongStage, Aborted))
 def tell_actions(
-    cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
+    address: Address, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
 ) -> ActionAnswer:
     """Return the actions that the shuffler assigned to clients' slots: a slot's to its first claimant only."""
-    return shuffler.actions(cohort, body)
+    return shuffler.actions(address, body)
 
 
-@router.get("/cohorts/{cohort}", responses=problems(WrongCohort))
-async def report_stage(cohort: str, shuffler: ShufflerDep, notifier: NotifierDep, wait: Wait = 0) -> StageView:
+@router.get("/cohorts/{run}/{cohort}", responses=problems(WrongCohort))
+async def report_stage(address: Address, shuffler: ShufflerDep, notifier: NotifierDep, wait: Wait = 0) -> StageView:
     """Return the cohort's stage; with `wait`, wait for its end."""
     closed = lambda view: view.stage != REPORT  # noqa: E731
-    return await notifier.until(cohort, lambda: shuffler.view(cohort), closed, wait, question="stage")
+    return await notifier.until(address, lambda: shuffler.view(address), closed, wait, question="stage")
 
 
 def shuffler_app(settings: ShufflerSettings, clock: Clock | None = None) -> FastAPI:

@@ -22,7 +22,7 @@ from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, SealedRecords
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, SealedRecords, name_in
 from distrust.common.messages.status import StageView, TranscriptEntry, View
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
@@ -80,46 +80,48 @@ class Shuffler(Intermediary):
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
-    def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
+    def actions(self, address: str, request: ActionRequest) -> ActionAnswer:
         """Return the positions of slots, for their tickets. Idempotent; only a slot's first claimant receives one.
 
         Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
         cohort, or a cohort whose clients all know what to play.
         """
-        if request.cohort != name:
-            raise BadMessage(f"a request for plays of {request.cohort} was sent to {name}")
-        state = self.settled(name)
+        if request.cohort != name_in(address):
+            raise BadMessage(f"a request for plays of {request.cohort} was sent to {name_in(address)}")
+        state = self.settled(address)
         if not isinstance(state.cohort.channel, AssignedRecords):
-            raise BadMessage(f"cohort {name} assigns no actions")
+            raise BadMessage(f"cohort {state.name} assigns no actions")
         intake = Intake(list(claimants(request)))
         self._admit(state, intake)
         with self._database.transaction() as tx:
-            self._bind(tx, store.need(tx, name, lock=True), intake)
+            self._bind(tx, store.need(tx, address, lock=True), intake)
         slots = [item.slot for item in intake.items]
-        positions = self._order(name)[slots].tolist()
-        return ActionAnswer(cohort=name, digest=state.digest, slots=slots, plays=positions, refused=intake.refused)
+        positions = self._order(state.number)[slots].tolist()
+        return ActionAnswer(
+            cohort=state.name, digest=state.digest, slots=slots, plays=positions, refused=intake.refused
+        )
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
         """Commit new claims before any position is sent; refuse clients that left, and second claims of a slot."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
-        intake.require_members(store.departed(tx, state.name), None)
-        known = store.digests(tx, state.name, CLAIMED, intake.span())
+        intake.require_members(store.departed(tx, state.number), None)
+        known = store.digests(tx, state.number, CLAIMED, intake.span())
         intake.reject_if(same_claim(known))
         fresh = Intake([item for item in intake.items if item.slot not in known])
-        store.add_messages(tx, fresh.rows(state.name, CLAIMED, lambda _item: None, keep_ticket=False))
+        store.add_messages(tx, fresh.rows(state.number, CLAIMED, lambda _item: None, keep_ticket=False))
 
-    def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
+    def view(self, address: str, _slots: Collection[int] = ()) -> StageView:
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
-        state = self.settled(name)
+        state = self.settled(address)
         stage = self._shown(state)
-        return StageView(cohort=name, stage=stage, reason=state.reason, members=self._bitmap(state))
+        return StageView(cohort=state.name, stage=stage, reason=state.reason, members=self._bitmap(state))
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":
             return members_to_bitmap(range(state.cohort.clients), state.cohort.clients)
         with self._database.reading() as tx:
-            return members_to_bitmap(store.slots(tx, state.name, REPORT), state.cohort.clients)
+            return members_to_bitmap(store.slots(tx, state.number, REPORT), state.cohort.clients)
 
     def _check(self, cohort: Cohort) -> None:
         if isinstance(cohort.channel, SealedRecords):
@@ -127,24 +129,25 @@ class Shuffler(Intermediary):
         if isinstance(cohort.channel, AssignedRecords):
             check_assignment(cohort, cohort.channel)
 
-    def _opening(self, tx: Connection, cohort: Cohort) -> None:
+    def _opening(self, tx: Connection, state: State) -> None:
         """Commit the order with the cohort, before a client can claim a position."""
+        cohort = state.cohort
         if isinstance(cohort.channel, AssignedRecords):
             order = draw_order(cohort.channel.deal, order_stream(cohort, self._stream))
-            store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
+            store.put_statement(tx, state.number, ORDER, pack_order(order))
 
-    def _read_order(self, name: str) -> Order:
+    def _read_order(self, cohort: int) -> Order:
+        """Return the order of a cohort that assigns actions, by the number of its row."""
         with self._database.reading() as tx:
-            raw = store.statement(tx, name, ORDER)
-        if raw is None:
-            raise BadMessage(f"cohort {name} assigns no actions")
+            raw = store.statement(tx, cohort, ORDER)
+        assert raw is not None  # committed with the cohort
         return unpack_order(raw)
 
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
         sized = measured(report_size(state.cohort))
         if not isinstance(state.cohort.channel, AssignedRecords):
             return sized
-        theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.name, CLAIMED, span))
+        theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.number, CLAIMED, span))
         return lambda item: sized(item) or theirs(item)
 
     def _mark(self, state: State, item: Item) -> bytes | None:
@@ -156,13 +159,13 @@ class Shuffler(Intermediary):
     def _mix(self, state: State) -> Batch:
         """Return the batch of a frozen cohort, from its stored reports."""
         channel = state.cohort.channel
-        reports = self._stored(state.name, REPORT)
+        reports = self._stored(state.number, REPORT)
         if isinstance(channel, LabelledBits):
             clients, ones = count_ones((body for _, body in reports), channel.labels, channel.width)
             content: Content = permute_bits(ones.tolist(), clients * channel.width, self._stream())
         elif isinstance(channel, AssignedRecords):
             whole = list(reports)
-            order, clients = self._order(state.name), len(whole)
+            order, clients = self._order(state.number), len(whole)
             content = records_by_action(whole, channel.deal, order, self._stream())
         else:
             records = [body for _, body in reports]
@@ -174,7 +177,7 @@ class Shuffler(Intermediary):
         cohort = state.cohort
         if cohort.channel.kind != "sealed" or cohort.clients * report_size(cohort) > SMALL_BATCH:
             return None
-        records = [body for _, body in store.bodies(tx, state.name, REPORT, SELF, cohort.clients)]
+        records = [body for _, body in store.bodies(tx, state.number, REPORT, SELF, cohort.clients)]
         try:
             content = permute_records(records, self._stream())
         except Exception:  # noqa: BLE001  the mixer tries again, and ends the cohort if it fails too
@@ -184,7 +187,7 @@ class Shuffler(Intermediary):
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
-        position = int(self._order(state.name)[slot]) if assigned else None
+        position = int(self._order(state.number)[slot]) if assigned else None
         return shuffler_entry(state.cohort, stage, slot, body, position)
 
 

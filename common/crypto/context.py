@@ -24,17 +24,31 @@ def encode(*fields: bytes | str | int) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in raw)
 
 
+RUN_ID = 16
+"""Bytes of a run's id."""
+
+
+def run_digest(config: bytes, run_id: bytes) -> bytes:
+    """Return R, which names one run: SHA-256 of the digest of its configuration and its id, 32 bytes.
+
+    config  `RunConfig.digest()`.
+    run_id  `RUN_ID` random bytes. The server draws them as it makes the run. So a run that a server makes anew after it
+            lost its database shares no cohort, ticket or key with the run of the same configuration before it.
+    """
+    return hashlib.sha256(encode("distrust run", config, run_id)).digest()
+
+
 def context(label: str, cohort: Cohort) -> bytes:
     """Return the bytes that open every HKDF info, HPKE info, associated data and hash of one cohort.
 
-    They name protocol version, configuration, run, round, and the whole cohort with its terms.
+    They name protocol version, R (the digest of the run), run, round, and the whole cohort with its terms.
 
     label   the purpose and its version.
 
     The digest of the cohort covers its terms, so two clients that were told different rounds agree on no key, and
     neither opens what the other sealed.
     """
-    return encode(label, cohort.config, cohort.run, cohort.round, cohort.cohort, cohort_digest(cohort))
+    return encode(label, cohort.run_digest, cohort.run, cohort.round, cohort.cohort, cohort_digest(cohort))
 
 
 def cohort_digest(cohort: Cohort) -> bytes:
@@ -57,12 +71,12 @@ def masking(cohort: Cohort) -> Masking:
 
 
 def claim(cohort: Cohort, slot: int, secret: bytes) -> bytes:
-    """Return a client's commitment to its secret: SHA-256, bound to configuration, run, round, cohort and slot.
+    """Return a client's commitment to its secret: SHA-256, bound to run, round, cohort and slot.
 
     The server signs tickets, and could sign the ticket of any slot again. It does not know the 32 random bytes that the
     client drew and committed to in its first message, so it cannot take over the slot.
     """
-    return hashlib.sha256(context("distrust claim v1", cohort) + encode(slot, secret)).digest()
+    return hashlib.sha256(context("distrust claim v3", cohort) + encode(slot, secret)).digest()
 
 
 # A statement is one digest a stage of everything that the aggregator told clients (docs/secure-aggregation.md). The
@@ -92,7 +106,7 @@ def unmask_statement(previous: bytes, cohort: Cohort, survivors: bytes) -> bytes
 
 
 def _statement(cohort: Cohort, *fields: bytes | str) -> bytes:
-    return hashlib.sha256(context("distrust statement v2", cohort) + encode(*fields)).digest()
+    return hashlib.sha256(context("distrust statement v3", cohort) + encode(*fields)).digest()
 
 
 def _raw(field: bytes | str | int) -> bytes:

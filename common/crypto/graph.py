@@ -80,7 +80,7 @@ class Roster:
             raise BadMessage(
                 f"a roster of {len(self.members)} members has {KEYS_SIZE * len(self.members)} bytes, not {len(keys)}"
             )
-        self.digest = hashlib.sha256(context("distrust graph v1", cohort) + bitmap + keys).digest()
+        self.digest = hashlib.sha256(context("distrust graph v3", cohort) + bitmap + keys).digest()
         self.cohort = cohort
         self._index = {slot: i for i, slot in enumerate(self.members)}
         self._judged: tuple[tuple[int, int, int], str | None] | None = None

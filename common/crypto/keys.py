@@ -19,7 +19,7 @@ from distrust.common.crypto.share import PRIME, SEED, SHARE_SIZE
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort
 
-PROTOCOL = "distrust secagg v2"
+PROTOCOL = "distrust secagg v3"
 
 KEY = 32
 """Bytes of a public key, and of every derived key."""

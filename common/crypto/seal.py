@@ -1,6 +1,6 @@
 """Records sealed to the server through the shuffler: HPKE (RFC 9180), X25519, HKDF-SHA256, ChaCha20-Poly1305.
 
-The info binds configuration, run, round and cohort, and the action where the shuffler assigns actions. A record that is
+The info binds run, round and cohort, and the action where the shuffler assigns actions. A record that is
 moved to another cohort or action does not open.
 """
 
@@ -27,7 +27,7 @@ def sealed_size(payload_size: int) -> int:
 
 def seal_info(cohort: Cohort, place: int | None = None) -> bytes:
     """Return the HPKE info of a sealed record. `place` is that of its action in the list that the shuffler assigns."""
-    info = context("distrust seal v1", cohort)
+    info = context("distrust seal v3", cohort)
     return info if place is None else info + encode("action", place)
 
 

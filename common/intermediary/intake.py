@@ -38,7 +38,7 @@ def check_cohort(cohort: Cohort, party: Via) -> None:
         raise BadParameter("channel", cohort.channel.kind, f"is served by the {cohort.via}, and this is the {party}")
     if cohort.minimum > cohort.clients:
         raise BadParameter("minimum", cohort.minimum, f"must be at most clients = {cohort.clients}")
-    for name in ("config", "ticket_key"):
+    for name in ("run_digest", "ticket_key"):
         check_size(name, getattr(cohort, name), 32)
 
 
@@ -143,7 +143,7 @@ class Intake:
 
         self.reject_if(fault)
 
-    def rows(self, cohort: str, stage: str, mark: Mark, *, keep_ticket: bool) -> list[dict[str, Any]]:
+    def rows(self, cohort: int, stage: str, mark: Mark, *, keep_ticket: bool) -> list[dict[str, Any]]:
         """Return the items that passed as rows of the message table."""
         return [
             {

@@ -16,8 +16,16 @@ from distrust.common.intermediary.intake import Fault, Intake, admitted, check_c
 from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
 from distrust.common.intermediary.store import PlacedMessage, Span, State
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import COHORT_DIGEST, Cohort
-from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
+from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, name_in
+from distrust.common.messages.status import (
+    CohortEntry,
+    CohortList,
+    CohortStage,
+    DeliveryList,
+    StageView,
+    Transcript,
+    TranscriptEntry,
+)
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
 REMEMBERED, SHORT_TERMS = 128, 64 * 1024
@@ -45,7 +53,7 @@ class Intermediary(StageMachine):
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         """Return a stored message as this party could read it; its number is filled in later."""
 
-    def _opening(self, tx: Connection, cohort: Cohort) -> None:
+    def _opening(self, tx: Connection, state: State) -> None:
         """Store this party's own decisions about a new cohort, which are made once."""
 
     def _mark(self, _state: State, _item: Item) -> bytes | None:
@@ -57,7 +65,7 @@ class Intermediary(StageMachine):
         return b""
 
     @abstractmethod
-    def view(self, name: str, slots: Collection[int] = ()) -> StageView:
+    def view(self, address: str, slots: Collection[int] = ()) -> StageView:
         """Return the cohort's stage, and the data that these slots need in it. Raises WrongCohort."""
 
     def open(self, cohort: Cohort) -> Cohort:
@@ -69,10 +77,10 @@ class Intermediary(StageMachine):
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
-            known = store.find_cohort(tx, cohort.cohort, lock=True)
+            known = store.find_cohort(tx, cohort.address, lock=True)
             if known is None:
                 store.add_cohort(tx, cohort, self.stages[0], self._clock.now() + cohort.stage_seconds)
-                self._opening(tx, cohort)
+                self._opening(tx, store.need(tx, cohort.address))
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
             else:
@@ -87,17 +95,17 @@ class Intermediary(StageMachine):
     def _remember(self, cohort: Cohort) -> None:
         if len(cohort.terms) <= SHORT_TERMS:
             with self._guard:
-                self._committed[cohort.cohort] = cohort
+                self._committed[cohort.address] = cohort
                 while len(self._committed) > REMEMBERED:
                     del self._committed[next(iter(self._committed))]
 
-    def terms(self, name: str) -> Cohort:
+    def terms(self, address: str) -> Cohort:
         """Return the cohort as the server opened it here; it never changes. Raises WrongCohort."""
-        return self.settled(name).cohort
+        return self.settled(address).cohort
 
-    def known_terms(self, name: str) -> Cohort | None:
+    def known_terms(self, address: str) -> Cohort | None:
         """Return the cohort if this process committed it lately. It does not read the database."""
-        return self._committed.get(name)
+        return self._committed.get(address)
 
     def cohorts(
         self, *, only_open: bool = False, run: str | None = None, cohort: str | None = None, limit: int | None = None
@@ -114,20 +122,21 @@ class Intermediary(StageMachine):
             states = store.every(tx, over, run=run, cohort=cohort, limit=limit)
             return CohortList(cohorts=[self._entry(tx, state) for state in states])
 
-    def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
+    def receive(self, address: str, stage: str, upload: Upload) -> UploadAnswer:
         """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.
 
         Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; Conflict
         when its clients agreed to another cohort of this name; WrongStage when the stage is not open, and no message of
         the upload was taken before.
         """
+        name = name_in(address)
         if (upload.cohort, upload.stage) != (name, stage):
             raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
         if len(upload.digest) != COHORT_DIGEST:
             raise BadMessage(f"digest: {len(upload.digest)} bytes, expected {COHORT_DIGEST}")
-        intake = self._screened(name, stage, upload)
+        intake = self._screened(address, stage, upload)
         with self._database.transaction() as tx:
-            state = self._advance_late(tx, store.need(tx, name, lock=True))
+            state = self._advance_late(tx, store.need(tx, address, lock=True))
             late = self._take(tx, state, stage, intake) or state.stage == "aborted"
             state = self._advance(tx, self._started(tx, state) if intake.accepted else state)
         self._changed(state)
@@ -135,38 +144,48 @@ class Intermediary(StageMachine):
             raise self._shut(state, stage)
         return intake.answer()
 
-    def depart(self, name: str, departure: Departure) -> UploadAnswer:
+    def depart(self, address: str, departure: Departure) -> UploadAnswer:
         """Note clients that leave, and return how many: their stage no longer waits for them.
 
         Raises WrongCohort, BadMessage.
         """
-        if departure.cohort != name:
-            raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
-        state = self.settled(name)
+        if departure.cohort != name_in(address):
+            raise BadMessage(f"a departure from {departure.cohort} was sent to {name_in(address)}")
+        state = self.settled(address)
         intake = Intake(list(ticketed(departure.slots, departure.tickets, departure.keys)))
         self._admit(state, intake, lambda item: item.body)
         with self._database.transaction() as tx:
-            state = self._advance(tx, store.need(tx, name, lock=True))
-            gone = store.departed(tx, name)
-            store.add_departures(tx, name, [item.slot for item in intake.items if item.slot not in gone])
+            state = self._advance(tx, store.need(tx, address, lock=True))
+            gone = store.departed(tx, state.number)
+            store.add_departures(tx, state.number, [item.slot for item in intake.items if item.slot not in gone])
             state = self._advance(tx, self._started(tx, state) if intake.items else state)
         self._changed(state)
         intake.accepted = len(intake.items)
         return intake.answer()
 
-    def batch(self, name: str) -> BatchAnswer | bytes:
+    def batch(self, address: str) -> BatchAnswer | bytes:
         """Return the released BatchAnswer as JSON, always the same bytes, or why there is none. Raises WrongCohort."""
-        state = self.settled(name)
+        state = self.settled(address)
         if state.stage == "aborted":
-            return BatchAnswer(cohort=name, state="aborted", reason=state.reason, lost=state.cohort.clients)
-        waiting = BatchAnswer(cohort=name, state="waiting")
+            return BatchAnswer(cohort=state.name, state="aborted", reason=state.reason, lost=state.cohort.clients)
+        waiting = BatchAnswer(cohort=state.name, state="waiting")
         if state.stage != "done":
             return waiting
         with self._database.reading() as tx:
-            return store.statement(tx, name, store.BATCH) or waiting
+            return store.statement(tx, state.number, store.BATCH) or waiting
+
+    def delivered(self, run_digest: bytes, after: int, limit: int) -> DeliveryList:
+        """Return the batches that were released of a run, from position `after` on, `limit` at most.
+
+        The list is empty for an unknown run. It outlives every message, so that a server which was restored from an old
+        copy finds what it has forgotten.
+        """
+        with self._database.reading() as tx:
+            count, digests = store.delivered(tx, run_digest, after, limit)
+        return DeliveryList(count=count, digests=b"".join(digests))
 
     def transcript(
-        self, name: str, after: int, limit: int, each: int | None = None, client: int | None = None
+        self, address: str, after: int, limit: int, each: int | None = None, client: int | None = None
     ) -> Transcript:
         """Return a page of the cohort's messages in the order of arrival, from position `after` on.
 
@@ -174,32 +193,33 @@ class Intermediary(StageMachine):
         client  with `each`: a slot, all of whose messages are shown, too.
         Raises  WrongCohort.
         """
-        self.settled(name)
+        self.settled(address)
         with self._database.reading() as tx:
-            state, total = store.need(tx, name), store.count(tx, name)
+            state = store.need(tx, address)
+            total = store.count(tx, state.number)
             if each is None:
-                rows = store.message_page(tx, name, after, limit + 1)
+                rows = store.message_page(tx, state.number, after, limit + 1)
             else:
-                rows = store.message_sample(tx, name, each, client=client, after=after, limit=limit + 1)
+                rows = store.message_sample(tx, state.number, each, client=client, after=after, limit=limit + 1)
         following = rows[limit][0] if len(rows) > limit else None
         entries = self._numbered(state, rows[:limit])
-        return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
+        return Transcript(party=self.party, cohort=state.name, total=total, next=following, messages=entries)
 
-    def stored_sample(self, name: str, most: int) -> tuple[int, list[TranscriptEntry]]:
+    def stored_sample(self, address: str, most: int) -> tuple[int, list[TranscriptEntry]]:
         """Return the number of a cohort's messages, and of each stage and direction the first `most`.
 
         It reads what is stored as it stands: no deadline is looked at, and nothing is written. Raises WrongCohort.
         """
         with self._database.reading() as tx:
-            state, total = store.need(tx, name), store.count(tx, name)
-            rows = store.message_sample(tx, name, most)
+            state = store.need(tx, address)
+            total, rows = store.count(tx, state.number), store.message_sample(tx, state.number, most)
         return total, self._numbered(state, rows)
 
     def _numbered(self, state: State, rows: Collection[PlacedMessage]) -> list[TranscriptEntry]:
         entries = ((place, self._transcript_entry(state, stage, slot, body)) for place, stage, slot, body in rows)
         return [entry.model_copy(update={"number": place}) for place, entry in entries]
 
-    def _screened(self, name: str, stage: str, upload: Upload) -> Intake:
+    def _screened(self, address: str, stage: str, upload: Upload) -> Intake:
         """Return the upload without the items that are refused independently of earlier uploads.
 
         Raises WrongCohort; Conflict for an upload of another cohort of this name, before any item is looked at;
@@ -207,14 +227,14 @@ class Intermediary(StageMachine):
         """
         intake, checks = Intake(list(upload.items)), None
         with self._database.reading() as tx:
-            state = store.need(tx, name)
+            state = store.need(tx, address)
             if upload.digest != state.digest:
-                why = f"the clients agreed to another cohort {name} than the one that is open here"
-                raise Conflict(why, cohort=name)
+                why = f"the clients agreed to another cohort {state.name} than the one that is open here"
+                raise Conflict(why, cohort=state.name)
             if state.stage == stage:
                 checks = self._checks(tx, state, stage, intake)
         if checks is None:
-            state = self.settled(name)  # a deadline that has passed may have opened the stage
+            state = self.settled(address)  # a deadline that has passed may have opened the stage
             if state.stage == "aborted" or self._position(stage) > self._position(state.stage):
                 raise self._shut(state, stage)
             with self._database.reading() as tx:
@@ -229,7 +249,7 @@ class Intermediary(StageMachine):
         The checks take no look at the database, and may take a while.
         """
         intake.reject_if(known_slots(state.cohort))
-        stored = store.stored_tickets(tx, state.name, self.stages[0], intake.span())
+        stored = store.stored_tickets(tx, state.number, self.stages[0], intake.span())
         tickets = admitted(state.cohort, stored, self._keys_of)
         return [tickets, self._fault(tx, state, intake.span())] if stage == state.stage else [tickets]
 
@@ -237,24 +257,24 @@ class Intermediary(StageMachine):
         """Refuse slots that do not exist, and wrong tickets."""
         intake.reject_if(known_slots(state.cohort))
         with self._database.reading() as tx:
-            stored = store.stored_tickets(tx, state.name, self.stages[0], intake.span())
+            stored = store.stored_tickets(tx, state.number, self.stages[0], intake.span())
         intake.reject_if(admitted(state.cohort, stored, keys_of))
 
     def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
         """Commit new items, count repeats, refuse the rest. Return whether any item came too late."""
-        intake.match_stored(store.digests(tx, state.name, stage, intake.span()))
+        intake.match_stored(store.digests(tx, state.number, stage, intake.span()))
         closed = stage != state.stage
         late = closed and bool(intake.items)
         if late:
             intake.reject_if(lambda _item: self._shut(state, stage))
-        intake.require_members(store.departed(tx, state.name), None if closed else self._members(tx, state))
+        intake.require_members(store.departed(tx, state.number), None if closed else self._members(tx, state))
 
         def mark(item: Item) -> bytes | None:
             return self._mark(state, item)
 
         wanted = [own_mark for item in intake.items if (own_mark := mark(item))]
-        intake.require_unique(store.marks(tx, state.name, wanted), mark)
-        store.add_messages(tx, intake.rows(state.name, stage, mark, keep_ticket=stage == self.stages[0]))
+        intake.require_unique(store.marks(tx, state.number, wanted), mark)
+        store.add_messages(tx, intake.rows(state.number, stage, mark, keep_ticket=stage == self.stages[0]))
         intake.accepted += len(intake.items)
         return late
 
@@ -273,7 +293,7 @@ class Intermediary(StageMachine):
 
     def _entry(self, tx: Connection, state: State) -> CohortEntry:
         cohort, shown = state.cohort, self._shown(state)
-        answered = store.count_answers(tx, state.name, shown) if shown in self.stages else None
+        answered = store.count_answers(tx, state.number, shown) if shown in self.stages else None
         alive = seconds = None
         if state.stage in self.stages and state.since is not None:
             alive = self._alive(tx, state)
@@ -281,6 +301,7 @@ class Intermediary(StageMachine):
         return CohortEntry(
             cohort=state.name,
             run=cohort.run,
+            run_digest=cohort.run_digest,
             round=cohort.round,
             clients=cohort.clients,
             stage=shown,
@@ -291,5 +312,5 @@ class Intermediary(StageMachine):
 
     def _alive(self, tx: Connection, state: State) -> int:
         """Return how many slots the open stage counts on: its members that have not left."""
-        members, left = self._members(tx, state), store.departed(tx, state.name)
+        members, left = self._members(tx, state), store.departed(tx, state.number)
         return state.cohort.clients - len(left) if members is None else len(set(members) - left)

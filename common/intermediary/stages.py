@@ -51,14 +51,14 @@ class SystemClock:
         return time.time()
 
 
-def silence(_cohort: str) -> None:
+def silence(_address: str) -> None:
     """Do nothing: no request waits for changes."""
 
 
 class StageMachine(ABC):
     """Moves cohorts from stage to stage. Safe to call from many threads, and from several workers over one database.
 
-    notify   called with the cohort's name after every change.
+    notify   called with the cohort's address after every change.
     """
 
     stages: ClassVar[tuple[CohortStage, ...]]
@@ -94,15 +94,15 @@ class StageMachine(ABC):
         """Finish the batch that is being computed. Start no other."""
         self._mixer.shutdown(cancel_futures=True)
 
-    def settled(self, name: str) -> State:
-        """Return the cohort's state after every deadline that has passed. Raises WrongCohort."""
+    def settled(self, address: str) -> State:
+        """Return the state of the cohort with this address after every deadline that has passed. Raises WrongCohort."""
         with self._database.reading() as tx:
-            state = store.need(tx, name)
+            state = store.need(tx, address)
             due = self._due(tx, state)
         if due:
             with self._database.transaction() as tx:
-                state = self._advance(tx, store.need(tx, name, lock=True))
-            self._notify(name)
+                state = self._advance(tx, store.need(tx, address, lock=True))
+            self._notify(address)
         self._mix_when_frozen(state)  # a crash may have interrupted it
         return state
 
@@ -136,7 +136,7 @@ class StageMachine(ABC):
 
     def _close(self, tx: Connection, state: State) -> State:
         """Close the open stage and return the new state: the next stage, mixing, or aborted."""
-        count, needed = store.count_answers(tx, state.name, state.stage), self._min_answers(state)
+        count, needed = store.count_answers(tx, state.number, state.stage), self._min_answers(state)
         if count < needed:
             return self._abort(tx, state, TooSmall(count, needed, f"clients in stage {state.stage}"))
         try:
@@ -146,64 +146,64 @@ class StageMachine(ABC):
         following = (*self.stages, MIXING)[self._position(state.stage) + 1]
         batch = self._small_batch(tx, state) if following == MIXING else None
         if batch is None:
-            store.move(tx, state.name, following, self._clock.now())
-            return store.need(tx, state.name)
+            store.move(tx, state.number, following, self._clock.now())
+            return store.need(tx, state.address)
         return replace(state, stage="done", since=None, released=self._put_batch(tx, state, batch))
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
-        store.move(tx, state.name, "aborted", None, why.detail)
+        store.move(tx, state.number, "aborted", None, why.detail)
         _log.warning("cohort_aborted", cohort=state.name, stage=state.stage, code=why.code, why=why.detail)
-        return store.need(tx, state.name)
+        return store.need(tx, state.address)
 
     def _started(self, tx: Connection, state: State) -> State:
         """Return the state after a message. The first one starts the first stage's deadline, if it comes in time."""
         now = self._clock.now()
         if state.stage != self.stages[0] or state.since is None or now >= state.since:
             return state
-        store.move(tx, state.name, state.stage, now)
+        store.move(tx, state.number, state.stage, now)
         return replace(state, since=now)
 
     def _renewed(self, tx: Connection, state: State) -> State:
         """Return the state after the cohort is opened again: without any message, its first deadline starts again."""
         if state.stage != self.stages[0] or state.since is None:
             return state
-        if store.count_answers(tx, state.name, state.stage) or store.departed(tx, state.name):
+        if store.count_answers(tx, state.number, state.stage) or store.departed(tx, state.number):
             return state
         since = self._clock.now() + state.cohort.stage_seconds
-        store.move(tx, state.name, state.stage, since)
+        store.move(tx, state.number, state.stage, since)
         return replace(state, since=since)
 
     def _changed(self, state: State) -> None:
         """Wake waiting requests after a commit, and mix a frozen cohort."""
         if state.released is not None:
-            self._keep_released(state.name, state.released)
-        self._notify(state.name)
+            self._keep_released(state.address, state.released)
+        self._notify(state.address)
         self._mix_when_frozen(state)
 
-    def _keep_released(self, name: str, batch: bytes) -> None:
+    def _keep_released(self, address: str, batch: bytes) -> None:
         """Keep a committed small batch in memory: the server waits for it."""
         with self._guard:
-            self._released[name] = batch
+            self._released[address] = batch
             while len(self._released) > _RELEASED:
                 del self._released[next(iter(self._released))]
 
-    def known_batch(self, name: str) -> bytes | None:
+    def known_batch(self, address: str) -> bytes | None:
         """Return the batch if this process released it a moment ago: that takes no look at the database."""
-        return self._released.get(name)
+        return self._released.get(address)
 
     def _mix_when_frozen(self, state: State) -> None:
         """Start mixing: one cohort at a time, in a thread of its own, and never a cohort twice at once."""
         with self._guard:
-            if state.stage == MIXING and state.name not in self._mixing:
-                self._mixing.add(state.name)
+            if state.stage == MIXING and state.address not in self._mixing:
+                self._mixing.add(state.address)
                 self._mixer.submit(self._release, state)
 
-    def _stored(self, name: str, stage: str) -> Iterator[tuple[int, bytes]]:
-        """Yield slot and body of a stage's messages, ascending by slot: few in memory at once, no transaction open."""
+    def _stored(self, cohort: int, stage: str) -> Iterator[tuple[int, bytes]]:
+        """Yield slot and body of a stage's messages of a cohort, by its number, ascending by slot: few in memory at once, no transaction open."""
         after = store.SELF
         while True:
             with self._database.reading() as tx:
-                rows = store.bodies(tx, name, stage, after, _FETCH)
+                rows = store.bodies(tx, cohort, stage, after, _FETCH)
             if not rows:
                 return
             yield from rows
@@ -221,25 +221,26 @@ class StageMachine(ABC):
             self._end_without(state, ProtocolError("an unexpected error; the service's log has it"))
         finally:
             with self._guard:
-                self._mixing.discard(state.name)
+                self._mixing.discard(state.address)
 
     def _publish(self, state: State, batch: Batch) -> None:
         """Commit the batch, unless another worker has committed one."""
         with self._database.transaction() as tx:
-            if store.need(tx, state.name, lock=True).stage == MIXING:
+            if store.need(tx, state.address, lock=True).stage == MIXING:
                 self._put_batch(tx, state, batch)
-        self._notify(state.name)
+        self._notify(state.address)
 
     def _put_batch(self, tx: Connection, state: State, batch: Batch) -> bytes:
-        """Store the batch. Return its JSON."""
-        lost = state.cohort.clients - batch.survivors
-        answer = BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost).model_dump_json().encode()
-        store.put_statement(tx, state.name, store.BATCH, answer)
-        store.move(tx, state.name, "done", None)
+        """Store the batch, and that it is delivered. Return its JSON."""
+        lost, position = state.cohort.clients - batch.survivors, store.add_delivery(tx, state)
+        released = BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost, delivery=position)
+        answer = released.model_dump_json().encode()
+        store.put_statement(tx, state.number, store.BATCH, answer)
+        store.move(tx, state.number, "done", None)
         return answer
 
     def _end_without(self, state: State, why: ProtocolError) -> None:
         with self._database.transaction() as tx:
-            if store.need(tx, state.name, lock=True).stage == MIXING:
+            if store.need(tx, state.address, lock=True).stage == MIXING:
                 self._abort(tx, state, why)
-        self._notify(state.name)
+        self._notify(state.address)

@@ -1,5 +1,9 @@
 """Defines an intermediary's tables, and queries in bulk. The caller holds the transaction.
 
+cohorts    cohorts by run and name, and their stages
+messages   messages of clients, stage by stage, and the intermediary's own statements
+delivered  digests of the cohorts whose batch was released to the server, in order
+
 A message's body is kept until its cohort is forgotten, because restarts and `inspect` read it.
 """
 
@@ -34,10 +38,10 @@ from sqlalchemy import (
 )
 
 from distrust.common.errors import WrongCohort
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import EVERY, CohortStage
 
-VERSION = 4  # of the tables below; a database of another version is refused
+VERSION = 5  # of the tables below; a database of another version is refused
 METADATA = MetaData()
 
 _Counter = BigInteger().with_variant(Integer, "sqlite")
@@ -46,18 +50,20 @@ COHORTS = Table(
     "cohorts",
     METADATA,
     Column("number", _Counter, primary_key=True),
-    Column("cohort", String(80), nullable=False, unique=True),
+    Column("run_digest", LargeBinary(32), nullable=False),  # R: two runs may have cohorts of one name
+    Column("cohort", String(80), nullable=False),
     Column("body", LargeBinary, nullable=False),  # the Cohort as JSON
     Column("stage", String(16), nullable=False),
     Column("since", Float),  # when the open stage's deadline begins to run, seconds since the epoch
     Column("reason", Text),  # only of an aborted cohort
+    UniqueConstraint("run_digest", "cohort"),
 )
 
 MESSAGES = Table(
     "messages",
     METADATA,
     Column("number", _Counter, primary_key=True),
-    Column("cohort", String(80), nullable=False),
+    Column("cohort", _Counter, nullable=False),  # its number
     Column("stage", String(16), nullable=False),  # or `departed`, `asked` (for an action), `order`, `batch`
     Column("slot", Integer, nullable=False),  # below 0 for what the intermediary stores itself
     Column("digest", LargeBinary, nullable=False),  # SHA-256 of the body: a repeat is told from a conflict
@@ -66,6 +72,17 @@ MESSAGES = Table(
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("cohort", "stage", "slot"),
     UniqueConstraint("cohort", "mark"),
+)
+
+DELIVERED = Table(
+    "delivered",
+    METADATA,
+    Column("number", _Counter, primary_key=True),
+    Column("run_digest", LargeBinary(32), nullable=False),
+    Column("position", Integer, nullable=False),  # among those of its run, from 1
+    Column("digest", LargeBinary(32), nullable=False),  # `Cohort.digest`
+    UniqueConstraint("run_digest", "position"),
+    UniqueConstraint("run_digest", "digest"),
 )
 
 
@@ -90,10 +107,9 @@ DEPARTED = "departed"
 _IN_LIST = 500  # values in one SQL list, well below every database's limit
 
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
-_ONE_COHORT = COHORTS.c.cohort == bindparam("cohort")
-_FIND = select(COHORTS).where(_ONE_COHORT)
+_FIND = select(COHORTS).where(COHORTS.c.run_digest == bindparam("run"), COHORTS.c.cohort == bindparam("cohort"))
 _FIND_LOCKED = _FIND.with_for_update()
-_MOVE = update(COHORTS).where(COHORTS.c.cohort == bindparam("moved"))
+_MOVE = update(COHORTS).where(COHORTS.c.number == bindparam("moved"))
 _OF_STAGE = MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.stage == bindparam("stage")
 _SLOTS = select(MESSAGES.c.slot).where(*_OF_STAGE, MESSAGES.c.slot >= 0).order_by(MESSAGES.c.slot)
 _COUNT_ANSWERS = select(func.count()).where(*_OF_STAGE, MESSAGES.c.slot >= 0)
@@ -118,18 +134,24 @@ _SAMPLE = _SAMPLE.where(
     _NUMBERED.c.place >= bindparam("after"),
 )
 _SAMPLE = _SAMPLE.order_by(MESSAGES.c.number).limit(bindparam("limit"))
-_ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
+_ADD_COHORT, _ADD_MESSAGE, _ADD_DELIVERY = insert(COHORTS), insert(MESSAGES), insert(DELIVERED)
+_OF_RUN = DELIVERED.c.run_digest == bindparam("run")
+_COUNT_DELIVERED = select(func.coalesce(func.max(DELIVERED.c.position), 0)).where(_OF_RUN)
+_DELIVERED = select(DELIVERED.c.digest).where(_OF_RUN, DELIVERED.c.position > bindparam("after"))
+_DELIVERED = _DELIVERED.order_by(DELIVERED.c.position).limit(bindparam("limit"))
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """One cohort's state.
 
+    number    of its row, by which its messages are stored.
     digest    `Cohort.digest`, 32 bytes.
     since     when the open stage's deadline begins to run; None when no stage is open.
     released  the batch as JSON, in the state of the transaction that releases it; None in every other.
     """
 
+    number: int
     cohort: Cohort
     digest: bytes
     stage: CohortStage | Literal["mixing"]
@@ -141,24 +163,34 @@ class State:
     def name(self) -> str:
         return self.cohort.cohort
 
+    @property
+    def address(self) -> str:
+        return self.cohort.address
+
 
 def add_cohort(tx: Connection, cohort: Cohort, stage: str, since: float) -> None:
     """Add a new cohort, in its first stage."""
     body = cohort.model_dump_json().encode()
-    tx.execute(_ADD_COHORT, [{"cohort": cohort.cohort, "body": body, "stage": stage, "since": since}])
+    row = {"run_digest": cohort.run_digest, "cohort": cohort.cohort, "body": body, "stage": stage, "since": since}
+    tx.execute(_ADD_COHORT, [row])
 
 
-def find_cohort(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:
-    """Return a cohort's state, or None. `lock` keeps other workers of a database out until the transaction ends."""
-    row = tx.execute(_FIND_LOCKED if lock else _FIND, {"cohort": cohort}).one_or_none()
+def find_cohort(tx: Connection, address: str, *, lock: bool = False) -> State | None:
+    """Return the state of the cohort with this `Cohort.address`, or None.
+
+    lock  keep other workers of a database out until the transaction ends.
+    """
+    values = {"run": bytes.fromhex(address.partition("/")[0]), "cohort": name_in(address)}
+    row = tx.execute(_FIND_LOCKED if lock else _FIND, values).one_or_none()
     return None if row is None else _state(row)
 
 
-def need(tx: Connection, cohort: str, *, lock: bool = False) -> State:
+def need(tx: Connection, address: str, *, lock: bool = False) -> State:
     """Return a cohort's state. Raises WrongCohort."""
-    state = find_cohort(tx, cohort, lock=lock)
+    state = find_cohort(tx, address, lock=lock)
     if state is None:
-        raise WrongCohort(f"cohort {cohort} is not known here", cohort=cohort)
+        name = name_in(address)
+        raise WrongCohort(f"cohort {name} of this run is not known here", cohort=name)
     return state
 
 
@@ -186,8 +218,8 @@ def every(
     return list(islice((state for state in states if state.cohort.run == run), limit))
 
 
-def move(tx: Connection, cohort: str, stage: str, since: float | None, reason: str | None = None) -> None:
-    """Put a cohort into a stage."""
+def move(tx: Connection, cohort: int, stage: str, since: float | None, reason: str | None = None) -> None:
+    """Put a cohort, by its number, into a stage."""
     tx.execute(_MOVE, {"moved": cohort, "stage": stage, "since": since, "reason": reason})
 
 
@@ -197,17 +229,17 @@ def add_messages(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         tx.execute(_ADD_MESSAGE, list(rows))
 
 
-def digests(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
+def digests(tx: Connection, cohort: int, stage: str, span: Span) -> dict[int, bytes]:
     """Return slot to digest of the messages of a stage, within a span."""
     return _pairs(tx, _DIGESTS, cohort, stage, span)
 
 
-def stored_tickets(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
+def stored_tickets(tx: Connection, cohort: int, stage: str, span: Span) -> dict[int, bytes]:
     """Return slot to ticket, as they came with the messages of a stage, within a span."""
     return {slot: ticket for slot, ticket in _pairs(tx, _TICKETS, cohort, stage, span).items() if ticket}
 
 
-def marks(tx: Connection, cohort: str, wanted: Sequence[bytes]) -> set[bytes]:
+def marks(tx: Connection, cohort: int, wanted: Sequence[bytes]) -> set[bytes]:
     """Return those of the wanted marks that the cohort has already."""
     known: set[bytes] = set()
     for start in range(0, len(wanted), _IN_LIST):
@@ -216,12 +248,12 @@ def marks(tx: Connection, cohort: str, wanted: Sequence[bytes]) -> set[bytes]:
     return known
 
 
-def slots(tx: Connection, cohort: str, stage: str) -> list[int]:
+def slots(tx: Connection, cohort: int, stage: str) -> list[int]:
     """Return the slots that sent a message in a stage, ascending."""
     return list(tx.execute(_SLOTS, {"cohort": cohort, "stage": stage}).scalars())
 
 
-def count_answers(tx: Connection, cohort: str, stage: str) -> int:
+def count_answers(tx: Connection, cohort: int, stage: str) -> int:
     """Return how many clients sent a message in a stage."""
     return tx.execute(_COUNT_ANSWERS, {"cohort": cohort, "stage": stage}).scalar_one()
 
@@ -229,50 +261,70 @@ def count_answers(tx: Connection, cohort: str, stage: str) -> int:
 def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bool:
     """Return whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
     expected = state.cohort.clients if members is None else len(members)
-    left = departed(tx, state.name)
-    answers = count_answers(tx, state.name, state.stage)
+    left = departed(tx, state.number)
+    answers = count_answers(tx, state.number, state.stage)
     if answers + len(left) < expected:
         return True  # counting is cheap, and mostly enough
     if members is None and not left:
         return False  # as many as there are slots
     present = set(range(expected)) if members is None else set(members)
-    return bool(present.difference(left, slots(tx, state.name, state.stage)))
+    return bool(present.difference(left, slots(tx, state.number, state.stage)))
 
 
-def bodies(tx: Connection, cohort: str, stage: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+def bodies(tx: Connection, cohort: int, stage: str, after: int, limit: int) -> list[tuple[int, bytes]]:
     """Return slot and body of clients' messages of a stage, ascending by slot, behind slot `after`."""
     rows = tx.execute(_BODIES, {"cohort": cohort, "stage": stage, "after": after, "limit": limit})
     return [(row.slot, row.body) for row in rows]
 
 
-def add_departures(tx: Connection, cohort: str, leaving: Iterable[int]) -> None:
+def add_departures(tx: Connection, cohort: int, leaving: Iterable[int]) -> None:
     """Note the slots that left; those that are noted already must not be among them."""
     fields = {"cohort": cohort, "stage": DEPARTED, "digest": hashlib.sha256(b"").digest(), "body": b""}
     add_messages(tx, [{**fields, "slot": slot} for slot in leaving])
 
 
-def departed(tx: Connection, cohort: str) -> set[int]:
+def departed(tx: Connection, cohort: int) -> set[int]:
     """Return the slots that have left."""
     return set(slots(tx, cohort, DEPARTED))
 
 
-def put_statement(tx: Connection, cohort: str, stage: str, body: bytes) -> None:
+def put_statement(tx: Connection, cohort: int, stage: str, body: bytes) -> None:
     """Store a statement of the intermediary itself, one a stage."""
     fields = {"cohort": cohort, "stage": stage, "slot": SELF, "digest": hashlib.sha256(body).digest()}
     tx.execute(_ADD_MESSAGE, [{**fields, "body": body}])
 
 
-def statement(tx: Connection, cohort: str, stage: str) -> bytes | None:
+def statement(tx: Connection, cohort: int, stage: str) -> bytes | None:
     """Return the intermediary's own statement of a stage, or None."""
     return tx.execute(_STATEMENT, {"cohort": cohort, "stage": stage}).scalar_one_or_none()
 
 
-def count(tx: Connection, cohort: str) -> int:
+def count(tx: Connection, cohort: int) -> int:
     """Return the number of a cohort's messages, in and out."""
     return tx.execute(_COUNT, {"cohort": cohort}).scalar_one()
 
 
-def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[PlacedMessage]:
+def add_delivery(tx: Connection, state: State) -> int:
+    """Note that a cohort's batch is released. Return its position among those of its run, from 1.
+
+    The caller commits it together with the batch. So the list names every batch that the server can have received.
+    """
+    run = state.cohort.run_digest
+    if tx.dialect.name == "postgresql":  # two batches of a run are not counted at once; SQLite has one writer
+        tx.execute(select(func.pg_advisory_xact_lock(int.from_bytes(run[:8], "big", signed=True))))
+    position: int = tx.execute(_COUNT_DELIVERED, {"run": run}).scalar_one() + 1
+    tx.execute(_ADD_DELIVERY, [{"run_digest": run, "position": position, "digest": state.digest}])
+    return position
+
+
+def delivered(tx: Connection, run_digest: bytes, after: int, limit: int) -> tuple[int, list[bytes]]:
+    """Return how many batches of a run were released, and the digests of their cohorts behind position `after`."""
+    total: int = tx.execute(_COUNT_DELIVERED, {"run": run_digest}).scalar_one()
+    rows = tx.execute(_DELIVERED, {"run": run_digest, "after": after, "limit": limit})
+    return total, list(rows.scalars())
+
+
+def message_page(tx: Connection, cohort: int, after: int, limit: int) -> list[PlacedMessage]:
     """Return messages in the order of arrival, from position `after` on."""
     query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort)
     rows = tx.execute(query.order_by(MESSAGES.c.number).offset(after).limit(limit))
@@ -280,7 +332,7 @@ def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[Pl
 
 
 def message_sample(
-    tx: Connection, cohort: str, most: int, *, client: int | None = None, after: int = 0, limit: int = EVERY
+    tx: Connection, cohort: int, most: int, *, client: int | None = None, after: int = 0, limit: int = EVERY
 ) -> list[PlacedMessage]:
     """Return the first `most` messages of each stage, in the order of arrival, from position `after` on.
 
@@ -294,7 +346,7 @@ def message_sample(
 
 
 def _state(row: Row[Any]) -> State:
-    return State(*_cohort(row.body), row.stage, row.since, row.reason)
+    return State(row.number, *_cohort(row.body), row.stage, row.since, row.reason)
 
 
 _KEPT_BYTES = 64 * 1024  # of a cohort's JSON: one with longer terms is parsed at every request
@@ -313,6 +365,6 @@ def _parsed(body: bytes) -> tuple[Cohort, bytes]:
 _kept = lru_cache(maxsize=128)(_parsed)
 
 
-def _pairs(tx: Connection, query: Select[Any], cohort: str, stage: str, span: Span) -> dict[int, Any]:
+def _pairs(tx: Connection, query: Select[Any], cohort: int, stage: str, span: Span) -> dict[int, Any]:
     rows = tx.execute(query, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]})
     return {row[0]: row[1] for row in rows}

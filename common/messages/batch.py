@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import Blob, Identifier, Message, Reason, Version
+from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
 
 class ModularSum(Message):
@@ -55,7 +55,7 @@ class Batch(Message):
     disputes  pairs of clients of which one lied, and the aggregator cannot tell which.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     survivors: Annotated[int, Field(ge=1)]
     content: Content
@@ -64,11 +64,16 @@ class Batch(Message):
 
 
 class BatchAnswer(Message):
-    """A batch, or why there is none: `waiting` (ask again) or `aborted` (never)."""
+    """A batch, or why there is none: `waiting` (ask again) or `aborted` (never).
 
-    version: Version = 1
+    delivery  the batch's position among those that this intermediary has released of its run, from 1. The server
+              compares it with the deliveries that it knows of.
+    """
+
+    version: Version = WIRE
     cohort: Identifier
     state: Literal["waiting", "released", "aborted"]
     batch: Batch | None = None
     reason: Reason | None = None
     lost: Annotated[int, Field(ge=0, description="slots that did not make it into the batch")] = 0
+    delivery: Annotated[int, Field(ge=1)] | None = None

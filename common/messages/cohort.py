@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.wire import Blob, Identifier, Message, Version, Via
+from distrust.common.wire import WIRE, Blob, Identifier, Message, Version, Via
 
 LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
@@ -90,23 +90,33 @@ class Cohort(Message):
     binds every key to them).
 
     round       number of the round, from 1.
-    config      SHA-256 of the run's canonical configuration, 32 bytes: bound into every seal and key derivation.
+    run_digest  R, 32 bytes (`run_digest` of common.crypto.context): of the run's configuration and its random id. It
+                is bound into every ticket, seal and key derivation.
     ticket_key  the server's raw Ed25519 public key, 32 bytes.
     channel     how the messages travel, and what the intermediary must know of them.
     terms       canonical JSON of what the round asks, see `common.run.round`.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
     round: Annotated[int, Field(ge=1, lt=2**63)]
     cohort: Identifier
     clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
     stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
-    config: Blob
+    run_digest: Blob
     ticket_key: Blob
     channel: Channel
     terms: Annotated[str, Field(max_length=8_000_000)]
+
+    @property
+    def address(self) -> str:
+        """Return what a service calls this cohort: R in hexadecimal, a slash, the name.
+
+        Two runs may have the same name and configuration, as after a server has lost its database. Their cohorts have
+        the same names, and different addresses.
+        """
+        return cohort_address(self.run_digest, self.cohort)
 
     @property
     def via(self) -> Via:
@@ -121,6 +131,16 @@ class Cohort(Message):
         return hashlib.sha256(self.model_dump_json().encode()).digest()
 
 
+def cohort_address(run_digest: bytes, name: str) -> str:
+    """Return `Cohort.address` of the cohort with this name in the run with this digest."""
+    return f"{run_digest.hex()}/{name}"
+
+
+def name_in(address: str) -> str:
+    """Return a cohort's name, which its address contains."""
+    return address.partition("/")[2]
+
+
 class TicketRequest(Message):
     """A fleet asks for slots. The same `request` id always gets the same slots.
 
@@ -128,7 +148,7 @@ class TicketRequest(Message):
     keys   for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     request: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, chosen by the caller")]
     round: Annotated[int, Field(ge=0)]
     want: Annotated[int, Field(ge=1, le=100_000, description="clients that wait for a slot")]
@@ -150,15 +170,15 @@ class KeyHashes(Message):
     hashes  32 bytes for each slot that has a ticket, from slot 0 on.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     hashes: Blob
 
 
 def ticket_text(cohort: Cohort, slot: int, keys: bytes = b"") -> bytes:
-    """Return the bytes that the server signs: a ticket is good for one slot of one cohort of one configuration.
+    """Return the bytes that the server signs: a ticket is good for one slot of one cohort of one run.
 
     keys  in secure aggregation the hash of the slot's keys, 32 bytes: the aggregator takes no other keys from it.
     """
-    names = [cohort.config, cohort.run.encode(), str(cohort.round).encode(), cohort.cohort.encode()]
-    return b"\x1f".join([b"distrust ticket v2", *names, str(slot).encode(), keys])
+    names = [cohort.run_digest, cohort.run.encode(), str(cohort.round).encode(), cohort.cohort.encode()]
+    return b"\x1f".join([b"distrust ticket v3", *names, str(slot).encode(), keys])

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from distrust.common.wire import Blob, Identifier, Message, Reason, Version
+from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
 Stated = Literal["confirm", "masked", "unmask"]
 STATED: Final[tuple[Stated, ...]] = get_args(Stated)
@@ -44,7 +44,7 @@ class StageView(Message):
     reason    only in `aborted`.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     stage: CohortStage
     members: Blob
@@ -68,7 +68,7 @@ class StatementList(Message):
     over   the cohort is done or aborted: no further statement will come.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     statements: list[Statement]
     over: bool
@@ -77,6 +77,7 @@ class StatementList(Message):
 class CohortEntry(Message):
     """One cohort in one line. The facts of the open stage are null or absent in every end.
 
+    run_digest    R of the cohort's run: with the name the cohort's address here.
     answered      clients whose message of the open stage is here.
     alive         slots that the open stage counts on: its members that have not left. In a first stage slots whose
                   ticket was not handed out are among them, as an intermediary knows no slot before its first message.
@@ -85,6 +86,7 @@ class CohortEntry(Message):
 
     cohort: Identifier
     run: Identifier
+    run_digest: Blob
     round: int
     clients: int
     stage: CohortStage
@@ -96,8 +98,20 @@ class CohortEntry(Message):
 class CohortList(Message):
     """Cohorts, oldest first."""
 
-    version: Version = 1
+    version: Version = WIRE
     cohorts: list[CohortEntry]
+
+
+class DeliveryList(Message):
+    """Batches that an intermediary has released of one run, in this order, from the position asked for on.
+
+    count    all of them.
+    digests  `Cohort.digest` of their cohorts, 32 bytes each.
+    """
+
+    version: Version = WIRE
+    count: Annotated[int, Field(ge=0)]
+    digests: Blob
 
 
 class CohortView(Message):
@@ -138,7 +152,7 @@ class TranscriptEntry(Message):
 class Transcript(Message):
     """A page of a cohort's messages. `next` is the `after` of the following page."""
 
-    version: Version = 1
+    version: Version = WIRE
     party: Literal["server", "shuffler", "aggregator", "client"]
     cohort: Identifier
     total: int

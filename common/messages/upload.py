@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import Blob, Identifier, Message, Reason, Version
+from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
 Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 """The five stages of secure aggregation, in order."""
@@ -38,7 +38,7 @@ class Upload(Message):
     items   one a slot.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     digest: Blob
     stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report"]
@@ -53,7 +53,7 @@ class Departure(Message):
     keys     at the aggregator the hashes of the slots' keys, 32 bytes each: the tickets are for them.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     slots: list[Annotated[int, Field(ge=0)]]
     tickets: Blob
@@ -76,7 +76,7 @@ class UploadAnswer(Message):
     reasons  a problem's type → refused items, listed or not. Only there when some are not listed.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     accepted: int
     refused: list[RefusedItem]
     reasons: Annotated[dict[Reason, int] | None, Field(exclude_if=lambda value: value is None)] = None
@@ -95,7 +95,7 @@ class ActionRequest(Message):
              which the server can sign, is not enough.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     slots: Slots
     tickets: Blob
@@ -109,7 +109,7 @@ class ActionAnswer(Message):
     digest  of the cohort as the shuffler knows it: a client that agreed to another one plays nothing.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     cohort: Identifier
     digest: Blob
     slots: Slots

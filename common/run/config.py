@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,7 @@ from distrust.common.mechanisms import MechanismSpec
 from distrust.common.messages.policy import AnyPolicySpec, SuccessiveEliminationSpec
 from distrust.common.messages.policy_spec import RoundSize
 from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.wire import Identifier, Message, Version
+from distrust.common.wire import Identifier, Message
 
 YOUNGER = ("budget", "returning")
 """Tables that older runs did not have. Absent ones are left out of the digest, so that old digests stay valid."""
@@ -60,7 +60,7 @@ class RunConfig(Message):
     returning     the table `[returning]`.
     """
 
-    version: Version = 1
+    version: Literal[1] = 1
     run: Identifier
     arms: Annotated[int, Field(ge=2, le=100_000, description="K")]
     horizon: Annotated[int, Field(ge=2, le=10**9, description="T: pulls in all, most often one a client")]

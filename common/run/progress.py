@@ -13,7 +13,7 @@ from distrust.common.messages.status import CohortView
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.run.config import RunConfig
-from distrust.common.wire import Blob, Identifier, Message, Reason, Version
+from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 
@@ -86,6 +86,7 @@ class RunView(Shown, Message):
     """A run: its configuration, its state, its estimates, and its numbers of clients and cohorts.
 
     clients   tickets handed out.
+    run_id    16 random bytes that the server drew as it made the run.
     state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
               the server that started refuses the stored configuration.
     reason    why the run failed or was cancelled; an exception with its type and round.
@@ -94,11 +95,12 @@ class RunView(Shown, Message):
 
     TABLES: ClassVar[tuple[str, ...]] = ("arms",)
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
     state: RunState
     config: RunConfig
     digest: Blob
+    run_id: Blob
     snapshot: Snapshot
     clients: int
     cohorts_open: int
@@ -152,19 +154,23 @@ class RunLine(Message):
 class RunList(Message):
     """Runs of a server, in the order of their creation."""
 
-    version: Version = 1
+    version: Version = WIRE
     runs: list[RunLine]
 
 
 class RoundReport(Message):
     """One round with all its cohorts, replaced ones too. `mechanism` is that of the largest cohort.
 
+    config     digest of the run's configuration, 32 bytes.
+    run_id     the run's id, 16 bytes: both give the run's digest R, by which intermediaries know its cohorts.
     decision   the actions that were played.
     guarantee  the weakest of its cohorts'.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
+    config: Blob
+    run_id: Blob
     number: int
     batch: int
     decision: Decision = AssignedArm()
@@ -180,7 +186,7 @@ class RoundReport(Message):
 class RoundList(Message):
     """A page of rounds. `next` is the `after` of the following page."""
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
     total: int
     next: int | None
@@ -211,7 +217,7 @@ class RoundIntervals(Message):
 class IntervalList(Message):
     """A page of closed rounds with their intervals. `next` is the `after` of the following page."""
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
     total: int
     next: int | None
@@ -227,7 +233,7 @@ class RegretCurve(Message):
     curve  (pulls, regret) after each round, cumulated; pulls rise, regret does not fall.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     curve: Annotated[list[Point], Field(min_length=1, max_length=20_000)]
 
     @model_validator(mode="after")
@@ -265,7 +271,7 @@ class LedgerView(Shown, Message):
 
     TABLES: ClassVar[tuple[str, ...]] = ("rounds",)
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
     composition: Literal["parallel", "sequential"] = "parallel"
     contributions: int = 1

@@ -9,7 +9,7 @@ from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.cohort import Cohort, Grant
-from distrust.common.wire import Blob, Identifier, Message, Version
+from distrust.common.wire import WIRE, Blob, Identifier, Message, Version
 
 
 class Assignment(Message):
@@ -30,7 +30,7 @@ class Round(Message):
     dropout, corrupt   the rates that the neighbour graph's k and t are computed from; clients compute them again.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     run: Identifier
     number: Annotated[int, Field(ge=1)]
     decision: Decision
@@ -57,12 +57,17 @@ def cohort_terms(round_: Round, arm: int | None, mechanism: AnyMechanism) -> str
 
 
 class RoundView(Message):
-    """The answer to GET /round: the open round, or that there will be none."""
+    """The answer to GET /round: the open round, or that there will be none.
 
-    version: Version = 1
+    config  digest of the run's configuration, 32 bytes.
+    run_id  the run's id, 16 random bytes; both together give R, which the run's cohorts carry.
+    """
+
+    version: Version = WIRE
     run: Identifier
     state: Literal["open", "between", "finished", "cancelled", "failed"]
     config: Blob
+    run_id: Blob
     round: Round | None = None
 
 
@@ -73,6 +78,6 @@ class TicketAnswer(Message):
           round, unless the request is repeated after their cohort has ended.
     """
 
-    version: Version = 1
+    version: Version = WIRE
     grants: list[Grant]
     view: Annotated[RoundView | None, Field(exclude_if=lambda value: value is None)] = None

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -27,8 +27,8 @@ from distrust.common.intermediary.service import SHORT_TERMS, Intermediary
 from distrust.common.intermediary.stages import Clock, SystemClock
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortList, Transcript
+from distrust.common.messages.cohort import Cohort, cohort_address, name_in
+from distrust.common.messages.status import CohortList, DeliveryList, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
@@ -42,17 +42,18 @@ class IntermediaryApi(Protocol):
     """An intermediary as its routes use it (see `common.intermediary.service`)."""
 
     def open(self, cohort: Cohort) -> Cohort: ...
-    def terms(self, name: str) -> Cohort: ...
-    def known_terms(self, name: str) -> Cohort | None: ...
+    def terms(self, address: str) -> Cohort: ...
+    def known_terms(self, address: str) -> Cohort | None: ...
     def cohorts(
         self, *, only_open: bool = False, run: str | None = None, cohort: str | None = None, limit: int | None = None
     ) -> CohortList: ...
-    def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
-    def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
-    def batch(self, name: str) -> BatchAnswer | bytes: ...
-    def known_batch(self, name: str) -> bytes | None: ...
+    def receive(self, address: str, stage: str, upload: Upload) -> UploadAnswer: ...
+    def depart(self, address: str, departure: Departure) -> UploadAnswer: ...
+    def batch(self, address: str) -> BatchAnswer | bytes: ...
+    def known_batch(self, address: str) -> bytes | None: ...
+    def delivered(self, run_digest: bytes, after: int, limit: int) -> DeliveryList: ...
     def transcript(
-        self, name: str, after: int, limit: int, each: int | None = None, client: int | None = None
+        self, address: str, after: int, limit: int, each: int | None = None, client: int | None = None
     ) -> Transcript: ...
 
 
@@ -60,8 +61,21 @@ async def _party(request: Request) -> Any:
     return request.app.state.service
 
 
+RunDigest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="R of the run: 32 bytes in hexadecimal")]
+
+
+async def _address(run: RunDigest, cohort: Annotated[str, Path(description="the cohort's name")]) -> str:
+    return cohort_address(bytes.fromhex(run), cohort)
+
+
+Address = Annotated[str, Depends(_address)]
+"""`Cohort.address` of the cohort that a path names."""
+
 PartyDep = Annotated[IntermediaryApi, Depends(_party)]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
+
+MOST_DELIVERIES = 32_768
+"""Deliveries in one answer: a megabyte of digests."""
 
 UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, Conflict, WrongStage, Aborted, Unavailable)
 
@@ -69,13 +83,13 @@ router = APIRouter(prefix="/v1", route_class=MessageRoute)
 
 
 @router.put(
-    "/cohorts/{cohort}",
+    "/cohorts/{run}/{cohort}",
     dependencies=[OperatorOnly],
     responses=problems(Unauthorized, Conflict, BadParameter, Aborted),
     response_model=Cohort | BatchAnswer,
 )
 async def open_cohort(
-    cohort: str,
+    address: Address,
     body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)],
     *,
     party: PartyDep,
@@ -84,25 +98,25 @@ async def open_cohort(
     wait: Wait = 0,
 ) -> Response:
     """Open a cohort and return it. Idempotent. With `wait`, answer as GET …/batch; with long terms at once."""
-    if body.cohort != cohort:
-        raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
+    if body.address != address:
+        raise BadMessage(f"cohort {body.address} was sent to the address of {address}")
     check_fits(body, request.app.state.settings.max_body)
     if wait:
-        fresh = party.known_terms(cohort) is None
+        fresh = party.known_terms(address) is None
         with suppress(Aborted):  # the batch's answer says so, too
             await run_in_threadpool(party.open, body)
         release_body(request)
         short = len(body.terms) <= SHORT_TERMS  # others would stay in memory as long as the call waits
-        return await _batch(cohort, party, notifier, wait if short else 0, fresh=fresh)
+        return await _batch(address, party, notifier, wait if short else 0, fresh=fresh)
     opened = await run_in_threadpool(party.open, body)
     return Response(opened.model_dump_json(), media_type="application/json")
 
 
-@router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
-async def terms(cohort: str, party: PartyDep) -> Cohort:
+@router.get("/cohorts/{run}/{cohort}/terms", responses=problems(WrongCohort))
+async def terms(address: Address, party: PartyDep) -> Cohort:
     """Return the cohort as it was opened here. A client compares it with the server's copy."""
-    known = party.known_terms(cohort)
-    return await run_in_threadpool(party.terms, cohort) if known is None else known
+    known = party.known_terms(address)
+    return await run_in_threadpool(party.terms, address) if known is None else known
 
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))
@@ -118,47 +132,58 @@ def cohorts(
     return party.cohorts(only_open=only_open, run=run, cohort=cohort, limit=limit)
 
 
-@router.post("/cohorts/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
-def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep) -> UploadAnswer:
+@router.post("/cohorts/{run}/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
+def depart(address: Address, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep) -> UploadAnswer:
     """Take departures: the stage no longer waits for these clients. Return the refused ones."""
-    return party.depart(cohort, body)
+    return party.depart(address, body)
 
 
 @router.get(
-    "/cohorts/{cohort}/batch",
+    "/cohorts/{run}/{cohort}/batch",
     dependencies=[OperatorOnly],
     responses=problems(Unauthorized, WrongCohort),
     response_model=BatchAnswer,
 )
-async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
+async def batch(address: Address, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
     """Return the mixed messages, or why there are none; the same bytes each time."""
-    return await _batch(cohort, party, notifier, wait)
+    return await _batch(address, party, notifier, wait)
 
 
 async def _batch(
-    cohort: str, party: IntermediaryApi, notifier: Waiting, wait: float, *, fresh: bool = False
+    address: str, party: IntermediaryApi, notifier: Waiting, wait: float, *, fresh: bool = False
 ) -> Response:
     """Wait for a batch, and return it.
 
     fresh  the cohort was opened just now, so that the first look would find it waiting. The second one is soon enough.
     """
-    first = [BatchAnswer(cohort=cohort, state="waiting")] if fresh else []
-    look, known = lambda: party.batch(cohort), lambda: party.known_batch(cohort) or (first.pop() if first else None)
-    answer = await notifier.until(cohort, look, _final, wait, question="batch", known=known)
+    first = [BatchAnswer(cohort=name_in(address), state="waiting")] if fresh else []
+    look, known = lambda: party.batch(address), lambda: party.known_batch(address) or (first.pop() if first else None)
+    answer = await notifier.until(address, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")
     headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}
     return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
+@router.get("/runs/{run}/delivered", dependencies=[OperatorOnly], responses=problems(Unauthorized))
+def delivered(
+    run: RunDigest,
+    party: PartyDep,
+    after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MOST_DELIVERIES)] = MOST_DELIVERIES,
+) -> DeliveryList:
+    """Return the batches that were released of a run, in this order: none for an unknown one."""
+    return party.delivered(bytes.fromhex(run), after, limit)
+
+
 @router.get(
-    "/cohorts/{cohort}/messages",
+    "/cohorts/{run}/{cohort}/messages",
     name="messages",
     dependencies=[InspectorOnly],
     responses=problems(Unauthorized, WrongCohort, BadParameter),
 )
 async def transcript_page(  # noqa: PLR0917  the parameters of the address
-    cohort: str,
+    address: Address,
     party: PartyDep,
     after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -174,7 +199,7 @@ async def transcript_page(  # noqa: PLR0917  the parameters of the address
     """
     if client is not None and each is None:
         raise BadParameter("client", client, "goes with `each`: without it a page has the messages of all clients")
-    return await run_in_threadpool(party.transcript, cohort, after, limit, each, client)
+    return await run_in_threadpool(party.transcript, address, after, limit, each, client)
 
 
 def _final(answer: BatchAnswer | bytes) -> bool:
@@ -189,7 +214,7 @@ class PageReaders:
     header that opens them.
     """
 
-    _PATH = re.compile(r"/v1/cohorts(/[^/]+/messages)?")
+    _PATH = re.compile(r"/v1/cohorts(/[^/]+/[^/]+/messages)?")
     _PREFLIGHT_SECONDS = "600"
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:

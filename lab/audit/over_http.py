@@ -48,11 +48,11 @@ from distrust.lab.audit.observation import evidence, most_replicas, observed, re
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.stack.stack import Urls
-from distrust.server.active_run import round_message
 from distrust.server.analyzer import check_count, content_sum, open_all
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import Keys, new_keys
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.round_messages import round_message
 from distrust.server.ticket_issuer import sign
 
 AT_ONCE = 8  # cohorts in flight
@@ -197,7 +197,7 @@ class CohortHarness:
             minimum=self.survivors,
             cohorts=(planned,),
         )
-        return round_message(self._config, plan, self.keys.public)
+        return round_message(self._config, self._config.digest(), plan, self.keys.public)
 
     @property
     def _statistic(self) -> Statistic:

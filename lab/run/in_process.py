@@ -213,7 +213,7 @@ def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
     With a noise seed also the number that the client sent before it was masked or sealed; without one only the client
     knew it. Raises BadParameter for a file of another run, one without a seed, and actions that the shuffler assigned.
     """
-    if file.config.digest() != cohort.config:
+    if file.config.run != cohort.run:
         raise BadParameter("held", file.config.run, f"must be the run file that {cohort.cohort} is of")
     if file.drawn or file.environment.seed is None:
         raise BadParameter("environment.seed", None, "must be stated: without it no process knows what clients held")
@@ -232,4 +232,4 @@ def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
         noise = UnsafeSeededStream(file.config.unsafe.noise_seed, cohort.run, cohort.cohort)
         rows = mechanism.randomize(vectors, noise)[:, :HELD_VALUES].tolist()
         clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
-    return {"cohort": cohort.cohort, "config": cohort.config.hex(), "clients": clients}
+    return {"cohort": cohort.cohort, "config": file.config.digest().hex(), "clients": clients}

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self, get_args
 
 from pydantic import ConfigDict
 
+from distrust.common.crypto.context import run_digest
 from distrust.common.errors import BadMessage, BadParameter, Unauthorized, Unavailable, WrongCohort
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, cohort_address, name_in
 from distrust.common.messages.status import (
     CohortEntry,
     CohortList,
@@ -23,16 +24,16 @@ from distrust.common.messages.status import (
     TranscriptEntry,
 )
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.wire import Message, Via, check_name
+from distrust.common.wire import Blob, Message, Via, check_name
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
 if TYPE_CHECKING:
     from distrust.common.database import StoredDatabase
     from distrust.common.intermediary.service import Intermediary
-    from distrust.common.run.config import RunConfig
     from distrust.common.run.progress import RoundList
     from distrust.common.web.client import Peer
+    from distrust.server.store import RunRow
     from distrust.server.transcript import SealKey
 
 Party = Literal["server", "shuffler", "aggregator"]
@@ -83,13 +84,21 @@ def wanted_of(run: str, round_number: int | None, cohort: str | None, limit: int
 class Outline:
     """A round: its number, its cohorts, their intermediary and the weakest of their guarantees.
 
-    guarantee  None where no server is asked. Then the cohorts are as their intermediary lists them.
+    guarantee   None where no server is asked. Then the cohorts are as their intermediary lists them.
+    run_digest  R: with a cohort's name its address at the intermediary.
+    config      digest of the run's configuration; None where no server is asked.
     """
 
     number: int
     intermediary: Via
     guarantee: Guarantee | None
     cohorts: list[CohortView] | list[CohortEntry]
+    run_digest: bytes
+    config: bytes | None = None
+
+    def address(self, cohort: str) -> str:
+        """Return the address of one of its cohorts."""
+        return cohort_address(self.run_digest, cohort)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +121,11 @@ class Parties(Protocol):
         """Return a round. Raises WrongCohort for an unknown run or round."""
         ...
 
-    async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
-        """Return the first messages of each stage; None for a party that is missing."""
+    async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
+        """Return the first messages of each stage of a cohort, by its address; None for a party that is missing."""
         ...
 
-    async def terms(self, party: Via, wanted: Wanted, cohort: str) -> Cohort:
+    async def terms(self, party: Via, wanted: Wanted, address: str) -> Cohort:
         """Return a cohort as it was opened. Raises WrongCohort."""
         ...
 
@@ -132,6 +141,8 @@ class _Report(Message):
 
     model_config = ConfigDict(extra="ignore")
 
+    config: Blob
+    run_id: Blob
     number: int
     mechanism: _Carrier
     guarantee: Guarantee
@@ -167,25 +178,28 @@ class Services:
         if self._urls.server:
             path = f"/v1/runs/{wanted.run}/rounds/{wanted.round}"
             report = await self._peer("server", self._urls.token).get(path, _Report)
-            return Outline(report.number, report.mechanism.via, report.guarantee, report.cohorts)
+            digest = run_digest(report.config, report.run_id)
+            return Outline(report.number, report.mechanism.via, report.guarantee, report.cohorts, digest, report.config)
         called = [party for party in INTERMEDIARIES if party not in self.missing]
         for party in called:
             listed = await self._listed(party)
             cohorts = [one for one in listed.cohorts if (one.run, one.round) == (wanted.run, wanted.round)]
-            if cohorts:
-                return Outline(wanted.round, party, None, cohorts)
+            if cohorts:  # the newest run of that name, where a server has made it anew
+                newest = cohorts[-1].run_digest
+                same = [one for one in cohorts if one.run_digest == newest]
+                return Outline(wanted.round, party, None, same, newest)
         where = f"round {wanted.round} of run {wanted.run}"
         raise WrongCohort(f"no cohort of {where} is known to the {' or the '.join(called)}")
 
-    async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
+    async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
         """Return the first messages of each stage; None for a party without an address, or without its token."""
         if party in self.missing:
             return None
         server = party == "server"
         token = self._urls.token if server else self._urls.inspector
-        path = f"/v1/runs/{wanted.run}/cohorts/{cohort}/messages" if server else f"/v1/cohorts/{cohort}/messages"
+        path = f"/v1/runs/{wanted.run}/cohorts/{name_in(address)}" if server else f"/v1/cohorts/{address}"
         try:
-            return await self._read(self._peer(party, token), path, wanted.limit)
+            return await self._read(self._peer(party, token), f"{path}/messages", wanted.limit)
         except Unauthorized:
             if token is not None:
                 raise
@@ -193,11 +207,11 @@ class Services:
         self.missing[party] = f"it wants the {whose}'s token, and none was given ({option})"
         return None
 
-    async def terms(self, party: Via, _wanted: Wanted, cohort: str) -> Cohort:
+    async def terms(self, party: Via, _wanted: Wanted, address: str) -> Cohort:
         """Return a cohort as it was opened at its intermediary. Raises WrongCohort, BadParameter without an address."""
         if party in self.missing:
             raise BadParameter(party, None, f"give the {party}'s address: it holds the clients' messages of this run")
-        return await self._peer(party, None).get(f"/v1/cohorts/{cohort}/terms", Cohort)
+        return await self._peer(party, None).get(f"/v1/cohorts/{address}/terms", Cohort)
 
     async def _read(self, peer: "Peer", path: str, most: int) -> Pages:
         """Read the first `most` messages of each stage, in one page mostly, with the number of all.
@@ -288,7 +302,7 @@ class StoredParties:
                 raise BadParameter("data", str(data_dir.path), f"{path.name} may be read by its owner only")
             raise BadParameter("data", str(data_dir.path), "no server's database is there: nothing has run on it")
         self._store: Store = Store(_stored(path, VERSION))
-        self._configs: dict[str, RunConfig] = {}
+        self._runs: dict[str, RunRow] = {}
         self._services: dict[Via, Intermediary | None] = {}
 
     async def outline(self, wanted: Wanted) -> Outline:
@@ -296,41 +310,44 @@ class StoredParties:
         from distrust.server.transcript import stored_round  # noqa: PLC0415
 
         with _readable(f"round {wanted.round} of run {wanted.run}"):
-            stored = stored_round(self._store, self._config(wanted.run), wanted.round)
-        return Outline(stored.number, stored.intermediary, stored.guarantee, stored.cohorts)
+            row = self._run(wanted.run)
+            stored = stored_round(self._store, row.config, wanted.round)
+        config = row.config.digest()
+        digest = run_digest(config, row.identity.run_id)
+        return Outline(stored.number, stored.intermediary, stored.guarantee, stored.cohorts, digest, config)
 
-    async def pages(self, party: Party, wanted: Wanted, cohort: str) -> Pages | None:
+    async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
         """Return the first messages of each stage; None for an intermediary whose database is not here."""
         from distrust.server.transcript import stored_sample  # noqa: PLC0415
 
         if party == "server":
-            with _readable(f"cohort {cohort}"):
-                config = self._config(wanted.run)
-                sample = stored_sample(self._store, self._key, config, cohort, wanted.limit)
+            with _readable(f"cohort {name_in(address)}"):
+                config = self._run(wanted.run).config
+                sample = stored_sample(self._store, self._key, config, name_in(address), wanted.limit)
                 return Pages(sample.total, sample.messages)
         try:
             if party not in self._services:
                 self._services[party] = self._intermediary(party)
             service = self._services[party]
-            with _readable(f"cohort {cohort}"):
-                return None if service is None else Pages(*service.stored_sample(cohort, wanted.limit))
+            with _readable(f"cohort {name_in(address)}"):
+                return None if service is None else Pages(*service.stored_sample(address, wanted.limit))
         except (Unavailable, WrongCohort) as error:
             self.missing[party] = error.detail
             return None
 
-    async def terms(self, _party: Via, wanted: Wanted, cohort: str) -> Cohort:
+    async def terms(self, _party: Via, wanted: Wanted, address: str) -> Cohort:
         """Return a cohort as the server opened it. Raises WrongCohort."""
         from distrust.server.transcript import stored_cohort  # noqa: PLC0415
 
-        with _readable(f"cohort {cohort}"):
-            return stored_cohort(self._store, wanted.run, cohort)
+        with _readable(f"cohort {name_in(address)}"):
+            return stored_cohort(self._store, wanted.run, name_in(address))
 
-    def _config(self, run: str) -> "RunConfig":
-        from distrust.server.transcript import stored_config  # noqa: PLC0415
+    def _run(self, run: str) -> "RunRow":
+        from distrust.server.transcript import stored_run  # noqa: PLC0415
 
-        if run not in self._configs:
-            self._configs[run] = stored_config(self._store, run)
-        return self._configs[run]
+        if run not in self._runs:
+            self._runs[run] = stored_run(self._store, run)
+        return self._runs[run]
 
     @cached_property
     def _key(self) -> "SealKey":

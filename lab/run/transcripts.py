@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from distrust.common.errors import LONGEST_TEXT, Unauthorized, WrongCohort, without_controls
+from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, WrongCohort, without_controls
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Life, Step, life
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
@@ -75,15 +75,17 @@ async def gather(where: Urls | DataDir, wanted: Wanted) -> list[Sight]:
 async def _sight(parties: Parties, outline: Outline, cohort: CohortView | CohortEntry, wanted: Wanted) -> Sight:
     if isinstance(cohort, CohortView) and cohort.state == "planned":
         return Sight(outline, cohort, Pages(0, []), Pages(0, []))
-    carried = await parties.pages(outline.intermediary, wanted, cohort.cohort)
-    served = await parties.pages("server", wanted, cohort.cohort)
+    carried = await parties.pages(outline.intermediary, wanted, outline.address(cohort.cohort))
+    served = await parties.pages("server", wanted, outline.address(cohort.cohort))
     shown: tuple[Party, ...] = (outline.intermediary, "server")
     missing = tuple((party, parties.missing[party]) for party in shown if party in parties.missing)
     if carried is None and served is None:
         raise Unauthorized("; ".join(f"the {party}: {why}" for party, why in missing))
     opening = next((entry.view for entry in served.messages if entry.stage == "cohort"), {}) if served else {}
-    kind = str(opening.get("kind") or (await parties.terms(outline.intermediary, wanted, cohort.cohort)).channel.kind)
-    return Sight(outline, cohort, carried, served, kind, missing)
+    kind = opening.get("kind")
+    if not kind:
+        kind = (await parties.terms(outline.intermediary, wanted, outline.address(cohort.cohort))).channel.kind
+    return Sight(outline, cohort, carried, served, str(kind), missing)
 
 
 async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") -> dict[str, Any]:
@@ -96,7 +98,9 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
     async with reached(where) as parties:
         outline = await parties.outline(wanted)
         chosen = [one for one in _chosen(outline, wanted) if isinstance(one, CohortEntry) or one.state != "planned"]
-        opened = [await parties.terms(outline.intermediary, wanted, one.cohort) for one in chosen]
+        opened = [await parties.terms(outline.intermediary, wanted, outline.address(one.cohort)) for one in chosen]
+    if outline.config is not None and outline.config != file.config.digest():
+        raise BadParameter("held", file.config.run, f"must be the run file that run {wanted.run} is of")
     return {"run": wanted.run, "cohorts": [held(file, cohort) for cohort in opened]}
 
 

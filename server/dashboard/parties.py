@@ -85,7 +85,7 @@ def cohort_context(
         "flips": flips,
         "busy": busy,
         "words": WORDS,
-        "digest": message.config.hex(),
+        "digest": view.digest.hex(),
     }
 
 

@@ -43,7 +43,7 @@ class Authority:
     def cohort(self, channel: Any, clients: int = 5, minimum: int = 3, name: str = "c1", **more: Any) -> Cohort:
         fields = {"run": "r1", "round": 1, "cohort": name, "clients": clients, "minimum": minimum, "channel": channel}
         ticket_key = self.tickets.public_key().public_bytes_raw()
-        keys = {"config": bytes(32), "ticket_key": ticket_key, "terms": "{}"}
+        keys = {"run_digest": bytes(32), "ticket_key": ticket_key, "terms": "{}"}
         return Cohort(**{"stage_seconds": SECONDS, **fields, **keys, **more})
 
     def sealed(self, **more: Any) -> Cohort:
@@ -108,7 +108,7 @@ def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum:
         clients=clients,
         minimum=minimum,
         stage_seconds=1.0,
-        config=bytes(32),
+        run_digest=bytes(32),
         ticket_key=ticket_key,
         terms="{}",
         channel=channel,

@@ -49,7 +49,7 @@ def _cohort(keys: Keys, name: str = "demo.1.0.1") -> Cohort:
         clients=4,
         minimum=2,
         stage_seconds=1.0,
-        config=bytes(32),
+        run_digest=bytes(32),
         ticket_key=keys.public.ticket,
         terms="{}",
         channel=Masking(modulus=11, dimension=1, neighbours=3, threshold=2),

@@ -19,7 +19,7 @@ COHORT = Cohort(
     clients=10,
     minimum=2,
     stage_seconds=1.0,
-    config=bytes(32),
+    run_digest=bytes(32),
     ticket_key=bytes(32),
     terms="{}",
     channel=Sealed(size=5, server_key=PUBLIC),

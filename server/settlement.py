@@ -1,0 +1,167 @@
+"""Settles cohorts: turns the intermediaries' answers into outcomes, and commits each before the learner moves on."""
+
+import hashlib
+import hmac
+from functools import partial
+
+import numpy as np
+import structlog
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from distrust.common.crypto.context import cohort_digest, encode
+from distrust.common.crypto.seal import open_record
+from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
+from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.families.base import StreamCounter
+from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.cohort import AssignedRecords, Cohort
+from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import EventKind
+from distrust.server.active_run import ActiveRun, state_of
+from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
+from distrust.server.keys import RunIdentity
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import LostCohort, ReleasedCohort
+from distrust.server.store import Store, Writing
+
+_log = structlog.get_logger("distrust.server")
+
+
+def analyzer_stream(config: RunConfig, identity: RunIdentity, cohort: Cohort, batch: Batch) -> Stream:
+    """Return the analyzer's source of noise: a PRF of the run's secret at the cohort and its batch.
+
+    The same batch has the same noise whenever it is analyzed. So a server that was restored from a copy of its database
+    releases what it has released before, and no second estimate with other noise. Another batch of the same cohort has
+    independent noise. In a run that is named unsafe the noise follows from the run's seed.
+    """
+    if config.unsafe is not None:
+        return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort.cohort, "analyzer")
+    digest = hashlib.sha256(batch.model_dump_json().encode()).digest()
+    label = encode("distrust analyzer noise v3", cohort_digest(cohort), digest)
+    return KeyedStream(hmac.digest(identity.noise_key, label, "sha256"))
+
+
+class Settlement:
+    """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
+
+    def __init__(self, store: Store, key: X25519PrivateKey) -> None:
+        self._store, self._key = store, key
+
+    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
+        """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
+
+        Nothing is used before it is committed. The analysis runs without the run's lock: if another call settles the
+        cohort meanwhile, this estimate is dropped, and its noise with it.
+        """
+        outcome, counter = self._outcome(active, cohort, answer)
+        with active.lock:
+            if active.state != "running" or cohort not in active.pending():
+                return False
+            try:
+                self._commit(active, cohort, outcome, answer)
+            except BaseException:
+                active.doubt()
+                raise
+            active.counter = counter or active.counter
+            return True
+
+    def _outcome(
+        self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer
+    ) -> tuple[ReleasedCohort | LostCohort, StreamCounter | None]:
+        """Return a cohort's outcome, and where the mechanism counts a stream the state after it."""
+        if answer.batch is None or answer.state != "released":
+            reason = answer.reason or "the intermediary gave no reason"
+            return LostCohort(cohort=cohort.cohort, reason=reason), None
+        record = active.learner.rounds[cohort.round - 1]
+        mechanism = record.mechanisms[cohort.clients]
+        stream = analyzer_stream(active.config, active.identity, cohort, answer.batch)
+        try:
+            opener = partial(open_record, self._key, cohort)
+            if isinstance(cohort.channel, AssignedRecords):
+                sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
+                survivors, parts = int(counts.sum()), counts.tolist()
+                return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
+            after = None
+            if record.ask.cumulative and mechanism.takes_batches:
+                before = active.counter or self._restored(active, mechanism)
+                estimate, after = analyze_stream(before, cohort, answer.batch, stream, opener)
+                survivors = answer.batch.survivors
+            else:
+                estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
+            released = ReleasedCohort(
+                cohort=cohort.cohort,
+                sum=estimate.tolist(),
+                survivors=survivors,
+                liars=answer.batch.liars,
+                disputes=answer.batch.disputes,
+            )
+        except (BadMessage, TooSmall) as error:
+            return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}"), None
+        except Exception as error:  # noqa: BLE001 - another try would raise it again: the run ends, nothing is released
+            return _faulted(cohort, "the analyzer raised", error), None
+        return released, after
+
+    def _restored(self, active: ActiveRun, mechanism: Mechanism) -> StreamCounter:
+        """Return the stream's state after the committed outcomes, from the stored batches and what was released."""
+        batches = []
+        for outcome in self._store.outcomes(active.config.run):
+            if isinstance(outcome, ReleasedCohort):
+                cohort, answer = self._store.cohort_message(outcome.cohort), self._store.batch(outcome.cohort)
+                assert cohort is not None
+                assert answer is not None
+                assert answer.batch is not None
+                summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, self._key, cohort))
+                batches.append((summed, outcome.survivors, np.array(outcome.sum)))
+        return mechanism.counter().restored(batches)
+
+    def _commit(
+        self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer
+    ) -> None:
+        learner, number, recorded = active.learner, len(active.learner.rounds), cohort.cohort in active.rows()
+        try:
+            learner.absorb(outcome)
+        except (BadMessage, WrongCohort) as error:  # the analyzer has checked the same: one of the two is wrong
+            outcome = _faulted(cohort, "the learner refused it", error)
+            learner.absorb(outcome)
+        active.plan_next(learner)
+        state = state_of(learner)
+        with self._store.writing() as writing:
+            if not recorded:  # it ended before its first ticket
+                writing.cohort(cohort)
+            writing.outcome(active.config.run, outcome, answer)
+            if state != "running":
+                writing.state(active.config.run, state, learner.fault)
+            _announce(writing, active.config.run, cohort, outcome)
+            _announce_progress(writing, active.config.run, learner, number)
+        if learner.error is not None:
+            _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
+        if len(learner.rounds) > number:
+            active.keep_rows({})  # cohorts are opened once their round is committed
+        active.changed()
+
+
+def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
+    """Return an outcome that ends the run: the server's own code failed on this cohort."""
+    _log.error("cohort_faulted", cohort=cohort.cohort, why=describe_error(error), exc_info=error)
+    return LostCohort(cohort=cohort.cohort, reason=f"{where}: {describe_error(error)}", fault=True)
+
+
+def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort) -> None:
+    number, name = cohort.round, cohort.cohort
+    if isinstance(outcome, ReleasedCohort):
+        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors)
+    else:
+        writing.event(run, "cohort-aborted", round=number, cohort=name, detail=outcome.reason)
+
+
+def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
+    """Record the events that this outcome caused: eliminations of round `number`, another round, the end."""
+    moved = len(learner.rounds) > number or learner.finished
+    for arm in learner.rounds[number - 1].eliminated if moved else ():
+        writing.event(run, kind="arm-eliminated", round=number, arm=arm)
+    if len(learner.rounds) > number:
+        writing.event(run, kind="round-opened", round=len(learner.rounds))
+    if learner.finished:
+        kind: EventKind = "failed" if learner.fault else "finished"
+        writing.event(run, kind, arm=learner.policy.chosen, detail=learner.fault)
