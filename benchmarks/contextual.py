@@ -49,7 +49,7 @@ MOST_NEXT, MOST_ROUND = 4.0, 9.0  # bare requests and commits that a next round,
 MOST_MASKED = 1.3  # times the CPU of a client at D = 1
 BARE_SECONDS = 0.1  # between two bare requests
 FIRST = 10  # rounds that are not counted: the services and the fleet load what they need
-ROUTES = {"report": "/v1/cohorts/{cohort}/reports", "next": "/v1/runs/{run}/tickets"}
+ROUTES = {"report": "/v1/cohorts/{run}/{cohort}/reports", "next": "/v1/runs/{run}/tickets"}
 
 _ROWS = Table("rows", MetaData(), Column("number", Integer, primary_key=True), Column("body", LargeBinary))
 

@@ -62,7 +62,7 @@ class _BenchmarkAsServer(HttpTransport):
 
     async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
         query: dict[str, str | int | float] = {"after": after, "wait": wait}
-        return await self._operator.get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, query)
+        return await self._operator.get(f"/v1/cohorts/{cohort.address}/statements", StatementList, query)
 
 
 @dataclass(frozen=True, slots=True)

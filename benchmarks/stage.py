@@ -31,14 +31,14 @@ class Party:
 
     async def open(self, cohort: Cohort) -> None:
         async with Http(PATIENCE) as http:
-            await http.peer(self.url, self.token).put(f"/v1/cohorts/{cohort.cohort}", cohort, Cohort)
+            await http.peer(self.url, self.token).put(f"/v1/cohorts/{cohort.address}", cohort, Cohort)
 
     async def batch(self, cohort: Cohort) -> Batch:
         """Wait for the released batch, and return it. Raises SystemExit if there is none."""
         async with Http(PATIENCE) as http:
             peer, answer = http.peer(self.url, self.token), None
             while answer is None or answer.state == "waiting":
-                answer = await peer.get(f"/v1/cohorts/{cohort.cohort}/batch", BatchAnswer, {"wait": 20.0})
+                answer = await peer.get(f"/v1/cohorts/{cohort.address}/batch", BatchAnswer, {"wait": 20.0})
         if answer.batch is None:
             raise SystemExit(f"cohort {cohort.cohort} came to nothing: {answer.reason}")
         return answer.batch

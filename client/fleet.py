@@ -177,7 +177,7 @@ class Fleet:
         return True
 
     async def _configure(self, view: RoundView) -> None:
-        """Get the run's configuration, once. Raises Refused when the server names another one, or another run, later."""
+        """Get the run's configuration, once. Raises Refused when the server names another one, or another run."""
         if self._config is None:
             self._config, self._run_id = await self._transport.config(), view.run_id
         check_config(self._config, view)

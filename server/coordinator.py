@@ -156,12 +156,13 @@ class RunCoordinator:
             try:
                 await self._compare_all(run)
             except RunFailed:
-                return self.forget(run)
+                self.forget(run)
+                return
             except ProtocolError as error:
                 _log.warning("comparison_retry", run=run, code=error.code, why=error.detail)
                 await self._sleep(self._retry)
             else:
-                return None
+                return
 
     async def _compare_all(self, run: str) -> None:
         """Compare the lists that this process has not seen yet. Raises RunFailed, and what a call raises."""
@@ -246,7 +247,8 @@ class RunCoordinator:
                 opened = True
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
             except RunFailed:  # committed, and no cohort of the run is waited for any more
-                return self.forget(cohort.run)
+                self.forget(cohort.run)
+                return
             except ProtocolError as error:
                 _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
                 await self._sleep(self._retry)

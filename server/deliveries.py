@@ -56,8 +56,8 @@ class Deliveries:
             unknown = set(listed) - self._store.known_digests(run, via, listed)
             if unknown:
                 raise RunFailed(
-                    f"the {via} has released {after + len(listed)} batches of run {run}, and {len(unknown)} of them are "
-                    f"of cohorts that this server never began: its database is an old copy; {_ADVICE}"
+                    f"the {via} has released {after + len(listed)} batches of run {run}, and {len(unknown)} of them "
+                    f"are of cohorts that this server never began: its database is an old copy; {_ADVICE}"
                 )
             if known is None:
                 settled = self._store.count_released(run, via)  # none is settled before this comparison

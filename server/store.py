@@ -272,7 +272,7 @@ class Store:
         )
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return [_run(*row) for row in rows]
+        return [_run(run, text, RunIdentity(run_id, key), state, why) for run, text, run_id, key, state, why in rows]
 
     def state(self, run: str) -> tuple[RunState, str | None]:
         """Return a run's state and its reason."""
@@ -374,11 +374,9 @@ class Store:
             return [GrantRow(*row) for row in connection.execute(query, values)]
 
 
-def _run(
-    run: str, text: str, run_id: bytes, noise_key: bytes, state: RunState, reason: str | None
-) -> RunRow | UnreadRun:
+def _run(run: str, text: str, identity: RunIdentity, state: RunState, reason: str | None) -> RunRow | UnreadRun:
     try:
-        return RunRow(RunConfig.model_validate_json(text), RunIdentity(run_id, noise_key), state, reason)
+        return RunRow(RunConfig.model_validate_json(text), identity, state, reason)
     except ValidationError as error:
         try:
             words = json.loads(text)

@@ -199,7 +199,10 @@ class StageMachine(ABC):
                 self._mixer.submit(self._release, state)
 
     def _stored(self, cohort: int, stage: str) -> Iterator[tuple[int, bytes]]:
-        """Yield slot and body of a stage's messages of a cohort, by its number, ascending by slot: few in memory at once, no transaction open."""
+        """Yield slot and body of a stage's messages of a cohort, by its number, ascending by slot.
+
+        Few are in memory at once, and no transaction is open.
+        """
         after = store.SELF
         while True:
             with self._database.reading() as tx:

@@ -12,7 +12,7 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
-from tests.support.cohorts import SECONDS
+from tests.support.cohorts import SECONDS, address
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 from tests.support.server_lies import another, changed, leaves
 
@@ -64,7 +64,7 @@ def test_a_listing_tells_who_is_alive_and_the_seconds_until_the_deadline(party: 
     party.clock.advance(whole / 4)
     assert standing() == (party.first, 5, 3 * whole / 4)
     leaving = server.departure(cohort, [4]).model_dump(mode="json")
-    party.client.post("/v1/cohorts/c1/departures", json=leaving)
+    party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
     assert standing() == (party.first, 4, 3 * whole / 4)
     party.send(cohort, {3: bodies[3]})  # all answered but the one that left: the stage is over
     if isinstance(party, ShufflerParty):
@@ -121,19 +121,20 @@ def test_a_cohort_that_ended_without_a_release_is_not_opened_again(party: Party,
 
 @pytest.mark.parametrize("path", ["", "/c1/batch", "/c1/messages"])
 def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Cohort, path: str) -> None:
-    assert problem(party.client.get(f"/v1/cohorts{path}")) == (401, "unauthorized")
-    answer = party.client.put("/v1/cohorts/c1", json=cohort.model_dump(mode="json"))
+    own = f"/{address(path[1:])}" if path else ""
+    assert problem(party.client.get(f"/v1/cohorts{own}")) == (401, "unauthorized")
+    answer = party.client.put(f"/v1/cohorts/{address('c1')}", json=cohort.model_dump(mode="json"))
     assert problem(answer) == (401, "unauthorized")
 
 
 def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohort: Cohort) -> None:
     """A transcript names the sender of each record. The server opens records, so it must not learn the senders."""
     party.send(cohort, party.bodies(cohort))
-    path = "/v1/cohorts/c1/messages"
+    path = f"/v1/cohorts/{address('c1')}/messages"
     assert problem(party.client.get(path, headers=OPERATOR)) == (401, "unauthorized")
     assert party.client.get(path, headers=INSPECTOR).json()["total"] >= 5
     assert party.get("/c1/batch").status_code == party.open(cohort).status_code == 200
-    assert problem(party.client.get("/v1/cohorts/c1/batch", headers=INSPECTOR)) == (401, "unauthorized")
+    assert problem(party.client.get(f"/v1/cohorts/{address('c1')}/batch", headers=INSPECTOR)) == (401, "unauthorized")
     party.restart(inspector_token_file=None)
     for token in (OPERATOR, INSPECTOR):
         assert problem(party.client.get(path, headers=token)) == (401, "unauthorized")
@@ -153,7 +154,7 @@ def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
     assert answer.json()["field"] == "channel"
 
 
-@pytest.mark.parametrize(("field", "value"), [("minimum", 6), ("ticket_key", bytes(31)), ("config", b"")])
+@pytest.mark.parametrize(("field", "value"), [("minimum", 6), ("ticket_key", bytes(31)), ("run_digest", b"")])
 def test_a_cohort_that_cannot_be_is_refused(party: Party, field: str, value: object) -> None:
     answer = party.open(party.cohort().model_copy(update={field: value}))
     assert problem(answer) == (422, "bad-parameter")
@@ -178,7 +179,7 @@ def test_a_batch_that_is_not_ready_says_when_to_come_back(party: Party, cohort: 
 def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
     party.send(cohort, {0: bodies[0], 1: bodies[1]})
-    assert party.send(cohort, {0: bodies[0], 1: bodies[1]}).json() == {"version": 1, "accepted": 2, "refused": []}
+    assert party.send(cohort, {0: bodies[0], 1: bodies[1]}).json() == {"version": 3, "accepted": 2, "refused": []}
     assert refused(party.send(cohort, {0: bodies[2], 1: bodies[1]})) == [(0, "conflict", 409)]
     page = Transcript.model_validate_json(party.get("/c1/messages").content)
     assert [item.peer for item in page.messages if item.stage == party.first] == ["client 0", "client 1"]
@@ -204,18 +205,18 @@ def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> N
     forged = Item(slot=2, ticket=server.ticket(cohort, 1), body=bodies[2])
     items = [*upload.items, forged, upload.items[0]]
     upload = Upload(cohort="c1", digest=cohort.digest(), stage=upload.stage, items=items)
-    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
     expected = [(0, "bad-message", 422), (1, "bad-message", 422), (2, "bad-ticket", 403), (9, "bad-message", 422)]
     assert sorted(refused(answer)) == expected
     assert answer.json()["accepted"] == 2
 
 
-@pytest.mark.parametrize("change", [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"config": bytes([1] * 32)}])
+@pytest.mark.parametrize("change", [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"run_digest": bytes([1] * 32)}])
 def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, change: dict[str, Any]) -> None:
     other = server.ticket(cohort.model_copy(update=change), 0)
     items = [Item(slot=0, ticket=other, body=party.bodies(cohort)[0])]
     upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
-    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
 
@@ -223,14 +224,14 @@ def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, 
 def test_a_ticket_that_is_none_is_refused(party: Party, cohort: Cohort, ticket: bytes) -> None:
     items = [Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])]
     upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
-    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"version":1}', b"\xff"])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"version":3}', b"\xff"])
 def test_a_body_that_is_no_upload_is_a_problem_that_echoes_nothing(party: Party, cohort: Cohort, raw: bytes) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", content=raw, headers=headers)
+    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", content=raw, headers=headers)
     assert problem(answer) == (422, "bad-message")
 
 
@@ -244,13 +245,13 @@ def test_an_unknown_cohort_is_a_problem_everywhere(party: Party, cohort: Cohort)
 def test_an_upload_sent_to_another_cohort_or_stage_is_refused_whole(party: Party, cohort: Cohort) -> None:
     for wrong in ({"cohort": "c9"}, {"stage": "unmask"}):
         upload = server.upload(cohort, party.first, party.bodies(cohort)).model_copy(update=wrong)
-        answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+        answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
         assert problem(answer) == (422, "bad-message")
 
 
 def send_with(party: Party, digest: bytes, items: list[Item], name: str = "c1") -> httpx.Response:
     upload = Upload(cohort=name, digest=digest, stage=party.first, items=items)
-    return party.client.post(f"/v1/cohorts/{name}/{party.path}", json=upload.model_dump(mode="json"))
+    return party.client.post(f"/v1/cohorts/{address(name)}/{party.path}", json=upload.model_dump(mode="json"))
 
 
 def test_an_upload_of_clients_that_agreed_to_another_cohort_is_refused_whole_and_unread(
@@ -326,8 +327,8 @@ def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> 
     party.send(cohort, {slot: bodies[slot] for slot in range(4)})
     leaving = server.departure(cohort, [4]).model_dump(mode="json")
     for _ in range(2):
-        answer = party.client.post("/v1/cohorts/c1/departures", json=leaving)
-        assert answer.json() == {"version": 1, "accepted": 1, "refused": []}
+        answer = party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
+        assert answer.json() == {"version": 3, "accepted": 1, "refused": []}
     party.rest(cohort)
     answer = BatchAnswer.model_validate_json(party.batch().content)
     assert (answer.state, answer.lost) == ("released", 1)
@@ -338,13 +339,13 @@ def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> 
 def test_no_client_can_send_others_away(party: Party, cohort: Cohort) -> None:
     own = server.departure(cohort, [0])
     forged = Departure(cohort="c1", slots=[1], tickets=own.tickets)
-    answer = party.client.post("/v1/cohorts/c1/departures", json=forged.model_dump(mode="json"))
+    answer = party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=forged.model_dump(mode="json"))
     assert refused(answer) == [(1, "bad-ticket", 403)]
 
 
 def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohort) -> None:
     leaving = server.departure(cohort, range(5)).model_dump(mode="json")
-    party.client.post("/v1/cohorts/c1/departures", json=leaving)
+    party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
     assert BatchAnswer.model_validate_json(party.batch().content).state == "aborted"
 
 
@@ -389,11 +390,11 @@ def test_cohorts_do_not_mix(party: Party, cohort: Cohort) -> None:
 
 def test_the_openapi_document_names_every_route_and_problem(party: Party) -> None:
     document = party.client.get("/openapi.json").json()
-    upload = document["paths"][f"/v1/cohorts/{{cohort}}/{party.path}"]["post"]
+    upload = document["paths"][f"/v1/cohorts/{{run}}/{{cohort}}/{party.path}"]["post"]
     assert upload["requestBody"]["content"]["application/json"]["schema"]["title"] == "Upload"
     assert {"200", "404", "409", "410", "422", "503"} <= upload["responses"].keys()
-    transcript = document["paths"]["/v1/cohorts/{cohort}/messages"]["get"]
+    transcript = document["paths"]["/v1/cohorts/{run}/{cohort}/messages"]["get"]
     parameters = {one["name"]: one.get("schema", {}) for one in transcript["parameters"]}
-    assert set(parameters) == {"cohort", "after", "limit", "each", "client"}
+    assert set(parameters) == {"run", "cohort", "after", "limit", "each", "client"}
     assert parameters["each"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 1000}
     assert transcript["security"] == [{"inspector": []}]

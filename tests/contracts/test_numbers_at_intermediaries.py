@@ -9,6 +9,7 @@ from distrust.common.intermediary.service import SHORT_TERMS
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.wire import encode_blob
+from tests.support.cohorts import address
 from tests.support.parties import OPERATOR, Party
 
 
@@ -25,7 +26,10 @@ def test_a_number_out_of_range_is_a_problem_and_never_an_accident(party: Party, 
 
 def test_a_round_that_no_key_can_be_bound_to_is_refused(party: Party) -> None:
     whole = party.cohort(name="c2").model_dump(mode="json") | {"round": 2**64}
-    assert problem(party.client.put("/v1/cohorts/c2", json=whole, headers=OPERATOR)) == (422, "bad-message")
+    assert problem(party.client.put(f"/v1/cohorts/{address('c2')}", json=whole, headers=OPERATOR)) == (
+        422,
+        "bad-message",
+    )
 
 
 def test_a_slot_beyond_every_integer_is_one_refused_item(party: Party, cohort: Cohort) -> None:
@@ -40,6 +44,6 @@ def test_a_call_that_opens_a_cohort_waits_for_its_batch_unless_its_long_terms_wo
 ) -> None:
     body = {**cohort.model_dump(mode="json"), "cohort": "c2", "terms": encode_blob(bytes(size))}
     began = time.monotonic()
-    answer = party.client.put("/v1/cohorts/c2?wait=0.5", json=body, headers=OPERATOR)
+    answer = party.client.put(f"/v1/cohorts/{address('c2')}?wait=0.5", json=body, headers=OPERATOR)
     assert (answer.json()["state"], answer.headers["retry-after"]) == ("waiting", "1")
     assert (time.monotonic() - began >= 0.5) == waits

@@ -17,10 +17,11 @@ from distrust.common.web.problems import bad_fields
 from distrust.lab.run.parties import Pages, Services, Wanted
 from distrust.lab.stack.stack import Urls
 from tests.support.asgi import OverHttpx
+from tests.support.cohorts import address
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty
 
 PAGES = "http://127.0.0.1:8701"
-PATH = "/v1/cohorts/c1/messages"
+PATH = f"/v1/cohorts/{address('c1')}/messages"
 OPENING = {"access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers"}
 PREFLIGHT = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
 
@@ -73,7 +74,13 @@ def test_the_named_pages_read_how_cohorts_stand_with_the_operators_token(opened:
 
 
 def test_the_named_pages_read_nothing_but_transcripts_and_the_list(opened: Party) -> None:
-    paths = ["/v1/cohorts/c1", "/v1/cohorts/c1/batch", "/v1/cohorts/c1/terms", "/v1/cohorts/", "/healthz"]
+    paths = [
+        f"/v1/cohorts/{address('c1')}",
+        f"/v1/cohorts/{address('c1')}/batch",
+        f"/v1/cohorts/{address('c1')}/terms",
+        "/v1/cohorts/",
+        "/healthz",
+    ]
     for path in paths:
         for method in ("GET", "OPTIONS"):
             answer = opened.client.request(method, path, headers={"Origin": PAGES, **PREFLIGHT, **OPERATOR})
@@ -177,10 +184,10 @@ def test_a_large_cohort_is_inspected_in_one_call_a_party(tmp_path: Path) -> None
             async with Services(urls) as services:
                 services._http = Http(Patience(total=0.0), sender=OverHttpx(transport))
                 assert [one.cohort for one in (await services.outline(wanted)).cohorts] == ["c1"]
-                return await services.pages("shuffler", wanted, "c1")
+                return await services.pages("shuffler", wanted, address("c1"))
 
         pages = asyncio.run(read())
         assert pages is not None
         assert (pages.total, len(pages.messages)) == (clients + 1, 4)
-        assert counted.paths == ["/v1/cohorts", *["/v1/cohorts/c1/messages"] * calls]
+        assert counted.paths == ["/v1/cohorts", *[f"/v1/cohorts/{address('c1')}/messages"] * calls]
     party.stop()

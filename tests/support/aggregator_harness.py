@@ -44,7 +44,7 @@ class AggregatorHarness:
         self.start()
 
     def view(self) -> StageView:
-        return self.service.view(self.cohort.cohort, range(self.cohort.clients))
+        return self.service.view(self.cohort.address, range(self.cohort.clients))
 
     def answer(self, stage: str, slots: Collection[int]) -> UploadAnswer:
         view = self.view()
@@ -52,16 +52,16 @@ class AggregatorHarness:
         return self.send(stage, self.clients.answer(view, slots))
 
     def send(self, stage: str, bodies: dict[int, bytes]) -> UploadAnswer:
-        return self.service.receive(self.cohort.cohort, stage, server.upload(self.cohort, stage, bodies))
+        return self.service.receive(self.cohort.address, stage, server.upload(self.cohort, stage, bodies))
 
     def leave(self, slots: Collection[int]) -> None:
-        self.service.depart(self.cohort.cohort, server.departure(self.cohort, slots))
+        self.service.depart(self.cohort.address, server.departure(self.cohort, slots))
 
     def released(self) -> BatchAnswer:
         """Return the batch, or why there is none, once the mixing thread is done."""
-        self.service.settled(self.cohort.cohort)
+        self.service.settled(self.cohort.address)
         self.service._mixer.submit(lambda: None).result(timeout=20)
-        result = self.service.batch(self.cohort.cohort)
+        result = self.service.batch(self.cohort.address)
         return BatchAnswer.model_validate_json(result) if isinstance(result, bytes) else result
 
     def sum(self) -> list[int]:

@@ -122,14 +122,14 @@ class Played:
 
     def answers(self, fleet: str, cohort: str) -> dict[str, dict[str, Any]]:
         """Return by stage the view that a fleet got of a cohort as the stage opened."""
-        path = f"/v1/cohorts/{cohort}/stage"
-        views = [json.loads(one.answer) for one in self.exchanges if (one.caller, one.url.path) == (fleet, path)]
+        own = [one for one in self.exchanges if one.caller == fleet and one.url.path.endswith(f"/{cohort}/stage")]
+        views = [json.loads(one.answer) for one in own]
         return {view["stage"]: view for view in views if "stage" in view}
 
     def posted(self, fleet: str, cohort: str, stage: str) -> set[int]:
         """Return the slots of a fleet that sent a message of this stage."""
-        path = f"/v1/cohorts/{cohort}/{stage}"
-        posts = [one.body for one in self.exchanges if (one.caller, one.url.path, one.method) == (fleet, path, "POST")]
+        own = [one for one in self.exchanges if (one.caller, one.method) == (fleet, "POST")]
+        posts = [one.body for one in own if one.url.path.endswith(f"/{cohort}/{stage}")]
         return {item["slot"] for body in posts for item in json.loads(body)["items"]}
 
     def determined(self, cohort: Cohort, colluders: frozenset[int] = frozenset()) -> set[frozenset[int]]:
@@ -168,7 +168,7 @@ def liar(stage: str, lie: Lie, exchanges: list[Exchange], caller: str) -> Tamper
 
 
 def own_slots(exchanges: list[Exchange], caller: str, cohort: str) -> set[int]:
-    posts = [one for one in exchanges if one.caller == caller and one.url.path == f"/v1/cohorts/{cohort}/keys"]
+    posts = [one for one in exchanges if one.caller == caller and one.url.path.endswith(f"/{cohort}/keys")]
     return {item["slot"] for one in posts for item in json.loads(one.body)["items"]}
 
 

@@ -33,20 +33,20 @@ class AssigningShuffler:
         self.start()
 
     def ask(self, cohort: Cohort, *slots: int) -> dict[int, int]:
-        answer = self.service.actions(cohort.cohort, server.asking(cohort, slots))
+        answer = self.service.actions(cohort.address, server.asking(cohort, slots))
         assert answer.refused == []
         self.plays |= dict(zip(answer.slots, answer.plays, strict=True))
         return {slot: self.plays[slot] for slot in slots}
 
     def send(self, cohort: Cohort, *slots: int) -> None:
         bodies = {slot: report(cohort, slot, place=assignment_of(cohort).place(self.plays[slot])) for slot in slots}
-        answer = self.service.receive(cohort.cohort, "report", server.upload(cohort, "report", bodies))
+        answer = self.service.receive(cohort.address, "report", server.upload(cohort, "report", bodies))
         assert (answer.accepted, answer.refused) == (len(slots), [])
 
     def released(self, cohort: Cohort) -> GroupedRecords:
-        self.service.settled(cohort.cohort)
+        self.service.settled(cohort.address)
         self.service._mixer.submit(lambda: None).result(timeout=20)
-        result = self.service.batch(cohort.cohort)
+        result = self.service.batch(cohort.address)
         assert isinstance(result, bytes)
         batch = BatchAnswer.model_validate_json(result).batch
         assert batch is not None

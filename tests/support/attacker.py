@@ -17,7 +17,7 @@ HEAD = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nCon
 
 def send_bodies(port: int, path: str, size: int, stopped: threading.Event, answers: list[tuple[str, bool]]) -> None:
     """Send an upload with a field of `size` bytes and read the answer, again and again until `stopped` is set."""
-    raw = b'{"version":1,"cohort":"target","stage":"report","items":[],"keys":"' + b"A" * size + b'"}'
+    raw = b'{"version":3,"cohort":"target","stage":"report","items":[],"keys":"' + b"A" * size + b'"}'
     whole = HEAD.format(path=path, size=len(raw)).encode() + raw
     while not stopped.is_set():
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:

@@ -18,6 +18,7 @@ import httpx
 
 from distrust.common.messages.cohort import Cohort
 from distrust.common.web.sending import IDLE_SECONDS
+from tests.support.cohorts import address
 from tests.support.honest_work import CLIENTS, SERVER, TARGETS, Target
 
 TOKEN = "sesame"
@@ -131,7 +132,7 @@ class Attacked:
     def open(self, name: str, clients: int = CLIENTS) -> Cohort:
         """Open a cohort of sealed records at a shuffler, and return it."""
         cohort = SERVER.sealed(name=name, clients=clients)
-        self._client.put(f"/v1/cohorts/{name}", content=cohort.model_dump_json()).raise_for_status()
+        self._client.put(f"/v1/cohorts/{address(name)}", content=cohort.model_dump_json()).raise_for_status()
         return cohort
 
     def honest_seconds(self, times: int = 7) -> float:

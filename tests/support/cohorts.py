@@ -22,6 +22,7 @@ from distrust.common.messages.cohort import (
     Masking,
     Sealed,
     SealedRecords,
+    cohort_address,
     ticket_text,
 )
 from distrust.common.messages.status import StageView
@@ -30,6 +31,15 @@ from distrust.common.messages.upload import ActionRequest, Departure, Item, Uplo
 SECONDS = 60.0
 MODULUS = 1009
 RATES = {"dropout": 0.2, "corrupt": 0.1}
+
+
+RUN_DIGEST = bytes(32)
+"""R of every cohort here."""
+
+
+def address(name: str) -> str:
+    """Return the address of a cohort here, by its name."""
+    return cohort_address(RUN_DIGEST, name)
 
 
 class Authority:
@@ -43,7 +53,7 @@ class Authority:
     def cohort(self, channel: Any, clients: int = 5, minimum: int = 3, name: str = "c1", **more: Any) -> Cohort:
         fields = {"run": "r1", "round": 1, "cohort": name, "clients": clients, "minimum": minimum, "channel": channel}
         ticket_key = self.tickets.public_key().public_bytes_raw()
-        keys = {"run_digest": bytes(32), "ticket_key": ticket_key, "terms": "{}"}
+        keys = {"run_digest": RUN_DIGEST, "ticket_key": ticket_key, "terms": "{}"}
         return Cohort(**{"stage_seconds": SECONDS, **fields, **keys, **more})
 
     def sealed(self, **more: Any) -> Cohort:
@@ -108,7 +118,7 @@ def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum:
         clients=clients,
         minimum=minimum,
         stage_seconds=1.0,
-        run_digest=bytes(32),
+        run_digest=RUN_DIGEST,
         ticket_key=ticket_key,
         terms="{}",
         channel=channel,

@@ -27,11 +27,19 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Round, RoundView, TicketAnswer
 from distrust.shuffler.service import Shuffler
 
+RUN_ID = bytes(range(16))
+"""Id of every run here."""
+
 CONFIGS: dict[bytes, RunConfig] = {}
-"""Configurations by digest, as far as rounds of them were made (see `conftest.make_round`)."""
+"""Configurations by R, the digest of their run, as far as rounds of them were made (see `conftest.make_round`)."""
 
 LOOK = 0.005
 PATIENCE = 60.0
+
+
+def config_of(round_: Round) -> RunConfig:
+    """Return the configuration that a round was made from."""
+    return CONFIGS[round_.assignments[0].cohort.run_digest]
 
 
 def serve(*fleets: Fleet) -> list[str]:
@@ -74,15 +82,17 @@ class FleetHarness:
                 self.intermediary.open(cohort)
         if self.cancelled or self._at == len(self.rounds):
             state = "cancelled" if self.cancelled else "finished"
-            return RoundView.model_validate({"run": "demo", "state": state, "config": self._digest})
-        return RoundView(run="demo", state="open", config=self._digest, round=self.rounds[self._at])
+            return RoundView.model_validate({"run": "demo", "state": state, **self._identity})
+        return RoundView.model_validate(
+            {"run": "demo", "state": "open", **self._identity, "round": self.rounds[self._at]}
+        )
 
     @property
-    def _digest(self) -> bytes:
-        return self.rounds[0].assignments[0].cohort.config
+    def _identity(self) -> dict[str, bytes]:
+        return {"config": config_of(self.rounds[0]).digest(), "run_id": RUN_ID}
 
     async def config(self) -> RunConfig:
-        return CONFIGS[self._digest]
+        return config_of(self.rounds[0])
 
     async def key_hashes(self, cohort: Cohort) -> KeyHashes:
         return KeyHashes(cohort=cohort.cohort, hashes=self.hashes[cohort.cohort])
@@ -92,7 +102,7 @@ class FleetHarness:
         del wait
         await asyncio.sleep(LOOK)
         assert isinstance(self.intermediary, Aggregator)
-        result: StatementList = await self._call(self.intermediary.statements, cohort.cohort, after)
+        result: StatementList = await self._call(self.intermediary.statements, cohort.address, after)
         return result
 
     async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
@@ -116,23 +126,23 @@ class FleetHarness:
 
     async def terms(self, cohort: Cohort) -> Cohort:
         self.looks.append(cohort.cohort)
-        return await self._call(self.intermediary.terms, cohort.cohort)
+        return await self._call(self.intermediary.terms, cohort.address)
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         assert isinstance(self.intermediary, Shuffler)
         self.action_requests.append(request)
-        result: ActionAnswer = await self._call(self.intermediary.actions, cohort.cohort, request)
+        result: ActionAnswer = await self._call(self.intermediary.actions, cohort.address, request)
         return result
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         self.threads.add(threading.get_ident())
         self.uploads.append(upload)
-        return await self._call(self.intermediary.receive, cohort.cohort, upload.stage, upload)
+        return await self._call(self.intermediary.receive, cohort.address, upload.stage, upload)
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         self.inboxes += bool(slots)
         for _ in range(max(1, int(wait / LOOK))):
-            view = await self._call(self.intermediary.view, cohort.cohort, slots)
+            view = await self._call(self.intermediary.view, cohort.address, slots)
             if view.stage != after:
                 break
             await asyncio.sleep(LOOK)
@@ -140,7 +150,7 @@ class FleetHarness:
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
         self.departures.append(departure)
-        return await self._call(self.intermediary.depart, cohort.cohort, departure)
+        return await self._call(self.intermediary.depart, cohort.address, departure)
 
     async def _call(self, function: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
@@ -149,7 +159,7 @@ class FleetHarness:
         return [one.cohort for one in self.rounds[self._at].assignments] if self._at < len(self.rounds) else []
 
     def _ended(self, cohort: Cohort) -> bool:
-        return self.intermediary.view(cohort.cohort).stage in {"done", "aborted"}
+        return self.intermediary.view(cohort.address).stage in {"done", "aborted"}
 
     def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
         hashes = self.hashes[cohort.cohort]

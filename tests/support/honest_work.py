@@ -8,7 +8,7 @@ import httpx
 
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
-from tests.support.cohorts import Authority, MaskingClients, report
+from tests.support.cohorts import Authority, MaskingClients, address, report
 
 SERVER = Authority()
 CLIENTS = 32
@@ -35,11 +35,11 @@ class Target:
 
 
 def _put(client: httpx.Client, cohort: Cohort) -> None:
-    client.put(f"/v1/cohorts/{cohort.cohort}", content=cohort.model_dump_json()).raise_for_status()
+    client.put(f"/v1/cohorts/{cohort.address}", content=cohort.model_dump_json()).raise_for_status()
 
 
 def _released(client: httpx.Client, cohort: Cohort) -> None:
-    answer = client.get(f"/v1/cohorts/{cohort.cohort}/batch", params={"wait": 30})
+    answer = client.get(f"/v1/cohorts/{cohort.address}/batch", params={"wait": 30})
     assert answer.json()["state"] == "released"
 
 
@@ -51,7 +51,7 @@ def _shuffle(client: httpx.Client, name: str) -> Play:
 
     def play() -> None:
         _put(client, cohort)
-        assert client.post(f"/v1/cohorts/{name}/reports", content=sent).json()["accepted"] == CLIENTS
+        assert client.post(f"/v1/cohorts/{address(name)}/reports", content=sent).json()["accepted"] == CLIENTS
         _released(client, cohort)
 
     return play
@@ -60,7 +60,7 @@ def _shuffle(client: httpx.Client, name: str) -> Play:
 def _aggregate(client: httpx.Client, name: str) -> Play:
     """Return a function that plays a masked cohort at the aggregator, through its five stages."""
     cohort = SERVER.masked(name=name, clients=MEMBERS)
-    masking_clients, path, all_slots = MaskingClients(cohort), f"/v1/cohorts/{name}", range(MEMBERS)
+    masking_clients, path, all_slots = MaskingClients(cohort), f"/v1/cohorts/{address(name)}", range(MEMBERS)
 
     def play() -> None:
         _put(client, cohort)
@@ -83,7 +83,7 @@ def _create(client: httpx.Client, name: str) -> None:
 
 
 def _tickets(client: httpx.Client, run: str, request: int, want: int) -> Any:
-    body = {"version": 1, "request": f"{request:032x}", "round": 1, "want": want}
+    body = {"version": 3, "request": f"{request:032x}", "round": 1, "want": want}
     return client.post(f"/v1/runs/{run}/tickets", json=body).json()["grants"]
 
 
@@ -111,14 +111,14 @@ def _serve(client: httpx.Client, name: str) -> Play:
 
 TARGETS = {
     "shuffler": Target(
-        "/v1/cohorts/target?wait=60",
-        "/v1/cohorts/target/reports",
+        f"/v1/cohorts/{address('target')}?wait=60",
+        f"/v1/cohorts/{address('target')}/reports",
         lambda client, name: _put(client, SERVER.sealed(name=name, clients=8)),
         _shuffle,
     ),
     "aggregator": Target(
-        "/v1/cohorts/target/stage?after=keys&wait=60",
-        "/v1/cohorts/target/keys",
+        f"/v1/cohorts/{address('target')}/stage?after=keys&wait=60",
+        f"/v1/cohorts/{address('target')}/keys",
         lambda client, name: _put(client, SERVER.masked(name=name, clients=8)),
         _aggregate,
     ),

@@ -19,7 +19,7 @@ from distrust.common.crypto.seal import seal
 from distrust.common.errors import Aborted, BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
-from distrust.common.messages.status import StatementList
+from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.modular import pack, sum_rows, unpack_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Assignment, Round, TicketAnswer
@@ -48,6 +48,7 @@ class InMemoryIntermediaries:
         self.held: dict[str, Held] = {}
         self.down = False
         self.opened: list[str] = []
+        self.delivered_digests: dict[tuple[bytes, str], list[bytes]] = {}
 
     async def open(self, cohort: Cohort) -> None:
         self._reachable()
@@ -74,8 +75,21 @@ class InMemoryIntermediaries:
         held = self._held(cohort.cohort)
         self._expire(held)
         if held.answer is None and len(held.bodies) + len(held.gone) == held.cohort.clients:
-            held.answer = _close(held)
+            held.answer = self._numbered(held.cohort, _close(held))
         return held.answer or BatchAnswer(cohort=cohort.cohort, state="waiting")
+
+    async def delivered(self, run_digest: bytes, via: str, after: int) -> DeliveryList:
+        self._reachable()
+        digests = self.delivered_digests.get((run_digest, via), [])
+        return DeliveryList(count=len(digests), digests=b"".join(digests[after:]))
+
+    def _numbered(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
+        """Return an answer with its position among the batches released of its run."""
+        if answer.batch is None:
+            return answer
+        digests = self.delivered_digests.setdefault((cohort.run_digest, cohort.via), [])
+        digests.append(cohort.digest())
+        return answer.model_copy(update={"delivery": len(digests)})
 
     def send(self, cohort: str, slot: int, ticket: bytes, body: bytes, report: bytes = b"") -> None:
         """Take one client's only message. Raises BadTicket, Conflict, WrongStage."""

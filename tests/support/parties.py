@@ -15,7 +15,7 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from tests.support.asgi import AsgiClient
-from tests.support.cohorts import Authority, MaskingClients, report, secret
+from tests.support.cohorts import Authority, MaskingClients, address, report, secret
 from tests.support.manual_clock import ManualClock
 
 server = Authority()
@@ -64,17 +64,22 @@ class Party(ABC):
         distrust.common.web.intermediary.close(self.app)
 
     def open(self, cohort: Cohort) -> httpx.Response:
-        path = f"/v1/cohorts/{cohort.cohort}"
+        path = f"/v1/cohorts/{cohort.address}"
         return self.client.put(path, json=cohort.model_dump(mode="json"), headers=OPERATOR)
 
     def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
         upload = server.upload(cohort, stage or self.first, bodies)
-        path = f"/v1/cohorts/{cohort.cohort}/{self.path if stage is None else stage}"
+        path = f"/v1/cohorts/{cohort.address}/{self.path if stage is None else stage}"
         return self.client.post(path, json=upload.model_dump(mode="json"))
 
     def get(self, path: str) -> httpx.Response:
-        """Get a path below `/v1/cohorts` with the token that it takes: the inspector's for transcripts."""
+        """Get a path below `/v1/cohorts` with the token that it takes: the inspector's for transcripts.
+
+        A path begins with a cohort's name instead of its address: `/c1/batch`.
+        """
         inspected = path.partition("?")[0].endswith("/messages")
+        if path.startswith("/"):
+            path = f"/{address(path[1:])}"
         return self.client.get(f"/v1/cohorts{path}", headers=INSPECTOR if inspected else OPERATOR)
 
     def batch(self) -> httpx.Response:
@@ -118,7 +123,9 @@ class AssigningShufflerParty(ShufflerParty):
         return super().send(cohort, own, stage)
 
     def ask(self, cohort: Cohort, slots: list[int], to: str = "c1") -> httpx.Response:
-        return self.client.post(f"/v1/cohorts/{to}/actions", json=server.asking(cohort, slots).model_dump(mode="json"))
+        return self.client.post(
+            f"/v1/cohorts/{address(to)}/actions", json=server.asking(cohort, slots).model_dump(mode="json")
+        )
 
 
 class AggregatorParty(Party):

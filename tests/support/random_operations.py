@@ -115,7 +115,7 @@ class Operations(RuleBasedStateMachine):
     @rule(who=one)
     def leave(self, who: int) -> None:
         self.left.add(who)
-        self.service.depart(self.cohort.cohort, server.departure(self.cohort, [who]))
+        self.service.depart(self.cohort.address, server.departure(self.cohort, [who]))
 
     @rule(seconds=st.sampled_from([1.0, SECONDS / 3, SECONDS, 3 * SECONDS]))
     def wait(self, seconds: float) -> None:
@@ -132,12 +132,12 @@ class Operations(RuleBasedStateMachine):
         try:
             self.service.open(self.cohort)
         except Aborted:
-            assert self.service.settled(self.cohort.cohort).stage == "aborted"
+            assert self.service.settled(self.cohort.address).stage == "aborted"
 
     @precondition(lambda self: hasattr(self, "cohort"))
     @invariant()
     def what_is_released_counts_everyone_at_most_once_and_never_changes(self) -> None:
-        result = self.service.batch(self.cohort.cohort)
+        result = self.service.batch(self.cohort.address)
         if isinstance(result, BatchAnswer):
             assert self.first_answer is None
             assert result.batch is None
@@ -163,14 +163,14 @@ class Operations(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def view(self) -> StageView:
-        return self.service.view(self.cohort.cohort, range(N))
+        return self.service.view(self.cohort.address, range(N))
 
     def _member(self, view: StageView, slot: int) -> bool:
         return slot in bitmap_to_members(view.members, N)
 
     def _send(self, stage: str, bodies: dict[int, bytes]) -> None:
         try:
-            answer = self.service.receive(self.cohort.cohort, stage, server.upload(self.cohort, stage, bodies))
+            answer = self.service.receive(self.cohort.address, stage, server.upload(self.cohort, stage, bodies))
         except ProtocolError:
             return
         assert answer.accepted + len(answer.refused) == len(bodies)

@@ -34,7 +34,8 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
 from distrust.common.intermediary.stages import Clock, SystemClock
-from distrust.common.messages.status import Transcript
+from distrust.common.messages.cohort import cohort_address
+from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
@@ -344,10 +345,14 @@ async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig])
     """Return the transcript's pages of every cohort that the party knows."""
     peer, pages = operator.peer(f"http://{party}", TOKEN if party == "server" else INSPECTOR), []
     for config in configs:
-        paths = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
-        for path in (
-            [f"/v1/runs/{config.run}{path.removeprefix('/v1')}" for path in paths] if party == "server" else paths
-        ):
+        names = [f"{config.run}.1.{arm}.1" for arm in range(config.arms)]
+        if party == "server":
+            paths = [f"/v1/runs/{config.run}/cohorts/{name}/messages" for name in names]
+        else:
+            listed = (await operator.peer(f"http://{party}", TOKEN).get("/v1/cohorts", CohortList)).cohorts
+            known = [cohort_address(one.run_digest, one.cohort) for one in listed if one.cohort in names]
+            paths = [f"/v1/cohorts/{address}/messages" for address in known]
+        for path in paths:
             with suppress(WrongCohort):  # each intermediary knows its own
                 pages.append((await peer.get(path, Transcript, {"limit": 1000})).model_dump_json().encode())
     return b"\n".join(pages)

@@ -23,6 +23,8 @@ STATES = [
 ]
 REPORT = RoundReport(
     run="trial",
+    config=FILE.config.digest(),
+    run_id=bytes(16),
     number=1,
     batch=6,
     state="open",

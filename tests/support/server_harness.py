@@ -147,5 +147,10 @@ async def play_first_round(harness: ServerHarness) -> None:
     await until(lambda: len(harness.service.active_run("demo").learner.rounds) == 2)
 
 
+def unnamed(view: RunView) -> RunView:
+    """Return a view without the run's random id, in which two runs of one configuration differ."""
+    return view.model_copy(update={"run_id": b""})
+
+
 def slots(answer: TicketAnswer) -> list[tuple[str, int, int]]:
     return [(one.cohort, one.first, one.count) for one in answer.grants]

@@ -68,15 +68,19 @@ ALIKE = {
     "cohort.channel.deal.actions": {"cohort.channel.deal"},
     "cohort.channel.deal.times": {"cohort.channel.deal"},
     "cohort.channel.deal.kind": {"cohort.channel.dealt.deal.kind"},
+    "run_id": {"cohort.run_digest"},
     "cohort.terms": {"dropout"},  # the lie changes their dropout
 }
 """Other fields that a reason may name: fields that the changed field contradicts, or fields that contain it."""
 SHOWN = {
-    "policy.name": {"cohort.config", "decision", "mechanism.wrap"},
+    "policy.name": {"cohort.run_digest", "decision", "mechanism.wrap"},
     "policy.model": {"decision"},
     "policy.bound": {"statistic.bound"},
-    "mechanism.via": {"cohort.config", "mechanism.via"},  # the mechanism's own choice in words changes the digest only
-    "unsafe": {"cohort.config", "cohort.channel.noise_seed"},
+    "mechanism.via": {
+        "cohort.run_digest",
+        "mechanism.via",
+    },  # the mechanism's own choice in words changes the digest only
+    "unsafe": {"cohort.run_digest", "cohort.channel.noise_seed"},
     "intermediary.dropout": {"dropout"},
     "intermediary.corrupt": {"corrupt"},
     "intermediary.stage_seconds": {"cohort.stage_seconds"},
@@ -319,4 +323,6 @@ def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
         return result == "config.arms"
     if path[0] == "mechanism" and own not in SHOWN:
         return result.startswith("mechanism.")
-    return result in SHOWN.get(own, {"cohort.config", "mechanism.wrap"})  # the policy decides how often sums may wrap
+    return result in SHOWN.get(
+        own, {"cohort.run_digest", "mechanism.wrap"}
+    )  # the policy decides how often sums may wrap

@@ -19,6 +19,7 @@ import pytest
 
 from distrust.common.wire import encode_blob
 from tests.support.attacks import Attacked, attacked, closed, until
+from tests.support.cohorts import address
 
 SLOWER = 2.0
 LARGER = 2.0
@@ -214,7 +215,7 @@ def test_an_upload_of_bogus_items_is_answered_with_their_number_and_at_once(hast
     items = [{**item, "slot": slot} for slot in range(4000)]
     digest = encode_blob(hasty.open("crowd", 5000).digest())
     upload = {"version": 1, "cohort": "crowd", "digest": digest, "stage": "report", "items": items}
-    answer = httpx.post(f"{hasty.url}/v1/cohorts/crowd/reports", json=upload, timeout=60)
+    answer = httpx.post(f"{hasty.url}/v1/cohorts/{address('crowd')}/reports", json=upload, timeout=60)
     assert answer.json()["reasons"] == {"urn:distrust:problem:bad-ticket": 4000}
     assert len(answer.json()["refused"]) == 1024
     assert len(answer.content) < len(answer.request.content)

@@ -151,7 +151,8 @@ def test_what_only_one_stopped_party_lacks_leaves_the_others_columns(
     parties, wanted = StoredParties(DataDir(tmp_path)), Wanted("first", 1, None, 2)
 
     async def seen() -> tuple[Pages | None, Pages | None]:
-        cohort = (await parties.outline(wanted)).cohorts[0].cohort
+        outline = await parties.outline(wanted)
+        cohort = outline.address(outline.cohorts[0].cohort)
         return await parties.pages("aggregator", wanted, cohort), await parties.pages("server", wanted, cohort)
 
     at_aggregator, at_server = asyncio.run(seen())

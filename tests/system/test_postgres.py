@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.attacks import OPERATOR, attacked, refusal
+from tests.support.cohorts import address
 from tests.support.forked import forking
 from tests.support.postgres import create_database, postgres
 
@@ -34,8 +35,8 @@ def shuffler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 STATE = {
-    "shuffler": "/v1/cohorts/target",
-    "aggregator": "/v1/cohorts/target/stage",
+    "shuffler": f"/v1/cohorts/{address('target')}",
+    "aggregator": f"/v1/cohorts/{address('target')}/stage",
     "server": "/v1/runs/target",
 }
 

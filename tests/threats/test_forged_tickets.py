@@ -68,7 +68,7 @@ class Thief:
         claims = b"".join(claim(cohort, slot, self.secret) for slot in slots)
         request = ActionRequest(cohort=cohort.cohort, slots=list(slots), tickets=tickets, claims=claims)
         peer = self.way._peers["shuffler"]
-        answer = await peer.post(f"/v1/cohorts/{cohort.cohort}/actions", request, ActionAnswer)
+        answer = await peer.post(f"/v1/cohorts/{cohort.address}/actions", request, ActionAnswer)
         self.learned |= dict(zip(answer.slots, answer.plays, strict=True))
         self.refused += answer.refused
 
@@ -80,7 +80,7 @@ class Thief:
         cut = zip(slots, self.tickets(cohort, slots), bodies, strict=True)
         items = [Item(slot=slot, ticket=ticket, body=body) for slot, ticket, body in cut]
         upload = Upload(cohort=cohort.cohort, digest=cohort.digest(), stage="report", items=items)
-        return await self.way._peers["shuffler"].post(f"/v1/cohorts/{cohort.cohort}/reports", upload, UploadAnswer)
+        return await self.way._peers["shuffler"].post(f"/v1/cohorts/{cohort.address}/reports", upload, UploadAnswer)
 
 
 Deed = Callable[[Thief, Cohort], Awaitable[object]]

@@ -25,6 +25,7 @@ from distrust.common.messages.cohort import (
 from distrust.common.messages.status import (
     CohortEntry,
     CohortList,
+    DeliveryList,
     Inbox,
     StageView,
     Statement,
@@ -54,7 +55,7 @@ def cohort(channel: Channel) -> Cohort:
         clients=5,
         minimum=3,
         stage_seconds=1.5,
-        config=bytes(range(3)),
+        run_digest=bytes(range(3)),
         ticket_key=b"\xff\xfe",
         terms="{}",
         channel=channel,
@@ -62,22 +63,22 @@ def cohort(channel: Channel) -> Cohort:
 
 
 COHORT = (
-    '{"version":1,"run":"mslr-1","round":2,"cohort":"mslr-1.2.0","clients":5,"minimum":3,"stage_seconds":1.5,'
-    '"config":"AAEC","ticket_key":"__4","channel":%s,"terms":"{}"}'
+    '{"version":3,"run":"mslr-1","round":2,"cohort":"mslr-1.2.0","clients":5,"minimum":3,"stage_seconds":1.5,'
+    '"run_digest":"AAEC","ticket_key":"__4","channel":%s,"terms":"{}"}'
 )
-BATCH = '{"version":1,"cohort":"c1","survivors":3,"content":%s,"liars":[],"disputes":0}'
+BATCH = '{"version":3,"cohort":"c1","survivors":3,"content":%s,"liars":[],"disputes":0}'
 
 GOLDEN: list[tuple[str, Message, str]] = [
     (
         "a request for tickets",
         TicketRequest(request="0f" * 16, round=2, want=1, keys=b"\xff\xfe"),
-        '{"version":1,"request":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","round":2,"want":1,"keys":"__4"}',
+        '{"version":3,"request":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","round":2,"want":1,"keys":"__4"}',
     ),
-    ("key hashes", KeyHashes(cohort="c1", hashes=b"\xff\xfe"), '{"version":1,"cohort":"c1","hashes":"__4"}'),
+    ("key hashes", KeyHashes(cohort="c1", hashes=b"\xff\xfe"), '{"version":3,"cohort":"c1","hashes":"__4"}'),
     (
         "statements",
         StatementList(cohort="c1", statements=[Statement(stage="confirm", digest=b"\xff\xfe")], over=False),
-        '{"version":1,"cohort":"c1","statements":[{"stage":"confirm","digest":"__4"}],"over":false}',
+        '{"version":3,"cohort":"c1","statements":[{"stage":"confirm","digest":"__4"}],"over":false}',
     ),
     (
         "a masked cohort",
@@ -101,7 +102,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
     (
         "a request for plays",
         ActionRequest(cohort="c1", slots=[3, 0], tickets=b"\x00\x01", claims=b"\xff\xfe"),
-        '{"version":1,"cohort":"c1","slots":[3,0],"tickets":"AAE","claims":"__4"}',
+        '{"version":3,"cohort":"c1","slots":[3,0],"tickets":"AAE","claims":"__4"}',
     ),
     (
         "plays",
@@ -113,7 +114,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
             refused=[RefusedItem(slot=0, type="urn:distrust:problem:bad-ticket", status=403, detail="x")],
         ),
         (
-            '{"version":1,"cohort":"c1","digest":"_w","slots":[3],"plays":[4],'
+            '{"version":3,"cohort":"c1","digest":"_w","slots":[3],"plays":[4],'
             '"refused":[{"slot":0,"type":"urn:distrust:problem:bad-ticket","status":403,"detail":"x"}]}'
         ),
     ),
@@ -131,7 +132,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
             items=[Item(slot=0, ticket=b"\x01" * 3, body=b""), Item(slot=7, ticket=b"t", body=b"?")],
         ),
         (
-            '{"version":1,"cohort":"c1","digest":"__4","stage":"keys","items":[{"slot":0,"ticket":"AQEB","body":""},'
+            '{"version":3,"cohort":"c1","digest":"__4","stage":"keys","items":[{"slot":0,"ticket":"AQEB","body":""},'
             '{"slot":7,"ticket":"dA","body":"Pw"}]}'
         ),
     ),
@@ -140,18 +141,18 @@ GOLDEN: list[tuple[str, Message, str]] = [
         UploadAnswer(
             accepted=2, refused=[RefusedItem(slot=3, type="urn:distrust:problem:conflict", status=409, detail="x")]
         ),
-        '{"version":1,"accepted":2,"refused":[{"slot":3,"type":"urn:distrust:problem:conflict","status":409,"detail":"x"}]}',
+        '{"version":3,"accepted":2,"refused":[{"slot":3,"type":"urn:distrust:problem:conflict","status":409,"detail":"x"}]}',
     ),
     (
         "a departure",
         Departure(cohort="c1", slots=[3, 4], tickets=b"\x00\x01", keys=b"\xff\xfe"),
-        '{"version":1,"cohort":"c1","slots":[3,4],"tickets":"AAE","keys":"__4"}',
+        '{"version":3,"cohort":"c1","slots":[3,4],"tickets":"AAE","keys":"__4"}',
     ),
     (
         "a roster",
         StageView(cohort="c1", stage="shares", members=b"\x17", roster=b"keys"),
         (
-            '{"version":1,"cohort":"c1","stage":"shares","members":"Fw","roster":"a2V5cw","challenge":null,'
+            '{"version":3,"cohort":"c1","stage":"shares","members":"Fw","roster":"a2V5cw","challenge":null,'
             '"statement":null,"inboxes":null,"reason":null}'
         ),
     ),
@@ -166,7 +167,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
             inboxes=[Inbox(slot=2, body=b"box")],
         ),
         (
-            '{"version":1,"cohort":"c1","stage":"confirm","members":"Fw","roster":null,"challenge":"Yw","statement":"cw",'
+            '{"version":3,"cohort":"c1","stage":"confirm","members":"Fw","roster":null,"challenge":"Yw","statement":"cw",'
             '"inboxes":[{"slot":2,"body":"Ym94"}],"reason":null}'
         ),
     ),
@@ -174,7 +175,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
         "an end",
         StageView(cohort="c1", stage="aborted", members=b"", reason="too few"),
         (
-            '{"version":1,"cohort":"c1","stage":"aborted","members":"","roster":null,"challenge":null,'
+            '{"version":3,"cohort":"c1","stage":"aborted","members":"","roster":null,"challenge":null,'
             '"statement":null,"inboxes":null,"reason":"too few"}'
         ),
     ),
@@ -197,22 +198,33 @@ GOLDEN: list[tuple[str, Message, str]] = [
     (
         "a batch that is not ready",
         BatchAnswer(cohort="c1", state="waiting"),
-        '{"version":1,"cohort":"c1","state":"waiting","batch":null,"reason":null,"lost":0}',
+        '{"version":3,"cohort":"c1","state":"waiting","batch":null,"reason":null,"lost":0,"delivery":null}',
     ),
     (
         "a released batch",
         BatchAnswer(
-            cohort="c1", state="released", batch=Batch(cohort="c1", survivors=3, content=ModularSum(body=b"")), lost=2
+            cohort="c1",
+            state="released",
+            batch=Batch(cohort="c1", survivors=3, content=ModularSum(body=b"")),
+            lost=2,
+            delivery=7,
         ),
-        '{"version":1,"cohort":"c1","state":"released","batch":'
+        '{"version":3,"cohort":"c1","state":"released","batch":'
         + BATCH % '{"kind":"sum","body":""}'
-        + ',"reason":null,"lost":2}',
+        + ',"reason":null,"lost":2,"delivery":7}',
     ),
     (
         "a listing",
-        CohortList(cohorts=[CohortEntry(cohort="c1", run="r1", round=1, clients=5, stage="report", answered=3)]),
-        '{"version":1,"cohorts":[{"cohort":"c1","run":"r1","round":1,"clients":5,"stage":"report","answered":3}]}',
+        CohortList(
+            cohorts=[
+                CohortEntry(
+                    cohort="c1", run="r1", run_digest=b"\xff\xfe", round=1, clients=5, stage="report", answered=3
+                )
+            ]
+        ),
+        '{"version":3,"cohorts":[{"cohort":"c1","run":"r1","run_digest":"__4","round":1,"clients":5,"stage":"report","answered":3}]}',
     ),
+    ("deliveries", DeliveryList(count=3, digests=b"\xff\xfe"), '{"version":3,"count":3,"digests":"__4"}'),
     (
         "a transcript",
         Transcript(
@@ -233,7 +245,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
             ],
         ),
         (
-            '{"version":1,"party":"shuffler","cohort":"c1","total":9,"next":1,"messages":[{"number":0,"direction":"in",'
+            '{"version":3,"party":"shuffler","cohort":"c1","total":9,"next":1,"messages":[{"number":0,"direction":"in",'
             '"peer":"client 4","stage":"report","bytes":2,"view":{"ones":[1,0]},"hex":"beef"}]}'
         ),
     ),

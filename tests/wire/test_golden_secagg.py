@@ -95,7 +95,7 @@ def sealed_cohort() -> Cohort:
 CONTEXT = (
     "00000020" + 32 * "00" + "0000000a" + b"simulation".hex() + "000000080000000000000001" + "00000001" + b"c".hex()
 )
-"""The bytes behind the label in every context: configuration, run, round, cohort; then the cohort's digest."""
+"""The bytes behind the label in every context: R, run, round, cohort; then the cohort's digest."""
 
 
 def opening(label: str, cohort: Cohort) -> str:
@@ -103,23 +103,23 @@ def opening(label: str, cohort: Cohort) -> str:
 
 
 def test_seal_info_and_a_record_sealed_long_ago() -> None:
-    assert seal_info(sealed_cohort()).hex() == opening("distrust seal v1", sealed_cohort())
+    assert seal_info(sealed_cohort()).hex() == opening("distrust seal v3", sealed_cohort())
     record = bytes.fromhex(
-        "4ae3c7b1170d73c1b48c05d0d5b4bc095d70bf81ee917f4ba94ba91fec592c17ad8a01b4c8f663ebb1b047860559a3c6"
-        "5ffc043a7766e16acdab9ab01ba44ca60eed5f"
+        "b82432f673aece0196868b77e43ab27498277ddc73f494a5e4f9e28759e4fd0c072da8fb3e884526cc149ea3af9d5ffe"
+        "329d6e81470bb9bfab0ffbcd1a52586daebded"
     )
     assert open_record(X25519PrivateKey.from_private_bytes(KEY), sealed_cohort(), record) == (bytes(range(16)), b"abc")
 
 
 def test_a_claim() -> None:
     """Slot, eight bytes, and secret, 32, each behind its length; before them stands what every context begins with."""
-    text = bytes.fromhex(opening("distrust claim v1", sealed_cohort()) + "000000080000000000000003" + "00000020")
+    text = bytes.fromhex(opening("distrust claim v3", sealed_cohort()) + "000000080000000000000003" + "00000020")
     assert claim(sealed_cohort(), 3, KEY) == hashlib.sha256(text + KEY).digest()
 
 
 def test_the_hash_of_keys() -> None:
     """SHA-256 of protocol and purpose, each behind its length, and the 64 bytes."""
-    text = b"\0\0\0\x12distrust secagg v2" + b"\0\0\0\x0bpublic keys" + KEY + KEY
+    text = b"\0\0\0\x12distrust secagg v3" + b"\0\0\0\x0bpublic keys" + KEY + KEY
     assert key_hash(KEY + KEY) == hashlib.sha256(text).digest()
 
 
@@ -127,7 +127,7 @@ def test_statements() -> None:
     """SHA-256 of the cohort's context, the stage, and its fields, each behind its length."""
     cohort = make_cohort(4, 10, 3)
     roster = protocol.Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
-    start = bytes.fromhex(opening("distrust statement v2", cohort))
+    start = bytes.fromhex(opening("distrust statement v3", cohort))
 
     def field(raw: bytes) -> bytes:
         return len(raw).to_bytes(4, "big") + raw
@@ -142,7 +142,7 @@ def test_statements() -> None:
 
 def test_the_factors_of_a_challenge_and_a_blend() -> None:
     cohort = make_cohort(4, 10, 3)
-    start = bytes.fromhex(opening("distrust secagg v2", cohort)) + b"\0\0\0\x09challenge"
+    start = bytes.fromhex(opening("distrust secagg v3", cohort)) + b"\0\0\0\x09challenge"
     hashes = [
         hashlib.sha512(start + b"\0\0\0\x08" + i.to_bytes(8, "big") + b"\0\0\0\x20" + KEY).digest() for i in (1, 2)
     ]
@@ -154,17 +154,17 @@ def test_the_factors_of_a_challenge_and_a_blend() -> None:
 def test_derived_keys() -> None:
     names, private = Binding(make_cohort(4, 10, 3)), X25519PrivateKey.from_private_bytes(KEY)
     public = private.public_key().public_bytes_raw()
-    assert names.self_mask(bytes(16), 2).hex() == "f5a163b48e78d85c2c3f49c8932bfe8f2096ba2d1823bccd2e3a9a115cd7cde4"
+    assert names.self_mask(bytes(16), 2).hex() == "ee3f10adad4ae65a597f06f385699e3336457af527eb61cc2d126956556ec516"
     assert (
         names.pair_mask(private, public, 2, 1).hex()
-        == "40f795d16b66afe3f0914dea73ff2e4855ba5b609476c7099f8cf7acbd72e2a1"
+        == "a583daa38e400eecaf49f50e21262e193852afc18a338b66bc1499ae4b19298a"
     )
     assert (
-        names.channel(private, public, 1, 2).hex() == "358ff58d7727a35976c8c4dfb6b8aadd2dd71f87c442ac24b9f81a175c9448b8"
+        names.channel(private, public, 1, 2).hex() == "94d3587a9c4adcaf04e6bfef956273858b01c9b50371fdb15e757958e844a5bc"
     )
-    assert names.commitment(bytes(16), 2).hex() == "59a1c6969c6484e71e0dc5dd629759917e4e4537ec248b40285c0100c940f918"
+    assert names.commitment(bytes(16), 2).hex() == "f7b1bddc63ec14449711d9db66d69818f29d85f3fce6e9a90a39822c676ec946"
     assert pair_from_seed(bytes(16)).public_key().public_bytes_raw().hex() == (
-        "4781412db830a0377a43890ea89d0ccf47d528e9c880c3b270d8e3531edc2573"
+        "8d2a4410fb9d38bdd57b649174f19f9cd32f4f6a2cecdee13c28ea6cd5b0e92b"
     )
 
 
@@ -218,58 +218,58 @@ def test_recorded_bodies_still_add_up() -> None:
 
 
 ROSTER = (
-    "294753034ef50421a85e706e12174d47bcf8e939596c390c2ae136249337352c2ade8be4440ee248379946f89ef4c125"
-    "21e81d1b7842818b174036e78572c6057bb7323bc43a422b93491f38b3d60c47387cbb103444ae04f3c8e1edfe707923"
-    "f74a9e952aebac783f16dee2272e5dc33a8c10ec15fa2449a4ee9208a216982d24442c651157b9b5ea30438dba4084b9"
-    "e27ff4283f2c3154a0ffe1cea7badb0188124da61df5ab80d976b4a2de458152374d50e6a1e3d1b3d25b3afaf279331b"
-    "30097e4403cca8517dbb340bc438e031eb711fa8d7e6add7038758d702ca1f7831b14339c620923a24d8115017793679"
+    "3978442645d04521bd098384cff47e9cbd8bf37d92e416c474691f276eb2810d2ade8be4440ee248379946f89ef4c125"
+    "21e81d1b7842818b174036e78572c6052d11c74679f1781f72d1927b3b323b19ffac86497ae5904f3c2bfd9184d4852f"
+    "f74a9e952aebac783f16dee2272e5dc33a8c10ec15fa2449a4ee9208a216982d96e56219b25729d75cf16af2f9eb70d4"
+    "e0ed54647f5d565fb9784ffc92b5625788124da61df5ab80d976b4a2de458152374d50e6a1e3d1b3d25b3afaf279331b"
+    "432c107df7bdc57a90b47b0d46fcc8712721a56110f616a50765c79e436b3c3531b14339c620923a24d8115017793679"
     "92b9e604eafc97ba2dbd32ad8e473439"
 )
 SHARES = (
-    "6cf29d750241039188c0a60081868ceff0d6f21f0e09d806cce1bda15a0e4ea3993625dd2416b983a9864b36170e2ddd"
-    "a051c7a2f99b48bdfb84695b7dcb82f22b0a5c4f584f18feab566c723aef3747bb5df3ba0f4a4dbb5ab594a787797023"
-    "563cd9c534e291db09387aaca3ff75537bcd9e6db1cdec8392bd3513541fd96c4b85edaef6f00f06c7823886b526a228"
-    "4f443b09f8a516c43596c05573f918bf8c17b88f0937bf7aaccbe0567bbbdd1ab45adfaefe55a7e2ed63214b78aabb75"
-    "8df2df442641ec2a0c40b051775118aedb289291862b45a444fb5a8619f2224bc040af234c20409e8a"
+    "c38d95bf219d8eb097d9d1c5dc19327e72ab87b4e4e883332fbad795eb002839c0286fc4fc24a1795dda5fd6ec45c8e3"
+    "7f62fe28357536bcfc6957d123ccc7456c9ab69c61fc5f02a6baa7d15bab60f6798822fd2edc36a22e073358bcbaaa1b"
+    "753f1712486e61d2cbd262f90c2ed19a99fb5fd3e2110b42ab1af47a93c71f4e56dd21050c7cbcff3aac3a16707837d3"
+    "fbeff2f824cb9170133d5a4f274042e0b3413eedf68b2d331e68c678150fe8214b886a1abdcbe28bc092d921a86260b5"
+    "6d0bc31fe1392b1663d857d599f7ac85c9716a5751539f3e366b15fe6092f58d6195cd242ee5c8a0bc"
 )
 INBOX = (
-    "da494f9668240ef684472250e33cd9e7b25d42232e70cb0b0e2b3aec96537658df04128b655b61e8d57a83edc5c19604"
-    "d39edf62ef21ef8248ae289f24a65cf4e18a9e35f2825f8d6d9df9b2cd62552b22bbd2eb76681e8297d5cad60c610869"
-    "36ff3005948b9108e7e2aca54c91ccebcdc8e91a94979b24ff4bf6851fd1a5805b5b2152169ec26f2b7f40e6875a953c"
-    "b9d3fb8ad1ee3faaec7da51b4211e7d2a9118be9dfefcaa5fcb15019f9def405dea55b35a6d300ee7b814c79f0463b3d"
-    "35edb804239f95f059"
+    "4599d9d48e5f7573e1b856725513774f9264b1bd5dd47dd4c3ae936b4afdd2ba0521a606e21164d8e3bd6ca3800126c6"
+    "2fca353bc02e055bec03e94a86b40e25fcac7bb42cc5b2720d2f548c9766727e0c45e23bddfa58107aaeb46f34f14bcd"
+    "38f09c5cdfff9f8e603ad50b10319772017200bfe2c1b4da969a7923fb9411fc3c4127afcfbae352f508b959181ba482"
+    "ad6dd9c17dff929e35c5f5e697a916a2b1114ab5c8357c8ec47cb4f7cbfdec86ec4de3c22171921b2043ebf47b7c6c7c"
+    "df5d0292aa159d05fc"
 )
 COMMITMENTS = (
-    "6cf29d750241039188c0a60081868ceff0d6f21f0e09d806cce1bda15a0e4ea31968491291f5b8b18e2fb794cbb881cd"
-    "29e8a9407cbb36cfcd9d4730e42b1c9a1035351c64a0625e3a6034376cb3d2472e694b68f3391d6d7b4bd02d53945769"
-    "223ff49af263618aa76632fabcb219dafb461dd04d1097f13c6eb2ebdfc98386"
+    "c38d95bf219d8eb097d9d1c5dc19327e72ab87b4e4e883332fbad795eb0028399e224534c8d7f877b197b956d2c9d343"
+    "95ff2540c8a960c16c634a2e8a04f114a9c226a558cb46f7ec85c4febefe03cd5cea31f2d2a08a8ded098a744e8f87e5"
+    "9af942d27b3d4c5a907f2129a87923600c69d4f00007319abcaeecb78d9d42ca"
 )
 CONFIRMED = (
     (
-        "004d6421a0407babadce01b0417ed9151c03804bf1adab1817de9eafb64fbb5bdea2006d41bf07b31a21e88ddf71214f"
-        "316113004c3f04509e8cceae72f03e7fc0ea739c022ec7d0bcf222968baa9e7799633d522a"
+        "032a9195ca54ff16e0b00359fe1a2a728f02ea09f4a5c9e00c43c84a26ca9ca984c601f42d260677e7eb9195fef4e606"
+        "7435e80175c2d6cd0f303b9f8a197b2548941fe602d18311f2d7b21134e550b5e5b1abbb02"
     ),
     (
-        "03b97b19a3dc78b4dba122bacebbbda5de00b3c6a563d6a16d0cecbcb6529373bb3003cdb0134deb93c38c6cb166913a"
-        "34f3be01a93ff3e84de13fbf1a60ad767c8a8c3c00a4b86d8455bec1882eb12e9d32711840"
+        "01ab41e212ec8ba22dc7dc1548fba71bbf0048eb43f38b5c4963ce22df9d0acd1a2902149b8a701edf2324784d80c8b6"
+        "d3f75a03713e0504a791007d289a11a2a608360a027012c51211dadaf59c4a3ec4cb3bd3c3"
     ),
     (
-        "02ef3e14b8ef385d9dcb7fcf89054a5af7015d00ef97af547110a7706ef6bba018a0034dfc04fb96abdb6b0b611ce0f5"
-        "90d265012108646b89bb8ef57a9c2773e2a51c43031aa90a4bb95aec84b2c3e5a101a4de51"
+        "037a47a89576cf76c1eb98e4a7eb2009bd01fb7b2e379860c4dd9e80967d5d74162400fea57f15e8bf2f684097a79353"
+        "7d7c25023d1869fa034434f56421d48311415011020ea278314c03a4b65343c7a3e4cbec84"
     ),
     (
-        "03b8d733f58e866b8f268bc09594098c140275f09cc7639c2afc8412b703cf33c61102ce47f6a941c3f349aa10d330b0"
-        "ecb10c01d4cf09cf605cfc026758ddc67618d773030640e37ffd35b0cfc1d11c6d382aa4dc"
+        "0332f35ed39d8947742e572d06981ba241039e8fb31f3a28c9c0b6f988df199018bc03e8af73bbb29f3bac08e1ce5df0"
+        "2700eb028603aded8ea07e593244b4201c0e6a3a016cb9333c3ff1c55ac71aa820037c4c33"
     ),
 )
 MASKED = (
-    "8260",
-    "5680",
-    "9170",
+    "8890",
+    "0170",
+    "0670",
 )
 ANSWERS = (
-    "014df596bea5f0afc8ebcd15ebca213e0f00eaa7cc865a6fa3c52aaddd042fbbc37d004d37b92fa5883612a20407216bef19f0",
-    "014489c7904baac6bc916b984a2acaf67a01b2d86e2635cf6d99bdcdd234669f70c1008a4e08bdae1e951685214e73bd5d17f3",
-    "01e2b51e94a43c871eb4990a5eaab5c75e01a72fc7aee4cf1c5f7bb8b97d25a8139a00c764584bb6b4f41a683e95c60ecb15f6",
+    ("014df596bea5f0afc8ebcd15ebca213e0f00eaa7cc865a6fa3c52aaddd042fbbc37d004d37b92fa5883612a20407216bef19f0"),
+    ("014489c7904baac6bc916b984a2acaf67a01b2d86e2635cf6d99bdcdd234669f70c1008a4e08bdae1e951685214e73bd5d17f3"),
+    ("01e2b51e94a43c871eb4990a5eaab5c75e01a72fc7aee4cf1c5f7bb8b97d25a8139a00c764584bb6b4f41a683e95c60ecb15f6"),
 )
-STATEMENT = "c14b5d053db958da0d02a12682818761ef77b615608dff1b504ab1e9dd949ce3"
+STATEMENT = "374dd453140690b96999c64919ba5865febb93db64e51929f496753b193ab4a0"

@@ -14,7 +14,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.status import StageView, Statement, StatementList
 from distrust.common.web import waiting
 from distrust.common.web.intermediary import close
-from tests.support.cohorts import Authority, MaskingClients
+from tests.support.cohorts import RUN_DIGEST, Authority, MaskingClients
 
 server = Authority()
 
@@ -22,7 +22,9 @@ server = Authority()
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = aggregator_app(AggregatorSettings(database=f"sqlite:///{folder}/a.sqlite3"))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a/v1/cohorts") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url=f"http://a/v1/cohorts/{RUN_DIGEST.hex()}"
+    ) as client:
         yield client
     close(app)
 

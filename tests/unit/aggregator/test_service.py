@@ -10,7 +10,7 @@ from distrust.aggregator.service import Aggregator
 from distrust.common.crypto.graph import bitmap_to_members
 from distrust.common.errors import Aborted, BadMessage, BadParameter, WrongStage
 from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
-from tests.support.cohorts import SECONDS
+from tests.support.cohorts import SECONDS, address
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_batch_that_cannot_be_written_is_released_later(harness: AggregatorHar
     with harness.database.reading() as tx:
         assert tx.exec_driver_sql("SELECT stage FROM cohorts").scalar_one() == "mixing"
     event.remove(harness.database._engine, "before_cursor_execute", full)
-    harness.service.settled("c1")
+    harness.service.settled(address("c1"))
     assert harness.sum() == harness.clients.total(range(5))
 
 
@@ -189,7 +189,7 @@ def test_a_slot_that_sent_no_keys_takes_no_part_later(harness: AggregatorHarness
 def test_inboxes_come_only_for_the_slots_that_were_asked_for(harness: AggregatorHarness) -> None:
     for stage in STAGES[:2]:
         harness.answer(stage, range(5))
-    view = harness.service.view("c1", [3, 1, 99])
+    view = harness.service.view(address("c1"), [3, 1, 99])
     assert [box.slot for box in view.inboxes or []] == [3, 1]
 
 
@@ -214,8 +214,8 @@ def test_the_transcript_holds_every_message_as_the_aggregator_saw_it(harness: Ag
     for stage in STAGES:
         harness.answer(stage, range(5))
     harness.released()
-    first = harness.service.transcript("c1", 0, 20)
-    rest = harness.service.transcript("c1", first.next or 0, 100)
+    first = harness.service.transcript(address("c1"), 0, 20)
+    rest = harness.service.transcript(address("c1"), first.next or 0, 100)
     seen = first.messages + rest.messages
     assert (first.total, rest.next) == (30, None)
     assert [item.number for item in seen] == list(range(30))

@@ -9,6 +9,7 @@ from distrust.common.crypto.context import confirm_statement, masked_statement, 
 from distrust.common.crypto.graph import Roster
 from distrust.common.messages.status import StageView
 from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
+from tests.support.cohorts import address
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_false_shares_spoil_no_sum_and_the_report_names_the_liar(harness: Aggreg
     batch = harness.released().batch
     assert batch is not None
     assert (batch.liars, batch.disputes) == ([0], 0)
-    assert harness.service.transcript("c1", 0, 100).messages[-1].view["liars"] == [0]
+    assert harness.service.transcript(address("c1"), 0, 100).messages[-1].view["liars"] == [0]
 
 
 def test_secrets_that_cannot_be_rebuilt_end_the_cohort_with_a_reason_that_blames_no_victim(
@@ -47,16 +48,16 @@ def test_secrets_that_cannot_be_rebuilt_end_the_cohort_with_a_reason_that_blames
 def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(harness: AggregatorHarness) -> None:
     """The server publishes these digests; a client computes them from the view that it got."""
     cohort = harness.cohort
-    assert harness.service.statements("c1", 0).statements == []
+    assert harness.service.statements(address("c1"), 0).statements == []
     views: list[StageView] = []
     for stage in STAGES:
         harness.answer(stage, range(5))
         views.append(harness.view())
-        known = harness.service.statements("c1", 0)
+        known = harness.service.statements(address("c1"), 0)
         assert [item.stage for item in known.statements] == list(STAGES[2 : STAGES.index(stage) + 2])
-        assert harness.service.statements("c1", 2).statements == known.statements[2:]
+        assert harness.service.statements(address("c1"), 2).statements == known.statements[2:]
     assert harness.released().state == "released"
-    result = harness.service.statements("c1", 0)
+    result = harness.service.statements(address("c1"), 0)
     roster = Roster(cohort, views[0].members, views[0].roster or b"")
     first = confirm_statement(roster.digest, roster.cohort, views[1].members, views[1].challenge or b"")
     second = masked_statement(first, cohort, views[2].members)

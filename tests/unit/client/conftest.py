@@ -11,6 +11,7 @@ from distrust.client.environments import Bernoulli, build_environment, read_spec
 from distrust.client.randomizer import World
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
+from distrust.common.crypto.context import run_digest
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
@@ -22,7 +23,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
-from tests.support.fleet_harness import CONFIGS, SEAL_KEY, TICKET_KEY
+from tests.support.fleet_harness import CONFIGS, RUN_ID, SEAL_KEY, TICKET_KEY
 from tests.support.manual_clock import ManualClock
 from tests.support.masking_clients import EVERYONE, M, N
 
@@ -86,13 +87,14 @@ def make_round() -> MakeRound:
                 "unsafe": None if seed is None else {"noise_seed": seed},
             }
         )
-        CONFIGS[config.digest()] = config
         least, floor = config.intermediary.min_survivors(clients), config.intermediary.min_honest(clients)
         common: dict[str, Any] = {"clients": clients, "min_survivors": least, "min_honest": floor}
         wrap = config.overflow_probability(number, config.arms)
         mechanism = plan(
             config.mechanism, **common, overflow_probability=wrap, statistic=statistic, assigned=deal is not None
         )
+        digest = run_digest(config.digest(), RUN_ID)
+        CONFIGS[digest] = config
         round_ = Round(
             run="demo",
             number=number,
@@ -113,7 +115,7 @@ def make_round() -> MakeRound:
                     clients=clients,
                     minimum=least,
                     stage_seconds=60.0,
-                    config=config.digest(),
+                    run_digest=digest,
                     ticket_key=TICKET_KEY.public_key().public_bytes_raw(),
                     channel=_channel(mechanism, least, rates, deal, seed),
                     terms=cohort_terms(round_, arm, mechanism),

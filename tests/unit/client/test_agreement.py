@@ -22,14 +22,14 @@ from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
-from tests.support.fleet_harness import CONFIGS
+from tests.support.fleet_harness import RUN_ID, config_of
 
 MakeRound = Callable[..., Round]
 GIVEN = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
 
 
 def check(round_: Round) -> None:
-    check_round(CONFIGS[round_.assignments[0].cohort.config], round_, round_.assignments[0])
+    check_round(config_of(round_), RUN_ID, round_, round_.assignments[0])
 
 
 def served_round(round_: Round, **changes: Any) -> Round:
@@ -152,7 +152,7 @@ def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
 ) -> None:
     """The whole plan is honest but for p': modulus, channel and terms follow from it. No number of arms gives it."""
     round_ = make_round()
-    config, own = CONFIGS[round_.assignments[0].cohort.config], round_.mechanism
+    config, own = config_of(round_), round_.mechanism
     spec: dict[str, Any] = {
         "clients": own.clients,
         "min_survivors": 18,
@@ -169,7 +169,7 @@ def test_every_number_of_arms_in_the_race_gives_a_probability_that_is_accepted(
     make_round: MakeRound, active: int
 ) -> None:
     round_ = make_round(number=2)
-    config = CONFIGS[round_.assignments[0].cohort.config]
+    config = config_of(round_)
     overflow_probability = config.overflow_probability(2, active)
     assert (
         _overflow_probability(config, 2, overflow_probability) == overflow_probability == 1.5e-8 / (5 * active * 2**2)

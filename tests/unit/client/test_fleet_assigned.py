@@ -31,7 +31,7 @@ UNSAFE = PrivacyRequirements(allow_unsafe=True)
 def _groups(shuffler: Shuffler, round_: Round) -> list[list[int]]:
     """Return the values of each action's records, as the server decodes them."""
     cohort = round_.assignments[0].cohort
-    answer = shuffler.batch(cohort.cohort)
+    answer = shuffler.batch(cohort.address)
     assert isinstance(answer, bytes)
     batch = BatchAnswer.model_validate_json(answer).batch
     assert batch is not None
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
         Fleet(FleetHarness([round_], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, FleetOptions(block=6))
     )
     cohort = round_.assignments[0].cohort
-    order = shuffler._order(cohort.cohort)
+    order = shuffler._order(shuffler.settled(cohort.address).number)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
     by_play = true_vectors(world.environment, round_.decision, round_.statistic, arm=None, clients=20, stream=stream)
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
@@ -179,7 +179,7 @@ def test_a_cohort_with_too_many_stolen_slots_releases_nothing(
     round_ = make_assigned(dropout=0.1)
     harness = _Thief([round_], shuffler, TICKET_KEY)
     serve(Fleet(harness, world, UNSAFE))
-    answer = shuffler.batch(round_.assignments[0].cohort.cohort)
+    answer = shuffler.batch(round_.assignments[0].cohort.address)
     assert isinstance(answer, BatchAnswer)
     assert answer.state == "aborted"
 

@@ -32,7 +32,7 @@ def unsafe(world: World) -> World:
 
 
 def _answer(aggregator: Aggregator, cohort: Cohort) -> BatchAnswer:
-    answer = aggregator.batch(cohort.cohort)
+    answer = aggregator.batch(cohort.address)
     return BatchAnswer.model_validate_json(answer) if isinstance(answer, bytes) else answer
 
 

@@ -13,7 +13,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
-from tests.support.fleet_harness import TICKET_KEY, FleetHarness, LyingFleetHarness, serve
+from tests.support.fleet_harness import TICKET_KEY, FleetHarness, LyingFleetHarness, config_of, serve
 
 MakeRound = Callable[..., Round]
 
@@ -45,7 +45,7 @@ def test_a_fleet_with_a_pin_refuses_any_other_configuration_before_it_takes_tick
     """The configuration and its digest agree with each other, and c is 0: the server had no need to lie further."""
     round_ = make_round("local-laplace-discrete", via="shuffler", corrupt=0.0)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
-    served, meant = round_.assignments[0].cohort.config, make_round().assignments[0].cohort.config
+    served, meant = config_of(round_).digest(), config_of(make_round()).digest()
     fleet = Fleet(harness, world, PrivacyRequirements(config_digest=meant))
     with pytest.raises(Refused) as raised:
         serve(fleet)
@@ -58,7 +58,7 @@ def test_a_fleet_with_a_pin_plays_the_configuration_that_it_names(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler")
-    pinned = PrivacyRequirements(config_digest=round_.assignments[0].cohort.config)
+    pinned = PrivacyRequirements(config_digest=config_of(round_).digest())
     fleet = Fleet(FleetHarness([round_], shuffler, TICKET_KEY), world, pinned)
     assert serve(fleet) == ["finished"]
     assert fleet.stats.report()["clients"]["served"] == 20
@@ -91,7 +91,7 @@ def test_users_whose_sealed_reports_are_refused_by_their_digest_are_all_counted_
     with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients 18") as raised:
         serve(fleet)
     assert (len(harness.uploads), harness.looks) == (1, [shown.cohort])
-    stored = shuffler.transcript(shown.cohort, 0, 100).messages
+    stored = shuffler.transcript(shown.address, 0, 100).messages
     assert {one.stage for one in stored} == {"departed"}
     assert sorted(slot for departure in harness.departures for slot in departure.slots) == list(range(20))
     report = fleet.stats.report()

@@ -32,7 +32,7 @@ UNSAFE = PrivacyRequirements(allow_unsafe=True)
 
 
 def _batch(shuffler: Shuffler, cohort: Cohort) -> BatchAnswer:
-    answer = shuffler.batch(cohort.cohort)
+    answer = shuffler.batch(cohort.address)
     return BatchAnswer.model_validate_json(answer) if isinstance(answer, bytes) else answer
 
 
@@ -281,7 +281,7 @@ def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_no_client(
 
 def test_what_an_intermediary_writes_of_a_refusal_is_kept_as_one_short_text_without_control_characters() -> None:
     long = {"slot": 0, "type": "urn:\x1b" + "t" * 10**6, "status": 409, "detail": "\x9b" + "d" * 10**6}
-    answer = {"version": 1, "accepted": 0, "refused": [long], "reasons": {"r" * 10**6: 1}}
+    answer = {"version": 3, "accepted": 0, "refused": [long], "reasons": {"r" * 10**6: 1}}
     read = UploadAnswer.model_validate_json(json.dumps(answer))
     (item,) = read.refused
     assert [item.type[:5], item.detail[:2]] == ["urn:\ufffd", "\ufffdd"]

@@ -68,7 +68,7 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
 
     state, http = asyncio.run(play())
     assert state == "finished"
-    assert isinstance(service.batch("demo.1.0.1"), bytes)
+    assert isinstance(service.batch(round_.assignments[0].cohort.address), bytes)
     assert http.sent > 40 * 64
     assert http.received > 40 * 64
     close(app)
@@ -87,7 +87,7 @@ def _answering(*answers: tuple[int, str]) -> tuple[httpx.MockTransport, list[htt
 
 
 def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
-    view = '{"run":"demo","state":"finished","config":""}'
+    view = '{"run":"demo","state":"finished","config":"","run_id":""}'
     transport, seen = _answering((200, view), (200, f'{{"grants":[],"view":{view}}}'))
 
     async def ask() -> None:
@@ -95,7 +95,7 @@ def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
             own = HttpTransport(http, PLACES, "demo")
             assert (await own.round(3, 25.0)).state == "finished"
             answer = await own.tickets(TicketRequest(request="0" * 32, round=0, want=9), 25.0)
-            assert (answer.grants, answer.view) == ([], RoundView(run="demo", state="finished", config=b""))
+            assert (answer.grants, answer.view) == ([], RoundView(run="demo", state="finished", config=b"", run_id=b""))
 
     asyncio.run(ask())
     assert [str(request.url) for request in seen] == [
@@ -115,7 +115,7 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
     assert asyncio.run(send()).accepted == 0
-    assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo.1.0.1/reports"}
+    assert {str(request.url) for request in seen} == {f"http://shuffler/v1/cohorts/{cohort.address}/reports"}
     assert len({request.content for request in seen}) == 1
     assert len(seen) == 3
 

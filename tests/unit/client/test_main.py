@@ -111,7 +111,7 @@ def test_a_server_cannot_send_commands_to_the_terminal_in_the_fleets_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The refused key of the server's answer sets a terminal's title, clears it, and turns the line's direction."""
-    body = {"version": 1, "runs": [], "\x1b]0;owned\x07\x9b2J\u202e": 1}
+    body = {"version": 3, "runs": [], "\x1b]0;owned\x07\x9b2J\u202e": 1}
     answers = httpx.MockTransport(lambda _request: httpx.Response(200, json=body))
     monkeypatch.setattr("distrust.client.__main__.Http", lambda _patience: Http(Patience(), sender=OverHttpx(answers)))
     _arguments(monkeypatch, "--environment", WORLD, "--log-level", "error")

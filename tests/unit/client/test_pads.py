@@ -44,7 +44,10 @@ def test_a_mask_key_is_bound_to_everything_that_could_repeat() -> None:
     seed, keys = bytes(16), set()
     changes: list[Cohort] = [
         cohort,
-        *(cohort.model_copy(update=u) for u in ({"config": b"\1" * 32}, {"run": "s"}, {"round": 2}, {"cohort": "d"})),
+        *(
+            cohort.model_copy(update=u)
+            for u in ({"run_digest": b"\1" * 32}, {"run": "s"}, {"round": 2}, {"cohort": "d"})
+        ),
         *(cohort.model_copy(update=u) for u in ({"minimum": 21}, {"terms": '{"mechanism":{"precision":9000}}'})),
         *(cohort.model_copy(update={"channel": make_cohort(N, m, d).channel}) for m, d in ((M, 2), (M + 1, 1))),
     ]

@@ -12,17 +12,17 @@ from distrust.common.modular import packed_size
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
-from tests.support.fleet_harness import CONFIGS
+from tests.support.fleet_harness import RUN_ID, config_of
 
 MakeRound = Callable[..., Round]
 
 
 def config(round_: Round) -> RunConfig:
-    return CONFIGS[round_.assignments[0].cohort.config]
+    return config_of(round_)
 
 
 def _check(terms: PrivacyRequirements, round_: Round) -> None:
-    terms.check(config(round_), round_, round_.assignments[0])
+    terms.check(config(round_), RUN_ID, round_, round_.assignments[0])
 
 
 def _with_cohort(round_: Round, **changes: Any) -> Round:
@@ -163,10 +163,10 @@ def test_a_returning_user_adds_up_rounds_of_different_kinds(make_round: MakeRoun
     terms = PrivacyRequirements(max_epsilon=2.0, max_delta=1e-6, contributions=2)
     rounds = [make_round(), make_round("distributed-skellam", epsilon=1.2, delta=1e-6)]
     for first, then in (rounds, rounds[::-1]):
-        agreed = [terms.check(config(first), first, first.assignments[0])]
-        assert terms.check(config(first), first, first.assignments[0], agreed) == agreed[0]
+        agreed = [terms.check(config(first), RUN_ID, first, first.assignments[0])]
+        assert terms.check(config(first), RUN_ID, first, first.assignments[0], agreed) == agreed[0]
         with pytest.raises(BudgetExceeded, match="2 contributions"):
-            terms.check(config(then), then, then.assignments[0], agreed)
+            terms.check(config(then), RUN_ID, then, then.assignments[0], agreed)
 
 
 def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound) -> None:

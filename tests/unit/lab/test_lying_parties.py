@@ -20,11 +20,12 @@ from distrust.lab.run.replay import all_rounds
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 from tests.support.asgi import OverHttpx
+from tests.support.cohorts import address
 
 WANTED = Wanted("readme", 1, None, 3)
 AGGREGATOR = Urls("", "", "http://a")
 ENTRY = {"number": 0, "direction": "in", "peer": "client 1", "stage": "keys", "bytes": 1, "view": {}, "hex": ""}
-TRANSCRIPT = {"version": 1, "party": "aggregator", "cohort": "readme.1.0.1", "total": 9, "next": None}
+TRANSCRIPT = {"version": 3, "party": "aggregator", "cohort": "readme.1.0.1", "total": 9, "next": None}
 
 
 def lying(answer: Callable[[httpx.Request], httpx.Response], urls: Urls) -> Services:
@@ -59,11 +60,11 @@ def test_a_transcript_that_leads_nowhere_ends(lie: dict[str, Any], why: str) -> 
     body = TRANSCRIPT | {"messages": [ENTRY]} | lie
     services = lying(lambda _: httpx.Response(200, json=body), AGGREGATOR)
     with pytest.raises(BadMessage, match=f"that cannot be: .*{why}$"):
-        asyncio.run(services.pages("aggregator", WANTED, "readme.1.0.1"))
+        asyncio.run(services.pages("aggregator", WANTED, address("readme.1.0.1")))
 
 
 def test_a_list_of_rounds_that_leads_nowhere_ends() -> None:
-    body = {"version": 1, "run": "readme", "total": 9, "next": 0, "rounds": []}
+    body = {"version": 3, "run": "readme", "total": 9, "next": 0, "rounds": []}
     services = lying(lambda _: httpx.Response(200, json=body), Urls("http://s", "", ""))
     with pytest.raises(BadMessage, match="page 0 to 0 of 9 leads to 0"):
         asyncio.run(all_rounds(services._peer("server", None), "readme"))
@@ -76,7 +77,7 @@ def test_rounds_of_long_decisions_are_asked_for_a_few_at_a_time() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         asked.append((after, limit))
-        body = {"version": 1, "run": "readme", "total": 0, "next": None, "rounds": []}
+        body = {"version": 3, "run": "readme", "total": 0, "next": None, "rounds": []}
         return httpx.Response(200, json=body | ({} if limit < 50 else {"run": "x" * 5000}))
 
     http = Http(Patience(total=0.0), sender=OverHttpx(httpx.MockTransport(answer)), most=1000)

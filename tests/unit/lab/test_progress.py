@@ -16,6 +16,7 @@ VIEW = RunView(
     state="running",
     config=FILE.config,
     digest=FILE.config.digest(),
+    run_id=bytes(16),
     snapshot=LEARNER.snapshot(),
     clients=128,
     cohorts_open=2,

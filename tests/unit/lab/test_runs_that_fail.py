@@ -133,6 +133,7 @@ def test_a_run_over_services_that_did_not_finish_raises_its_reason(state: str, h
         state=state,  # type: ignore[arg-type]
         config=settings,
         digest=settings.digest(),
+        run_id=bytes(16),
         snapshot=Learner(settings).snapshot(),
         clients=0,
         cohorts_open=0,

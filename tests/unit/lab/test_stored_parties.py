@@ -19,7 +19,7 @@ from distrust.lab.run.parties import StoredParties, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.store import open_database
 from distrust.shuffler.service import Shuffler
-from tests.support.cohorts import Authority, labelled
+from tests.support.cohorts import Authority, address, labelled
 from tests.support.manual_clock import ManualClock
 
 WANTED = Wanted("first", 1, None, 3)
@@ -181,10 +181,10 @@ def test_stored_values_that_no_shuffler_writes_are_one_sentence(damage: str, sto
     shuffler.close()
     database.close()
     parties = StoredParties(DataDir(stopped))
-    assert asyncio.run(parties.pages("shuffler", WANTED, "c1")) is not None
+    assert asyncio.run(parties.pages("shuffler", WANTED, address("c1"))) is not None
     with closing(sqlite3.connect(stopped / "shuffler.sqlite3")) as stored:
         assert stored.execute(f"UPDATE messages SET {damage}").rowcount == 1
         stored.commit()
     parties = StoredParties(DataDir(stopped))
-    assert asyncio.run(parties.pages("shuffler", WANTED, "c1")) is None
+    assert asyncio.run(parties.pages("shuffler", WANTED, address("c1"))) is None
     assert parties.missing["shuffler"].startswith("what the database has of cohort c1 cannot be read: ")

@@ -21,9 +21,9 @@ from distrust.lab.run.in_process import held
 from distrust.lab.run.parties import Outline, Pages, Party, Wanted
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.transcripts import Inspection, Sight, described, print_sights
-from distrust.server.active_run import round_message
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner
+from distrust.server.round_messages import round_message
 from tests.support.round_report import REPORT
 
 KEY = bytes(range(32)).hex()
@@ -46,7 +46,7 @@ BY_SERVER = [
     seen("batch", "aggregator", values=list(range(9)), reason="abcdef are words, and stay whole"),
     seen("estimate", "everyone", "out", sum=["7.25"]),
 ]
-OUTLINE = Outline(REPORT.number, "aggregator", REPORT.guarantee, REPORT.cohorts)
+OUTLINE = Outline(REPORT.number, "aggregator", REPORT.guarantee, REPORT.cohorts, bytes(32))
 SIGHT = Sight(OUTLINE, REPORT.cohorts[0], Pages(9000, BY_S), Pages(3, BY_SERVER), "masked")
 
 
@@ -226,7 +226,7 @@ def first_cohort(file: RunFile) -> Cohort:
     """Return a run's first cohort as an intermediary serves it."""
     plan = Learner(file.config).plan()
     assert plan is not None
-    return round_message(file.config, plan, PublicKeys(bytes(32), bytes(32))).assignments[0].cohort
+    return round_message(file.config, bytes(32), plan, PublicKeys(bytes(32), bytes(32))).assignments[0].cohort
 
 
 def test_what_simulated_clients_held_adds_up_to_what_the_run_released() -> None:

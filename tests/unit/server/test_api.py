@@ -294,7 +294,7 @@ def test_requests_that_wait_for_tickets_hold_no_place_among_the_bodies_that_are_
         assert not any(task.done() for task in waits)
         async with asyncio.timeout(5):
             answer = await client.post("/runs/demo/tickets", json=wish(512, 1))
-        assert answer.json() == {"version": 1, "grants": []}
+        assert answer.json() == {"version": 3, "grants": []}
         assert (await client.delete("/runs/demo", headers=OPERATOR)).status_code == 200
         async with asyncio.timeout(5):
             ends = [TicketAnswer.model_validate_json((await task).content) for task in waits]

@@ -42,6 +42,7 @@ def answer(cohort: Cohort, survivors: int) -> BatchAnswer:
         cohort=cohort.cohort,
         state="released",
         batch=Batch(cohort=cohort.cohort, survivors=survivors, content=content),
+        delivery=1,
     )
 
 

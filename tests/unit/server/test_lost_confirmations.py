@@ -17,7 +17,7 @@ from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.learner import Learner
 from distrust.server.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
-from tests.support.server_harness import REWARDS, ServerHarness, config, until
+from tests.support.server_harness import REWARDS, ServerHarness, config, unnamed, until
 
 STAGE = config().intermediary.stage_seconds
 FAULTS = ("none", "refused", "lost", "cancelled")
@@ -70,7 +70,7 @@ async def play_waiting(harness: ServerHarness, faults: Faults) -> RunView:
         tickets = faults.asking.result()
         assert tickets.view is not None
         if tickets.view.round is None:
-            return harness.service.view("demo")
+            return unnamed(harness.service.view("demo"))
         name = secrets.token_hex(16)
         await harness.until_open(tickets)
         clients.answer(tickets.view.round, tickets)
@@ -90,7 +90,7 @@ async def play(harness: ServerHarness, faults: Faults) -> RunView:
             continue  # the next round has opened
         clients.answer(round_, faults.asking.result())
         await asyncio.sleep(0.001)
-    return harness.service.view("demo")
+    return unnamed(harness.service.view("demo"))
 
 
 def run_with(faults: Faults, folder: Path, *, waiting: bool) -> RunView:

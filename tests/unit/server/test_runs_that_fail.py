@@ -10,7 +10,7 @@ import pytest
 
 from distrust.common.errors import RunFailed
 from distrust.common.run.progress import RunView
-from distrust.server import active_run
+from distrust.server import active_run, settlement
 from distrust.server.learner import rounds
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
@@ -89,19 +89,19 @@ FAULTS = {
     ),
     "mechanism-cannot-be-planned": (begin_raises, "round 2: ZeroDivisionError"),
     "analyzer-divides-by-zero": (
-        from_round_2(active_run, "analyze", lambda _m, cohort, *_: divides(cohort)),
+        from_round_2(settlement, "analyze", lambda _m, cohort, *_: divides(cohort)),
         "round 2: cohort demo.2.X.1: the analyzer raised: ZeroDivisionError",
     ),
     "analyzer-warns-as-an-error": (
-        from_round_2(active_run, "analyze", lambda *_: with_numpy_as_errors()),
+        from_round_2(settlement, "analyze", lambda *_: with_numpy_as_errors()),
         "round 2: cohort demo.2.X.1: the analyzer raised: FloatingPointError",
     ),
     "analyzer-estimates-nothing": (
-        from_round_2(active_run, "analyze", lambda *_: (np.array([np.nan]), 64)),
+        from_round_2(settlement, "analyze", lambda *_: (np.array([np.nan]), 64)),
         "round 2: cohort demo.2.X.1: the analyzer raised: ValidationError",
     ),
     "analyzer-counts-too-many": (
-        from_round_2(active_run, "analyze", lambda *_: (np.array([1.0]), 10**6)),
+        from_round_2(settlement, "analyze", lambda *_: (np.array([1.0]), 10**6)),
         "round 2: cohort demo.2.X.1: the learner refused it: BadMessage",
     ),
     "round-cannot-be-told": (from_round_2(active_run, "round_message", divides), "round 2: ZeroDivisionError"),

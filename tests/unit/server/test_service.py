@@ -10,7 +10,7 @@ import pytest
 from distrust.common.errors import BadParameter, Conflict, WrongStage
 from distrust.common.modular import sum_rows
 from distrust.common.run.progress import RunView
-from distrust.server.active_run import analyzer_stream
+from distrust.server.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import MECHANISMS, REWARDS, ServerHarness, config, serve
 
@@ -33,7 +33,14 @@ def _check_sums(harness: ServerHarness, clients: InMemoryClients) -> None:
     for record in active.learner.rounds:
         for outcome in record.released.values():
             rows = clients.rows[outcome.cohort]
-            stream = analyzer_stream(active.config, outcome.cohort)
+            cohort, answer = (
+                harness.service.store.cohort_message(outcome.cohort),
+                harness.service.store.batch(outcome.cohort),
+            )
+            assert cohort is not None
+            assert answer is not None
+            assert answer.batch is not None
+            stream = analyzer_stream(active.config, active.identity, cohort, answer.batch)
             summed = sum_rows(rows, record.mechanism.modulus)
             again = record.mechanism.estimate(summed, outcome.survivors, stream)
             assert again.tolist() == outcome.sum

@@ -8,7 +8,7 @@ import pytest
 
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import ActionAnswer
-from tests.support.cohorts import SECONDS
+from tests.support.cohorts import SECONDS, address
 from tests.support.parties import AssigningShufflerParty, server
 
 PROBLEM = "urn:distrust:problem:"
@@ -46,7 +46,9 @@ def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(
 
 def test_a_forged_ticket_is_refused_and_spoils_no_other(party: AssigningShufflerParty, cohort: Cohort) -> None:
     forged = server.asking(cohort, [0, 1, 2]).model_dump(mode="json") | {"slots": [0, 1, 3]}
-    answer = ActionAnswer.model_validate_json(party.client.post("/v1/cohorts/c1/actions", json=forged).content)
+    answer = ActionAnswer.model_validate_json(
+        party.client.post(f"/v1/cohorts/{address('c1')}/actions", json=forged).content
+    )
     assert (answer.slots, [(one.slot, one.status) for one in answer.refused]) == ([0, 1], [(3, 403)])
 
 
@@ -63,7 +65,10 @@ def test_every_refusal_is_a_problem(party: AssigningShufflerParty, cohort: Cohor
     assert problem(party.ask(cohort, [0], to="c9")) == (422, "bad-message")
     assert problem(party.ask(cohort.model_copy(update={"cohort": "c9"}), [0], to="c9")) == (404, "wrong-cohort")
     json = {"Content-Type": "application/json"}
-    assert problem(party.client.post("/v1/cohorts/c1/actions", content=b"{", headers=json)) == (422, "bad-message")
+    assert problem(party.client.post(f"/v1/cohorts/{address('c1')}/actions", content=b"{", headers=json)) == (
+        422,
+        "bad-message",
+    )
     plain = server.sealed(name="c2")
     party.open(plain)
     assert problem(party.ask(plain, [0], to="c2")) == (422, "bad-message")
@@ -81,14 +86,14 @@ def test_a_list_that_does_not_add_up_opens_nothing(party: AssigningShufflerParty
     """One play too many; fewer times than actions; an action that no client plays."""
     body = party.cohort().model_dump(mode="json")
     body["channel"]["deal"]["times"] = times
-    answer = party.client.put("/v1/cohorts/c1", json=body, headers={"Authorization": "Bearer sesame"})
+    answer = party.client.put(f"/v1/cohorts/{address('c1')}", json=body, headers={"Authorization": "Bearer sesame"})
     assert problem(answer)[0] == 422
     assert problem(party.get("/c1/batch")) == (404, "wrong-cohort")
 
 
 def test_the_openapi_document_describes_it(party: AssigningShufflerParty) -> None:
     document = party.client.get("/openapi.json").json()
-    route = document["paths"]["/v1/cohorts/{cohort}/actions"]["post"]
+    route = document["paths"]["/v1/cohorts/{run}/{cohort}/actions"]["post"]
     assert route["requestBody"]["content"]["application/json"]["schema"]["title"] == "ActionRequest"
     assert {"200", "404", "409", "410", "422"} <= route["responses"].keys()
     names = document["components"]["schemas"].keys()

@@ -15,7 +15,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from distrust.shuffler.assignment import draw_order, pack_order, records_by_action, unpack_order
 from tests.support.assigning_shuffler import SIZE, AssigningShuffler, assignment_of, server
-from tests.support.cohorts import SECONDS, report
+from tests.support.cohorts import SECONDS, address, report
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_every_play_is_assigned_once_and_a_repeat_gets_the_same(shuffler: Assign
     first = shuffler.ask(cohort, *range(50))
     assert sorted(first.values()) == list(range(50))
     assert shuffler.ask(cohort, *reversed(range(50))) == first
-    assert shuffler.service.actions("c1", server.asking(cohort, [3])).digest == cohort.digest()
+    assert shuffler.service.actions(address("c1"), server.asking(cohort, [3])).digest == cohort.digest()
 
 
 def test_the_order_outlives_a_kill_before_and_after_a_client_asked(shuffler: AssigningShuffler) -> None:
@@ -74,7 +74,7 @@ def test_a_group_may_lose_members_and_may_be_empty(shuffler: AssigningShuffler) 
     shuffler.ask(cohort, *range(5))
     gone = [slot for slot in range(5) if shuffler.plays[slot] >= 3]
     shuffler.send(cohort, *(slot for slot in range(5) if slot not in gone))
-    shuffler.service.depart("c1", server.departure(cohort, gone))
+    shuffler.service.depart(address("c1"), server.departure(cohort, gone))
     content = shuffler.released(cohort)
     assert (content.counts, len(opened(cohort, content)[1])) == ([3, 0], 0)
 
@@ -84,11 +84,11 @@ def test_below_the_minimum_no_group_is_released(shuffler: AssigningShuffler) -> 
     shuffler.ask(cohort, *range(5))
     shuffler.send(cohort, 0, 1, 2)
     shuffler.clock.advance(SECONDS)
-    answer = shuffler.service.batch("c1")
+    answer = shuffler.service.batch(address("c1"))
     assert isinstance(answer, BatchAnswer)
     assert (answer.state, answer.batch) == ("aborted", None)
     with pytest.raises(Aborted):
-        shuffler.service.actions("c1", server.asking(cohort, [4]))
+        shuffler.service.actions(address("c1"), server.asking(cohort, [4]))
 
 
 def test_a_kill_between_the_play_and_the_report_loses_nothing(shuffler: AssigningShuffler) -> None:
@@ -104,33 +104,33 @@ def test_no_client_is_told_anothers_play(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned())
     request = server.asking(cohort, [0, 1])
     stolen = request.model_copy(update={"slots": [0, 2]})  # slot 1's ticket
-    answer = shuffler.service.actions("c1", stolen)
+    answer = shuffler.service.actions(address("c1"), stolen)
     assert (answer.slots, [one.slot for one in answer.refused]) == ([0], [2])
     assert answer.refused[0].type == BadTicket("").urn
     other = server.asking(cohort.model_copy(update={"run": "r2"}), [0])
-    assert shuffler.service.actions("c1", other).slots == []
+    assert shuffler.service.actions(address("c1"), other).slots == []
     for broken in (request.model_copy(update={"tickets": b""}), request.model_copy(update={"cohort": "c9"})):
         with pytest.raises(BadMessage):
-            shuffler.service.actions("c1", broken)
+            shuffler.service.actions(address("c1"), broken)
 
 
 @pytest.mark.parametrize("slots", [[5], [0, 0]])
 def test_a_slot_that_is_none_or_twice_is_told_nothing(shuffler: AssigningShuffler, slots: list[int]) -> None:
     cohort = shuffler.service.open(server.assigned())
-    answer = shuffler.service.actions("c1", server.asking(cohort, slots))
+    answer = shuffler.service.actions(address("c1"), server.asking(cohort, slots))
     assert [one.slot for one in answer.refused] == slots[-1:]
 
 
 def test_who_left_or_is_too_late_is_told_nothing(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned())
-    shuffler.service.depart("c1", server.departure(cohort, [0]))
-    answer = shuffler.service.actions("c1", server.asking(cohort, [0, 1]))
+    shuffler.service.depart(address("c1"), server.departure(cohort, [0]))
+    answer = shuffler.service.actions(address("c1"), server.asking(cohort, [0, 1]))
     assert (answer.slots, answer.refused[0].type) == ([1], WrongStage("").urn)
     shuffler.ask(cohort, 1, 2, 3, 4)
     shuffler.send(cohort, 1, 2, 3, 4)
     shuffler.released(cohort)
     with pytest.raises(WrongStage):
-        shuffler.service.actions("c1", server.asking(cohort, [1]))
+        shuffler.service.actions(address("c1"), server.asking(cohort, [1]))
 
 
 def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(shuffler: AssigningShuffler) -> None:
@@ -139,15 +139,15 @@ def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(shuffler: Assigni
     shuffler.ask(cohort, 0)
     shuffler.send(cohort, 0)
     again = server.upload(cohort, "report", {0: report(cohort, 0, mark=9, place=0)})
-    assert [one.type for one in shuffler.service.receive("c1", "report", again).refused] == [Conflict("").urn]
+    assert [one.type for one in shuffler.service.receive(address("c1"), "report", again).refused] == [Conflict("").urn]
 
 
 def test_where_nothing_is_assigned_nothing_can_be_asked(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.sealed())
     with pytest.raises(BadMessage, match="assigns no actions"):
-        shuffler.service.actions("c1", server.asking(cohort, [0]))
+        shuffler.service.actions(address("c1"), server.asking(cohort, [0]))
     with pytest.raises(WrongCohort):
-        shuffler.service.actions("c9", server.asking(cohort, [0]).model_copy(update={"cohort": "c9"}))
+        shuffler.service.actions(address("c9"), server.asking(cohort, [0]).model_copy(update={"cohort": "c9"}))
 
 
 def test_there_must_be_a_play_for_each_slot(shuffler: AssigningShuffler) -> None:
@@ -180,7 +180,7 @@ def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(shuf
     shuffler.ask(cohort, *range(5))
     shuffler.send(cohort, *range(5))
     content = shuffler.released(cohort)
-    first, *heard, last = shuffler.service.transcript("c1", 0, 12).messages
+    first, *heard, last = shuffler.service.transcript(address("c1"), 0, 12).messages
     request, reports = heard[:5], heard[5:]
     assert (first.stage, first.direction, first.view, first.hex) == (
         "order",

@@ -13,7 +13,7 @@ from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import Upload
 from distrust.shuffler.service import Shuffler
-from tests.support.cohorts import Authority, report
+from tests.support.cohorts import Authority, address, report
 from tests.support.manual_clock import ManualClock
 
 server = Authority()
@@ -36,13 +36,13 @@ def opened(shuffler: Shuffler, name: str) -> tuple[Cohort, Upload]:
 
 def test_a_batch_is_known_as_the_bytes_that_are_stored(shuffler: Shuffler) -> None:
     _, upload = opened(shuffler, "c1")
-    assert shuffler.known_batch("c1") is None
-    shuffler.receive("c1", "report", upload)
-    known = shuffler.known_batch("c1")
+    assert shuffler.known_batch(address("c1")) is None
+    shuffler.receive(address("c1"), "report", upload)
+    known = shuffler.known_batch(address("c1"))
     assert known is not None
-    assert known == shuffler.batch("c1")
-    shuffler.receive("c1", "report", upload)  # a repeat draws no other order
-    assert shuffler.known_batch("c1") == known
+    assert known == shuffler.batch(address("c1"))
+    shuffler.receive(address("c1"), "report", upload)  # a repeat draws no other order
+    assert shuffler.known_batch(address("c1")) == known
 
 
 def test_a_batch_that_was_not_committed_is_not_known(shuffler: Shuffler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,15 +59,15 @@ def test_a_batch_that_was_not_committed_is_not_known(shuffler: Shuffler, monkeyp
     with monkeypatch.context() as broken:
         broken.setattr(Database, "transaction", fails)
         with pytest.raises(Unavailable):
-            shuffler.receive("c1", "report", upload)
-    assert shuffler.known_batch("c1") is None
-    shuffler.receive("c1", "report", upload)
-    assert shuffler.known_batch("c1") == shuffler.batch("c1")
+            shuffler.receive(address("c1"), "report", upload)
+    assert shuffler.known_batch(address("c1")) is None
+    shuffler.receive(address("c1"), "report", upload)
+    assert shuffler.known_batch(address("c1")) == shuffler.batch(address("c1"))
 
 
 def test_only_the_newest_batches_stay_in_memory(shuffler: Shuffler) -> None:
     names = [f"c{number}" for number in range(20)]
     for name in names:
-        shuffler.receive(name, "report", opened(shuffler, name)[1])
-    assert [name for name in names if shuffler.known_batch(name) is not None] == names[4:]
-    assert all(isinstance(shuffler.batch(name), bytes) for name in names)
+        shuffler.receive(address(name), "report", opened(shuffler, name)[1])
+    assert [name for name in names if shuffler.known_batch(address(name)) is not None] == names[4:]
+    assert all(isinstance(shuffler.batch(address(name)), bytes) for name in names)

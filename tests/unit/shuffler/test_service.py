@@ -16,7 +16,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
-from tests.support.cohorts import SECONDS, Authority, labelled, report
+from tests.support.cohorts import SECONDS, Authority, address, labelled, report
 from tests.support.manual_clock import ManualClock
 
 server = Authority()
@@ -34,16 +34,16 @@ class ShufflerHarness:
         return self.put(cohort, {slot: report(cohort, slot) for slot in slots})
 
     def put(self, cohort: Cohort, bodies: dict[int, bytes]) -> UploadAnswer:
-        return self.service.receive(cohort.cohort, "report", server.upload(cohort, "report", bodies))
+        return self.service.receive(cohort.address, "report", server.upload(cohort, "report", bodies))
 
     def released(self, cohort: Cohort) -> BatchAnswer:
-        self.service.settled(cohort.cohort)
+        self.service.settled(cohort.address)
         self.service._mixer.submit(lambda: None).result(timeout=20)
-        result = self.service.batch(cohort.cohort)
+        result = self.service.batch(cohort.address)
         return BatchAnswer.model_validate_json(result) if isinstance(result, bytes) else result
 
     def released_at_once(self, cohort: Cohort) -> BatchAnswer:
-        result = self.service.batch(cohort.cohort)
+        result = self.service.batch(cohort.address)
         assert isinstance(result, bytes)
         return BatchAnswer.model_validate_json(result)
 
@@ -145,10 +145,10 @@ def test_the_same_report_id_in_two_cohorts_is_no_conflict(harness: ShufflerHarne
 def test_who_left_may_not_report_and_who_reported_still_counts_when_it_leaves(harness: ShufflerHarness) -> None:
     cohort = harness.service.open(server.sealed())
     harness.send(cohort, {0, 1, 2})
-    harness.service.depart("c1", server.departure(cohort, [0, 3]))
+    harness.service.depart(address("c1"), server.departure(cohort, [0, 3]))
     answer = harness.send(cohort, {3})
     assert [item.type for item in answer.refused] == [WrongStage("").urn]
-    harness.service.depart("c1", server.departure(cohort, [4]))
+    harness.service.depart(address("c1"), server.departure(cohort, [4]))
     released = harness.released(cohort)
     assert released.batch is not None
     assert (released.batch.survivors, released.lost) == (3, 2)
@@ -165,7 +165,7 @@ def test_the_transcript_shows_what_the_shuffler_could_read_and_no_more(harness: 
     cohort = harness.service.open(make())
     harness.send(cohort, range(5))
     harness.released(cohort)
-    page = harness.service.transcript("c1", 0, 10)
+    page = harness.service.transcript(address("c1"), 0, 10)
     assert (page.total, page.next, [item.number for item in page.messages]) == (6, None, list(range(6)))
     first, last = page.messages[0], page.messages[-1]
     assert (first.direction, first.peer, first.stage) == ("in", "client 0", "report")
@@ -180,9 +180,9 @@ def test_few_reports_are_permuted_in_the_transaction_that_takes_the_last_one(har
     harness.service.open(cohort)
     harness.service._mixer.shutdown()
     harness.send(cohort, range(3))
-    assert isinstance(harness.service.batch(cohort.cohort), BatchAnswer)
+    assert isinstance(harness.service.batch(cohort.address), BatchAnswer)
     harness.send(cohort, [3])
-    assert harness.service.view(cohort.cohort).stage == "done"
+    assert harness.service.view(cohort.address).stage == "done"
     assert len(records(harness.released_at_once(cohort))) == 4
 
 

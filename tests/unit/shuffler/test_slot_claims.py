@@ -14,7 +14,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import ActionRequest
 from distrust.shuffler.assignment import CLAIMED
 from tests.support.assigning_shuffler import AssigningShuffler, server
-from tests.support.cohorts import report, secret
+from tests.support.cohorts import address, report, secret
 
 THIEF = b"\xaa" * 32
 
@@ -40,7 +40,7 @@ def stolen(cohort: Cohort, *slots: int) -> ActionRequest:
 
 def test_who_asks_second_with_a_real_ticket_is_told_nothing(shuffler: AssigningShuffler, cohort: Cohort) -> None:
     first = shuffler.ask(cohort, 0, 1)
-    answer = shuffler.service.actions("c1", stolen(cohort, 0, 1, 2))
+    answer = shuffler.service.actions(address("c1"), stolen(cohort, 0, 1, 2))
     assert answer.slots == [2]
     assert [(one.slot, one.type, one.status) for one in answer.refused] == [(s, Conflict("").urn, 409) for s in (0, 1)]
     assert answer.plays[0] not in first.values()
@@ -48,15 +48,15 @@ def test_who_asks_second_with_a_real_ticket_is_told_nothing(shuffler: AssigningS
 
 
 def test_the_client_that_comes_second_is_told_nothing_either(shuffler: AssigningShuffler, cohort: Cohort) -> None:
-    shuffler.service.actions("c1", stolen(cohort, 3))
-    answer = shuffler.service.actions("c1", server.asking(cohort, [2, 3]))
+    shuffler.service.actions(address("c1"), stolen(cohort, 3))
+    answer = shuffler.service.actions(address("c1"), server.asking(cohort, [2, 3]))
     assert (answer.slots, [one.slot for one in answer.refused]) == ([2], [3])
 
 
 def test_a_killed_shuffler_remembers_who_asked_first(shuffler: AssigningShuffler, cohort: Cohort) -> None:
     first = shuffler.ask(cohort, 0, 1)
     shuffler.kill()
-    assert shuffler.service.actions("c1", stolen(cohort, 0)).slots == []
+    assert shuffler.service.actions(address("c1"), stolen(cohort, 0)).slots == []
     assert shuffler.ask(cohort, 0, 1) == first
 
 
@@ -79,7 +79,7 @@ def test_only_who_asked_reports(shuffler: AssigningShuffler, cohort: Cohort, who
         shuffler.ask(cohort, 0, 1)
     body = report(cohort, 0, place=0)[:-32]
     body += {"not-asked": secret(0), "another-asked": THIEF, "anothers-secret": secret(1), "too-short": b""}[who]
-    answer = shuffler.service.receive("c1", "report", server.upload(cohort, "report", {0: body}))
+    answer = shuffler.service.receive(address("c1"), "report", server.upload(cohort, "report", {0: body}))
     error = BadMessage if who == "too-short" else BadTicket
     assert (answer.accepted, [one.type for one in answer.refused]) == (0, [error("").urn])
 
@@ -89,7 +89,7 @@ def test_a_report_is_taken_after_a_kill_and_its_repeat_counts(shuffler: Assignin
     body = {0: report(cohort, 0, place=0)}
     shuffler.kill()
     for _ in range(2):
-        answer = shuffler.service.receive("c1", "report", server.upload(cohort, "report", body))
+        answer = shuffler.service.receive(address("c1"), "report", server.upload(cohort, "report", body))
         assert (answer.accepted, answer.refused) == (1, [])
 
 
@@ -97,13 +97,13 @@ def test_there_is_a_claim_for_every_slot(shuffler: AssigningShuffler, cohort: Co
     request = server.asking(cohort, [0, 1])
     for claims in (b"", request.claims[:-1], request.claims + request.claims):
         with pytest.raises(BadMessage, match=r"claims: .* bytes, expected 32 for each of the slots"):
-            shuffler.service.actions("c1", request.model_copy(update={"claims": claims}))
+            shuffler.service.actions(address("c1"), request.model_copy(update={"claims": claims}))
 
 
 def test_a_claim_is_good_for_one_slot_of_one_cohort_of_one_run() -> None:
     own = server.assigned()
     others = [own.model_copy(update=change) for change in ({"cohort": "c2"}, {"run": "r2"}, {"round": 2})]
-    others += [own.model_copy(update={"config": bytes([1]) * 32})]
+    others += [own.model_copy(update={"run_digest": bytes([1]) * 32})]
     result = {claim(cohort, slot, one) for cohort, slot, one in product([own, *others], (0, 1), (THIEF, secret(0)))}
     assert len(result) == 5 * 2 * 2
     assert {len(one) for one in result} == {32}

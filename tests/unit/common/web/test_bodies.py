@@ -84,7 +84,7 @@ def test_one_body_too_many_takes_the_place_of_the_slowest() -> None:
 
 @pytest.mark.parametrize("sign", ["\N{GRINNING FACE}", "\\ud83d\\ude00"])
 def test_a_large_body_whose_texts_would_take_four_bytes_a_character_is_refused_unparsed(sign: str) -> None:
-    body = f'{{"version":1,"cohort":"c1","digest":"","stage":"report","items":[],"more":"{"A" * 70_000}{sign}"}}'
+    body = f'{{"version":3,"cohort":"c1","digest":"","stage":"report","items":[],"more":"{"A" * 70_000}{sign}"}}'
     with pytest.raises(BadMessage, match="must be plain ASCII"):
         JsonBody(Upload)._parse(bytearray(body.encode()), 100, 20)
 
@@ -136,7 +136,7 @@ def test_a_body_that_drips_is_refused_when_its_time_is_over() -> None:
 @pytest.mark.parametrize("clients", [0, 1, 7])
 def test_values_are_counted_without_parsing_and_never_too_few(clients: int) -> None:
     items = [{"slot": slot, "ticket": "AA", "body": ""} for slot in range(clients)]
-    raw = json.dumps({"version": 1, "cohort": "c1", "digest": "", "stage": "report", "items": items}).encode()
+    raw = json.dumps({"version": 3, "cohort": "c1", "digest": "", "stage": "report", "items": items}).encode()
     Upload.model_validate_json(raw)
     assert 4 * clients + 6 <= count_values(raw) <= 4 * clients + 8
 

@@ -22,7 +22,7 @@ from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.errors import BadParameter
 from distrust.common.web.serve import allow_connections, bind, options, run_service
 from distrust.common.web.settings import ServiceSettings
-from tests.support.cohorts import Authority
+from tests.support.cohorts import Authority, address
 
 SERVER = Authority()
 PARTIES = ["shuffler", "aggregator"]
@@ -58,14 +58,14 @@ def test_killed_it_knows_its_cohorts_and_told_to_stop_it_wakes_the_long_polls_an
 ) -> None:
     cohort = SERVER.sealed() if party == "shuffler" else SERVER.masked()
     with running(party, tmp_path) as (process, url):
-        httpx.put(f"{url}/v1/cohorts/c1", json=cohort.model_dump(mode="json")).raise_for_status()
+        httpx.put(f"{url}/v1/cohorts/{address('c1')}", json=cohort.model_dump(mode="json")).raise_for_status()
         process.kill()
     with running(party, tmp_path) as (process, url):
         assert httpx.get(f"{url}/readyz").text == "ready\n"
         assert [entry["cohort"] for entry in httpx.get(f"{url}/v1/cohorts").json()["cohorts"]] == ["c1"]
         answers: list[httpx.Response] = []
         poll = threading.Thread(
-            target=lambda: answers.append(httpx.get(f"{url}/v1/cohorts/c1/batch?wait=60", timeout=90))
+            target=lambda: answers.append(httpx.get(f"{url}/v1/cohorts/{address('c1')}/batch?wait=60", timeout=90))
         )
         poll.start()
         time.sleep(0.5)
