@@ -1,4 +1,4 @@
-"""Numbers modulo m as bytes, and their sums without overflow.
+"""Numbers modulo m as bytes, their sums without overflow, and what they stand for in a window of length m.
 
 On the wire a vector of Z_m takes ⌈log₂ m⌉ bits a coordinate, big endian, one coordinate after another over the whole
 vector; the last byte is filled with zeros. In memory it is an array of uint64, and every m lies below 2⁶³, so that
@@ -6,6 +6,7 @@ a + (m - b) fits.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,16 @@ def add(a: Vector, b: Vector, modulus: int) -> Vector:
 def subtract(a: Vector, b: Vector, modulus: int) -> Vector:
     """Return a - b mod m, for operands below m: a + (m - b) stays below 2⁶⁴."""
     return (a + (np.uint64(modulus) - b)) % np.uint64(modulus)
+
+
+def in_window(numbers: NDArray[Any], least: int | NDArray[np.int64], modulus: int) -> NDArray[Any]:
+    """Return the numbers of [least, least + m) that equal `numbers` modulo m, of the same shape.
+
+    numbers  integers in signed words, or reals, which then stay as they are to the last bit where they lie in there.
+    least    the window's lower end, for all numbers or for each of them.
+    """
+    result: NDArray[Any] = numbers - modulus * np.floor_divide(numbers - least, modulus)
+    return result
 
 
 def sum_rows(matrix: Vector, modulus: int) -> Vector:

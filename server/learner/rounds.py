@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.errors import BudgetExceeded
+from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel, within
@@ -166,7 +166,7 @@ class RoundRecord:
 def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
     """Return a round with its mechanisms: planned, or those of a round `before` of the same sizes, share and statistic.
 
-    Raises BadParameter when one cannot be calibrated to its cohorts.
+    Raises BadParameter when one cannot be calibrated to its cohorts, and for a round of a stream that differs.
     """
     sizes = sorted({query.clients for query in ask.queries})
     for old in before:
@@ -174,6 +174,10 @@ def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundR
             return RoundRecord(number, ask, old.mechanisms, old.minima)
     minima = {size: config.intermediary.min_survivors(size) for size in sizes}
     mechanisms = {size: _calibrated(config, ask, size) for size in sizes}
+    counted = ask.cumulative and any(one.takes_batches for one in mechanisms.values())
+    if counted and any(old.ask.cumulative and old.mechanisms != mechanisms for old in before):  # modulo one m only
+        allowed = "counts a stream, whose rounds must all have one size, one share and one statistic"
+        raise BadParameter("mechanism.name", config.mechanism.name, allowed)
     return RoundRecord(number, ask, mechanisms, minima)
 
 

@@ -258,18 +258,22 @@ def record_run(
     options: FleetOptions = OPTIONS,
     clock: Clock | None = None,
     world: AnyWorld | None = None,
+    noise_seed: int | None = None,
 ) -> RecordedRun:
     """Play all runs at once to their ends, and return the recording. Users have these `requirements`.
 
     exchanges  takes the requests and answers, also of a run that fails.
     clock      of the intermediaries; None: the machine's.
     world      of the clients; None: two arms with Gaussian rewards. `environment` of the result is always these arms.
+    noise_seed of the clients; None: each draws its noise from the operating system.
     """
     truth, exchanges = Truth(), [] if exchanges is None else exchanges
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
-    fleet = partial(fleet_over, World(world or environment, SEED), requirements, replace(options, dropout=dropout))
+    fleet = partial(
+        fleet_over, World(world or environment, SEED, noise_seed), requirements, replace(options, dropout=dropout)
+    )
     views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet, clock))
     return RecordedRun(truth, exchanges, databases, environment, views, transcripts)
 

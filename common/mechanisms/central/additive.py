@@ -1,5 +1,6 @@
 """The central mechanisms, whose noise the server adds to the sum, and the baseline without noise."""
 
+import math
 from typing import ClassVar, Literal, Self
 
 from typing_extensions import override
@@ -10,6 +11,8 @@ from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import RealGaussian
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, GridMechanism, ServerNoise
 from distrust.common.mechanisms.families.laplace import LaplaceLike, RealLaplace, laplace_precision, little_rounding
+from distrust.common.noise.continuous import Gaussian, Laplace
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.guarantee import TRUSTED_SERVER, Model, no_guarantee
 from distrust.common.privacy.profile import Privacy, unprotected
@@ -54,7 +57,7 @@ class CentralLaplaceDiscrete(LaplaceLike):
     """The server adds Lap_Z(gD/ε) to every coordinate of the sum, once.
 
     Guarantee  (ε, 0) for what the server publishes; none against the server.
-    Exactness  noise is added to the decoded integer, outside Z_m, so that it cannot wrap.
+    Exactness  noise is added modulo m, before the sum is decoded; the sum wraps with probability at most `wrap`.
     Source     MAB Algorithms 2 and 3, Theorem 5; the proof holds for every ε.
     """
 
@@ -66,8 +69,7 @@ class CentralLaplaceDiscrete(LaplaceLike):
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, precision = needed(spec), laplace_precision(cohort, spec, 1)
-        paper = spec.calibration == "paper"  # Theorem 5 keeps room for noise in Z_m; ours needs none there
-        law = DiscreteLaplace(laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)) if paper else None
+        law = DiscreteLaplace(laplace_scale(epsilon, precision, cohort.dimension, cohort.norm))
         return cls(**cohort.shared(precision, cohort.room(precision, law)), epsilon=epsilon)
 
     def server_law(self) -> DiscreteLaplace:
@@ -100,7 +102,9 @@ class CentralLaplace(ServerNoise, RealLaplace):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
         precision = spec.precision or little_rounding(cohort, epsilon, 1, FINE, INFLATED)
-        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=epsilon, noise=spec.noise)
+        scale = laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
+        law = Laplace(scale) if spec.noise == "continuous" else DiscreteLaplace(scale)
+        return cls(**cohort.shared(precision, cohort.room(precision, law)), epsilon=epsilon, noise=spec.noise)
 
     @override
     def error(self, survivors: int) -> ErrorLaw:
@@ -127,7 +131,9 @@ class CentralGaussian(ServerNoise, RealGaussian):
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         precision, own = cls.calibrated(spec, cohort, cohort.clients)
-        return cls(**cohort.shared(precision, cohort.room(precision, None)), **own)
+        variance = own["variance"]
+        law = Gaussian(math.sqrt(variance)) if spec.noise == "continuous" else DiscreteGaussian(variance)
+        return cls(**cohort.shared(precision, cohort.room(precision, law)), **own)
 
     @override
     def error(self, survivors: int) -> ErrorLaw:

@@ -17,7 +17,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.modular import in_window
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_reach
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
     is_exact,
@@ -34,6 +35,9 @@ from distrust.common.privacy.searches import coarsest, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, Visits, grid_for
 from distrust.common.randomness import Stream
 
+WRAPPED_DRAWS = 3
+"""Draws of noise by which a node differs from the two nodes below it. The modulus leaves room for so many at once."""
+
 
 class Tree(GaussianLike):
     """The server adds N_Z(0, variance) to every coordinate of every complete dyadic sum of batches, its nodes.
@@ -44,6 +48,11 @@ class Tree(GaussianLike):
                Of LinUCB's vectors by `printed_node`, for ε ≤ 1. exact: the least that is (ε, δ) for all the nodes
                together.
     estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
+    modulus    one ring for all nodes. A node is the sum of its batches and its own noise, modulo m; clients that lie
+               may have sent any residues. A leaf is decoded by the centred window, every other node to the number next
+               to the two nodes below it, from which honest clients' nodes differ by three draws of noise. So m = ng +
+               2τ + 1 has room for one batch, however long the stream is; τ bounds three draws, with p' over all nodes.
+               All that is released is a function of the nodes modulo m.
     Guarantee  (ε, δ) for the whole stream, with one client in one batch: `depth` discrete Gaussians, each moved by the
                same vector. In the box their likelihood ratio is that of the sum of all their coordinates, moved by
                depth · D · g, so that δ is exact. Balls count as continuous noise of 3/2 less. By the billboard lemma
@@ -62,6 +71,8 @@ class Tree(GaussianLike):
     @model_validator(mode="after")
     def _has_delta(self) -> Self:
         require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+        longest = self.batches * self.modulus
+        require(longest < 2**62, "batches * modulus", longest, "must stay below 2^62")
         return self
 
     @classmethod
@@ -84,8 +95,10 @@ class Tree(GaussianLike):
             variance = steps**2
         else:
             variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
+        each = cohort.overflow_probability / (cohort.dimension * 2 * batches)  # a stream has 2M nodes, fewer by some
+        modulus = cohort.room(precision, None, least=gaussian_reach(WRAPPED_DRAWS * variance, each))
         return cls(
-            **cohort.shared(precision, cohort.room(precision, None)),
+            **cohort.shared(precision, modulus),
             epsilon=epsilon,
             delta=delta,
             variance=variance,
@@ -111,11 +124,6 @@ class Tree(GaussianLike):
     def depth(self) -> int:
         """Return how many nodes one batch is in, at most."""
         return self.batches.bit_length()
-
-    def true_steps(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """Return the decoded sum without noise, in grid steps. Only `Counter` may call it."""
-        self.check_release(total, survivors)
-        return self._decode(total, survivors)
 
     def server_law(self) -> DiscreteGaussian:
         return DiscreteGaussian(self.variance)
@@ -258,9 +266,10 @@ Steps = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A complete dyadic sum in grid steps: `true` stays at the server; `noisy` has its noise, which is drawn once.
+    """A complete dyadic sum in grid steps, of the shape (…, dimension); leading axes are of streams in lock step.
 
-    Both have the shape (…, dimension), with leading axes where several streams are counted in lock step.
+    true   modulo m, without noise; it stays at the server. No number is decoded from it.
+    noisy  the decoded sum of `true` and the node's noise, which is drawn once.
     """
 
     level: int
@@ -312,11 +321,19 @@ class Counter:
         """
         if self.time >= self.mechanism.batches:
             raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {self.mechanism.batches}")
-        leaf = _drawn(0, survivors, self.mechanism.true_steps(totals, survivors), noise)
+        self.mechanism.check_release(totals, survivors)
+        modulus = self.mechanism.modulus
+        start = self.mechanism.window_start(survivors)
+        leaf = Node(0, survivors, totals.view(np.int64), _decoded(totals.view(np.int64), noise(), start, modulus))
         nodes, newest = self.nodes, leaf
         while nodes and nodes[-1].level == newest.level:
             left, nodes = nodes[-1], nodes[:-1]
-            newest = _drawn(left.level + 1, left.survivors + newest.survivors, left.true + newest.true, noise)
+            true = (left.true + newest.true) % modulus
+            # With honest clients the node differs from the two below it by three draws of noise.
+            near = left.noisy + newest.noisy - modulus // 2
+            newest = Node(
+                left.level + 1, left.survivors + newest.survivors, true, _decoded(true, noise(), near, modulus)
+            )
         nodes = (*nodes, newest)
         released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
@@ -331,7 +348,8 @@ class Counter:
         trues: list[Steps] = [np.zeros(mechanism.dimension, dtype=np.int64)]
         counts, noisy = [0], [np.zeros(mechanism.dimension, dtype=np.int64)]
         for total, survivors, released in batches:
-            trues.append(trues[-1] + mechanism.true_steps(total, survivors))
+            mechanism.check_release(total, survivors)
+            trues.append((trues[-1] + total.view(np.int64)) % mechanism.modulus)
             counts.append(counts[-1] + survivors)
             steps = (released - counts[-1] * mechanism.low) / mechanism.step
             noisy.append(np.rint(steps).astype(np.int64))
@@ -340,7 +358,8 @@ class Counter:
             if len(batches) >> level & 1:
                 start, end = end, end + (1 << level)
                 survivors = counts[end] - counts[start]
-                nodes.append(Node(level, survivors, trues[end] - trues[start], noisy[end] - noisy[start]))
+                true = (trues[end] - trues[start]) % mechanism.modulus
+                nodes.append(Node(level, survivors, true, noisy[end] - noisy[start]))
         return type(self)(mechanism, len(batches), tuple(nodes))
 
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
@@ -351,12 +370,11 @@ class Counter:
         return np.asarray(steps * self.mechanism.step + survivors * self.mechanism.low, dtype=np.float64)
 
 
-def _drawn(level: int, survivors: int, true: Steps, noise: Callable[[], Steps]) -> Node:
-    """Return a node with its noise."""
-    drawn = noise()
+def _decoded(true: Steps, drawn: Steps, least: int | Steps, modulus: int) -> Steps:
+    """Return a node's sum and noise as the numbers of [least, least + m) that equal them modulo m."""
     if drawn.shape != true.shape:  # no two streams may share their noise
         raise BadParameter("noise", drawn.shape, f"shape must be {true.shape}")
-    return Node(level, survivors, true, true + drawn)
+    return in_window(true + drawn, least, modulus)
 
 
 def completed(batches: int) -> int:

@@ -17,6 +17,7 @@ from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms.families.base import Mechanism, require
 from distrust.common.mechanisms.families.cohort import Noise
+from distrust.common.modular import in_window
 from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.privacy.sensitivity import Grid
@@ -45,6 +46,11 @@ class GridMechanism(Mechanism):
 
     MAB Algorithm 1: with n' survivors, ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves as much
     room for noise below 0 as above n'g. Then the affine map from [low, high] to the grid is undone.
+
+    The analyzer's own noise is added modulo m before the sum is decoded. A lying client may send any residue, and so
+    bring the sum to the window's edge. One step of another client then decides on which side the sum is decoded. With
+    the noise added first, the release is a function of sum + noise modulo m, so that it keeps the noise's guarantee
+    whatever the residues are.
     """
 
     @model_validator(mode="after")
@@ -141,12 +147,7 @@ class GridMechanism(Mechanism):
 
         noise  rows of `server_randomness`, each used once: of the shape of `totals`.
         """
-        whole: NDArray[Any] = self._decode(totals, survivors)
-        if noise is not None:
-            if noise.shape != totals.shape:  # no two sums may share their noise
-                raise BadParameter("noise", noise.shape, f"shape must be {totals.shape}")
-            whole = whole + noise
-        estimate: NDArray[np.float64] = whole.astype(np.float64)
+        estimate: NDArray[np.float64] = self._decode(totals, survivors, noise).astype(np.float64)
         estimate *= self.step
         estimate += survivors * self.origin
         return estimate
@@ -159,9 +160,9 @@ class GridMechanism(Mechanism):
             return super().estimate_parts(totals, counts, stream)
         for total in totals:
             self.check_release(total, survivors)
-        noise = self._draw(self.server_law(), stream, len(counts))
-        whole = np.stack([self._decode(total, int(count)) for total, count in zip(totals, counts, strict=True)]) + noise
-        estimates: NDArray[np.float64] = whole * self.step + counts[:, np.newaxis] * self.origin
+        survived = counts[:, np.newaxis]
+        whole = self._decode(totals, survived, self.server_randomness(stream, len(counts)))
+        estimates: NDArray[np.float64] = whole * self.step + survived * self.origin
         return estimates
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
@@ -198,11 +199,23 @@ class GridMechanism(Mechanism):
             away += middle
         return away
 
-    def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """Return the whole numbers that a sum modulo m stands for, by the centred window."""
-        whole, spread = total.view(np.int64), survivors * self.precision
-        above = whole > spread + (self.modulus - spread - 1) // 2
-        return whole - self.modulus * above.astype(np.int64)  # truth values take NumPy twice as long to multiply
+    def window_start(self, survivors: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
+        """Return the least number that a sum over so many survivors is decoded to; the largest is m - 1 above it."""
+        return -((self.modulus - survivors * self.precision) // 2)
+
+    def _decode(
+        self, totals: NDArray[np.uint64], survivors: int | NDArray[np.int64], noise: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Return what sums modulo m and the analyzer's noise stand for together, by the centred window.
+
+        noise  of the shape of `totals`; None for none.
+        """
+        whole: NDArray[Any] = totals.view(np.int64)
+        if noise is not None:
+            if noise.shape != totals.shape:  # no two sums may share their noise
+                raise BadParameter("noise", noise.shape, f"shape must be {totals.shape}")
+            whole = whole + noise
+        return in_window(whole, self.window_start(survivors), self.modulus)
 
     def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
         """Return noise of shape (rows, dimension); zeros without a law."""
@@ -296,7 +309,7 @@ class RealNoise(GridMechanism):
 
 
 class ServerNoise(RealNoise):
-    """A mechanism of real noise that the server draws once and adds to the decoded sum."""
+    """A mechanism of real noise that the server draws once and adds to the sum, modulo m; real noise in ℝ/mℤ."""
 
     trust: ClassVar[str] = TRUSTED_SERVER
 

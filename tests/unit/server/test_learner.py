@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from distrust.common.errors import BadMessage, BadParameter, WrongCohort
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan, plan_round
+from distrust.server.policies.base import Ask, Query
 
 Outcome = ReleasedCohort | LostCohort
 MEANS = [0.2, 0.4, 0.9]
@@ -228,3 +229,17 @@ def test_estimates_are_means_of_the_survivors() -> None:
     play(learner, lambda cohort: ReleasedCohort(cohort=cohort.cohort, sum=[3.0], survivors=6), rounds=1)
     means = np.array([interval.mean for interval in learner.policy.intervals])
     assert means == pytest.approx(0.5)
+
+
+def test_all_rounds_of_a_stream_have_one_modulus() -> None:
+    """The nodes of a tree are sums modulo m. A round with another share, and so another m, would make them wrong."""
+    spec = {"name": "tree", "epsilon": 1.0, "delta": 1e-3, "batches": 4}
+    run = config(horizon=400, mechanism=spec)
+    asks = [
+        Ask(number, (Query(0, 100),), share, cumulative=True) for number, share in ((1, 1e-6), (2, 1e-6), (3, 1e-9))
+    ]
+    first = plan_round(run, 1, asks[0])
+    second = plan_round(run, 2, asks[1], [first])
+    assert second.mechanism == first.mechanism
+    with pytest.raises(BadParameter, match="counts a stream, whose rounds must all have one size, one share"):
+        plan_round(run, 3, asks[2], [second])
