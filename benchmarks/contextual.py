@@ -171,7 +171,7 @@ class _Bare(threading.Thread):
         asyncio.run(self._measure())
 
     async def _measure(self) -> None:
-        database = Database(f"sqlite:///{self._folder / 'bare.sqlite'}", _ROWS.metadata, 1)
+        database = Database(f"sqlite:///{self._folder / 'bare.sqlite'}", _ROWS.metadata, "0001")
         async with Http() as http:
             while not self._over.is_set():
                 began = time.perf_counter()

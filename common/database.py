@@ -1,4 +1,4 @@
-"""Opens a service's database: commits before the answer, checks the schema's version, lets in one process at a time.
+"""Opens a service's database: commits before the answer, checks the schema's revision, lets in one process at a time.
 
 SQLite (write-ahead log, `synchronous=FULL`) is the default; any SQLAlchemy URL works. A second process is refused:
 SQLite has a lock on a file beside the database, PostgreSQL an advisory lock and a mark that every write compares. The
@@ -37,6 +37,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import without_passwords
+from distrust.common.schema import another_schema, create_schema, stored_schema
 from distrust.common.stored_file import log_of, open_stored
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -159,16 +160,21 @@ class Database:
 
     url       SQLAlchemy URL; a file's directory is made.
     metadata  the service's tables, created when absent.
-    version   the schema's version; a database of another version is refused.
+    version   the schema's newest revision, which a new database gets; a database of another one is refused.
     Raises    BadParameter for a URL that cannot be used, Unavailable for a database that cannot be opened or written.
     """
 
-    def __init__(self, url: str, metadata: MetaData, version: int) -> None:
-        self.url = _parse(url)
+    def __init__(self, url: str, metadata: MetaData, version: str) -> None:
+        self.url = parse_url(url)
         self._writer = threading.Lock() if self.url.get_backend_name() == "sqlite" else None
         self._engine = _sqlite(self.url) if self._writer else _server(self.url)
         self._holder: FileHold | ServerHold | None = None
         self._prepare(metadata, version)
+
+    @property
+    def name(self) -> str:
+        """Return the database as messages name it: a path, or HOST/DATABASE."""
+        return _name(self.url)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -233,21 +239,16 @@ class Database:
         except DBAPIError as error:
             raise Unavailable(_sentence(self.url, error)) from error
 
-    def _prepare(self, metadata: MetaData, version: int) -> None:
+    def _prepare(self, metadata: MetaData, version: str) -> None:
         with self.transaction() as connection:
-            _SCHEMA.create(connection, checkfirst=True)
-            _PROBE.create(connection, checkfirst=True)
-            stored = connection.execute(select(_SCHEMA.c.version)).scalar_one_or_none()
+            stored = stored_schema(connection)
             if stored is None:
-                connection.execute(insert(_SCHEMA), [{"version": version}])
+                create_schema(connection, metadata, version)
             if stored in (None, version):
-                metadata.create_all(connection)
+                _PROBE.create(connection, checkfirst=True)
                 return
         self.close()
-        raise Unavailable(
-            f"database {_name(self.url)} has schema {stored}, this program needs {version}: "
-            "leave it to the version that made it, and give this one another"
-        )
+        raise Unavailable(f"database {_name(self.url)} {another_schema(self.url, stored, version)}")
 
 
 class StoredDatabase(Database):
@@ -261,7 +262,7 @@ class StoredDatabase(Database):
             with values that are computed while they are read, and one that takes long to read.
     """
 
-    def __init__(self, path: Path, version: int) -> None:
+    def __init__(self, path: Path, version: str) -> None:
         self.url, self._writer, self._holder = URL.create("sqlite", database=str(path)), None, None
         self._file = path.resolve()  # SQLite keeps the log beside the file that a link leads to
         self._log = log_of(path)
@@ -296,16 +297,12 @@ class StoredDatabase(Database):
             return None
         return status.st_ino, status.st_size, status.st_mtime_ns
 
-    def _check(self, version: int) -> None:
+    def _check(self, version: str) -> None:
         with self.reading() as connection:
-            versions = connection.execute(select(_SCHEMA.c.version)).scalars().all()
-        stored = versions[0] if len(versions) == 1 else versions
+            stored = stored_schema(connection)
         if stored != version:
-            needs = f"this program reads schema {version} and migrates none"
-            raise Unavailable(f"database {_name(self.url)} has schema {stored}: {needs}")
+            raise Unavailable(f"database {_name(self.url)} {another_schema(self.url, stored, version)}")
 
-
-_SCHEMA = Table("schema_version", MetaData(), Column("version", Integer, primary_key=True, autoincrement=False))
 
 _PROBE = Table(
     "readiness",
@@ -315,7 +312,8 @@ _PROBE = Table(
 )
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """Return a SQLAlchemy URL with the driver that is used here. Raises BadParameter."""
     try:
         parsed = make_url(url)
         parsed.get_dialect()

@@ -31,6 +31,7 @@ COMMANDS = {
     "data": ("data", "Make the tables that environments draw from."),
     "demo": ("run", "Find the best of ten arms of real ratings that no party sees."),
     "health": ("party", "Ask a service whether it is ready."),
+    "migrate": ("migrate", "Bring the databases of stopped services to this version's schema."),
     "token": ("stack", "Make the operator's and the inspector's token, once."),
 }
 """Name, the module of `lab/cli/` that has the command in its `app`, and summary, in the order of `--help`."""

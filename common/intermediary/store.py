@@ -41,7 +41,7 @@ from distrust.common.errors import WrongCohort
 from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import EVERY, CohortStage
 
-VERSION = 5  # of the tables below; a database of another version is refused
+VERSION = "0001"  # the newest revision of the tables below (migrations/); a database of another one is refused
 METADATA = MetaData()
 
 _Counter = BigInteger().with_variant(Integer, "sqlite")

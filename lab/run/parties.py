@@ -390,7 +390,7 @@ def _readable(what: str) -> Iterator[None]:
         raise Unavailable(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
 
 
-def _stored(path: Path, version: int) -> "StoredDatabase":
+def _stored(path: Path, version: str) -> "StoredDatabase":
     from distrust.common.database import StoredDatabase  # noqa: PLC0415
 
     return StoredDatabase(path, version)

@@ -31,20 +31,20 @@ def fill_the_disk(database: Database) -> None:
 
 
 def test_a_commit_outlives_the_process_and_an_error_leaves_nothing(tmp_path: Path) -> None:
-    first = Database(url(tmp_path), METADATA, 1)
+    first = Database(url(tmp_path), METADATA, "0001")
     with first.transaction() as connection:
         connection.execute(insert(NUMBERS), [{"number": n, "value": 0} for n in range(5)])
     with pytest.raises(ZeroDivisionError):
         insert_and_fail(first)
     first.close()
-    second = Database(url(tmp_path), METADATA, 1)
+    second = Database(url(tmp_path), METADATA, "0001")
     with second.reading() as connection:
         assert connection.execute(select(func.count()).select_from(NUMBERS)).scalar_one() == 5
     second.close()
 
 
 def test_threads_that_read_then_write_never_lose_an_update(tmp_path: Path) -> None:
-    database = Database(url(tmp_path), METADATA, 1)
+    database = Database(url(tmp_path), METADATA, "0001")
     with database.transaction() as connection:
         connection.execute(insert(NUMBERS), [{"number": 0, "value": 0}])
 
@@ -65,7 +65,7 @@ def test_threads_that_read_then_write_never_lose_an_update(tmp_path: Path) -> No
 
 
 def test_sqlite_is_durable(tmp_path: Path) -> None:
-    database = Database(url(tmp_path), METADATA, 1)
+    database = Database(url(tmp_path), METADATA, "0001")
     with database.reading() as connection:
         settings = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
     assert settings == ["wal", 2]
@@ -73,13 +73,13 @@ def test_sqlite_is_durable(tmp_path: Path) -> None:
 
 
 def test_another_schema_version_is_refused(tmp_path: Path) -> None:
-    Database(url(tmp_path), METADATA, 1).close()
+    Database(url(tmp_path), METADATA, "0001").close()
     with pytest.raises(Unavailable, match="has schema 1, this program needs 2"):
         Database(url(tmp_path), METADATA, 2)
 
 
 def test_a_full_disk_is_one_clear_sentence_and_keeps_what_was_committed(tmp_path: Path) -> None:
-    database = Database(url(tmp_path), METADATA, 1)
+    database = Database(url(tmp_path), METADATA, "0001")
     with pytest.raises(Unavailable, match="the disk is full"):
         fill_the_disk(database)
     with database.reading() as connection:
@@ -89,18 +89,18 @@ def test_a_full_disk_is_one_clear_sentence_and_keeps_what_was_committed(tmp_path
 
 def test_a_directory_that_cannot_be_written_is_one_clear_sentence() -> None:
     with pytest.raises(Unavailable, match="directory cannot be made"):
-        Database("sqlite:////sys/distrust/x.sqlite3", METADATA, 1)  # not even root may make a directory there
+        Database("sqlite:////sys/distrust/x.sqlite3", METADATA, "0001")  # not even root may make a directory there
 
 
 def test_a_directory_that_is_a_file_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "deep").write_text("")
     with pytest.raises(Unavailable, match="its directory cannot be made"):
-        Database(url(tmp_path), METADATA, 1)
+        Database(url(tmp_path), METADATA, "0001")
 
 
 def test_a_database_that_is_a_directory_is_one_clear_sentence(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
-        Database(f"sqlite:///{tmp_path}", METADATA, 1)
+        Database(f"sqlite:///{tmp_path}", METADATA, "0001")
 
 
 @pytest.mark.parametrize(
@@ -108,17 +108,17 @@ def test_a_database_that_is_a_directory_is_one_clear_sentence(tmp_path: Path) ->
 )
 def test_a_url_that_forgets_or_means_nothing_is_refused(bad: str) -> None:
     with pytest.raises(BadParameter, match="database"):
-        Database(bad, METADATA, 1)
+        Database(bad, METADATA, "0001")
 
 
 def test_a_file_that_is_no_database_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.sqlite3").write_bytes(b"anything but a database " * 300)
     with pytest.raises(Unavailable, match="it is damaged, or no database; restore it from a copy"):
-        Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, 1)
+        Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, "0001")
 
 
 def test_a_database_is_held_by_one_at_a_time_and_let_go_when_closed(tmp_path: Path) -> None:
-    first, second = Database(url(tmp_path), METADATA, 1), Database(url(tmp_path), METADATA, 1)
+    first, second = Database(url(tmp_path), METADATA, "0001"), Database(url(tmp_path), METADATA, "0001")
     first.hold()
     with pytest.raises(Unavailable, match=r"is in use by another process \(\d+\)"):
         second.hold()
@@ -128,16 +128,16 @@ def test_a_database_is_held_by_one_at_a_time_and_let_go_when_closed(tmp_path: Pa
 
 
 def test_a_database_that_may_not_grow_is_not_writable(tmp_path: Path) -> None:
-    database = Database(url(tmp_path), METADATA, 1)
+    database = Database(url(tmp_path), METADATA, "0001")
     with pytest.raises(Unavailable, match="the disk is full"):
         fill_the_disk(database)
     database.close()
     with pytest.raises(Unavailable, match=r"\d+ bytes are free on its disk, and \d+ are needed"):
-        Database(url(tmp_path), METADATA, 1).check_writable(2**62)
+        Database(url(tmp_path), METADATA, "0001").check_writable(2**62)
 
 
 def test_asking_again_and_again_whether_it_can_write_does_not_make_it_grow(tmp_path: Path) -> None:
-    database = Database(url(tmp_path), METADATA, 1)
+    database = Database(url(tmp_path), METADATA, "0001")
 
     def pages() -> int:
         with database.reading() as connection:

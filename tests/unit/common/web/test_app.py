@@ -68,7 +68,7 @@ def client(tmp_path: Path) -> Iterator[AsgiClient]:
     (tmp_path / "token").write_text("sesame\n")
     settings = ServiceSettings(max_body=2048, operator_token_file=tmp_path / "token")
     app = make_app("probe", None, [router], settings)
-    app.state.database = Database(f"sqlite:///{tmp_path}/x.sqlite3", MetaData(), 1)
+    app.state.database = Database(f"sqlite:///{tmp_path}/x.sqlite3", MetaData(), "0001")
     with AsgiClient(app) as client:
         yield client
     app.state.database.close()
