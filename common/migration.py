@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alembic.operations import Operations
@@ -18,7 +18,10 @@ from sqlalchemy.engine import URL
 
 from distrust.common.database import Database, StoredDatabase, parse_url
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.schema import FIRST, Stored, adopt, is_newer, stored_schema
+from distrust.common.inputs import open_file
+from distrust.common.schema import FIRST_REVISION, Stored, adopt, is_newer, stored_schema
+
+_SQLITE = b"SQLite format 3\0"  # how each of its files begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,14 @@ class Migrated:
     """
 
     database: str
+    history: History
     before: Stored
     after: str
-    copy: str | None
+    copy: str | None = None
+
+    def facts(self) -> dict[str, Stored | None]:
+        """Return the result as JSON's values."""
+        return {"database": self.database, "before": self.before, "after": self.after, "copy": self.copy}
 
     def line(self) -> str:
         """Return the result as one line."""
@@ -65,19 +73,24 @@ class Migrated:
         return f"{self.database}: schema {self.before} is now {self.after}{kept}"
 
 
-def check_database(url: str, histories: Sequence[History], *, backed_up: bool = False) -> None:
-    """Raise the errors of `migrate` that can be told beforehand. Nothing is made, changed or locked."""
+def check_database(url: str, histories: Sequence[History], *, backed_up: bool = False) -> Migrated:
+    """Return what `migrate` would do, but for the copy, or raise what it would raise for this database and no other.
+
+    Nothing is made, changed or locked.
+    """
     with closing(_as_it_stands(url)) as database:
-        history, stored = _known(database, histories)
-    if stored != history.newest and not _is_file(database.url) and not backed_up:
+        planned = _plan(database, histories)
+    if planned.before != planned.after and not _is_file(database.url) and not backed_up:
         why = "back it up first, as with pg_dump, and say so with --backed-up: a migration cannot be undone"
         raise BadParameter("database", database.name, why)
+    return planned
 
 
 def migrate(url: str, histories: Sequence[History], *, backed_up: bool = False) -> Migrated:
     """Bring a database to the newest revision of its history. A kill leaves it as it was, or migrated.
 
-    A SQLite file is copied before that, to a file beside it, in place of an earlier copy of that name.
+    A SQLite file is copied before that, to a file beside it, in place of an earlier copy of that name. A database that
+    has the newest revision is left alone, also where a service runs on it.
 
     url        SQLAlchemy URL of a database that a service has made.
     histories  those that the database may have.
@@ -85,23 +98,25 @@ def migrate(url: str, histories: Sequence[History], *, backed_up: bool = False) 
     Raises     BadParameter for what is no database of a service, for one of a newer version or of one too old, and for
                a missing copy; Unavailable for one that is in use, and for a full disk.
     """
-    check_database(url, histories, backed_up=backed_up)
+    planned = check_database(url, histories, backed_up=backed_up)
+    if planned.before == planned.after:
+        return planned
     with closing(_Untouched(url)) as database:
         database.hold()
-        history, stored = _known(database, histories)  # another process may have migrated it meanwhile
-        newest, copy = history.newest, None
-        if stored != newest:
-            copy = _copy(Path(database.name), newest) if _is_file(database.url) else None
-            with database.transaction() as connection:
-                upgrade(connection, history, stored)
-    return Migrated(database.name, stored, newest, copy)
+        planned = _plan(database, histories)  # another process may have migrated it meanwhile
+        if planned.before == planned.after:
+            return planned
+        copy = _copy(Path(database.name), planned.after) if _is_file(database.url) else None
+        with database.transaction() as connection:
+            upgrade(connection, planned.history, planned.before)
+    return replace(planned, copy=copy)
 
 
 def upgrade(connection: Connection, history: History, stored: Stored | None) -> None:
     """Apply the revisions behind the stored one, in the caller's transaction; all of them where none is stored."""
     if isinstance(stored, int):
         adopt(connection)
-        stored = FIRST
+        stored = FIRST_REVISION
     scripts = history.scripts()
     context = MigrationContext.configure(connection)
     with Operations.context(context):
@@ -110,22 +125,20 @@ def upgrade(connection: Connection, history: History, stored: Stored | None) -> 
             context.stamp(scripts, script.revision)
 
 
-def _known(database: Database, histories: Sequence[History]) -> tuple[History, Stored]:
-    """Return a database's history, and its place in it. Raises BadParameter."""
+def _plan(database: Database, histories: Sequence[History]) -> Migrated:
+    """Return what is to be done. Raises BadParameter."""
     with database.reading() as connection:
         stored, tables = stored_schema(connection), set(inspect(connection).get_table_names())
     name = database.name
     history = next((one for one in histories if one.table in tables), None)
     if history is None or stored is None:
         raise BadParameter("database", name, "is no database of a service")
-    known = {history.number, *(script.revision for script in history.scripts().walk_revisions())}
-    if is_newer(stored, history.newest):
-        raise BadParameter(
-            "database", name, f"has schema {stored}, of a newer version than this one's {history.newest}"
-        )
-    if stored not in known:
+    newest = history.newest
+    if is_newer(stored, newest):
+        raise BadParameter("database", name, f"has schema {stored}, of a newer version than this one's {newest}")
+    if stored not in {history.number, *(script.revision for script in history.scripts().walk_revisions())}:
         raise BadParameter("database", name, f"has schema {stored!s:.40}, which this version cannot migrate")
-    return history, stored
+    return Migrated(name, history, stored, newest)
 
 
 class _Untouched(Database):
@@ -146,13 +159,18 @@ class _StoredUntouched(StoredDatabase):
 
 
 def _as_it_stands(url: str) -> Database:
-    """Return a database to read. Raises BadParameter for a file that is not there."""
+    """Return a database to read. Raises BadParameter for what is no SQLite file."""
     parsed = parse_url(url)
     if not _is_file(parsed):
         return _Untouched(url)
     file = Path(parsed.database or "")
-    if not file.is_file():
-        raise BadParameter("database", str(file), "is no file")
+    try:
+        with open_file(file, None) as opened:
+            begin = opened.read(len(_SQLITE))
+    except OSError as error:
+        raise BadParameter("database", str(file), f"cannot be read: {error.strerror}") from error
+    if begin != _SQLITE:
+        raise BadParameter("database", str(file), "is no SQLite database")
     return _StoredUntouched(file, "")
 
 

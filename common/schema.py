@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, insert, inspect, select, update
 from sqlalchemy.engine import URL
 
-FIRST = "0001"
+FIRST_REVISION = "0001"
 """The revision of databases that have a number and no revision."""
 
 _REVISION = Table("alembic_version", MetaData(), Column("version_num", String(32), nullable=False, primary_key=True))
@@ -48,7 +48,7 @@ def create_schema(connection: Connection, metadata: MetaData, revision: str) -> 
 def adopt(connection: Connection) -> None:
     """Give a database without a revision the first one."""
     _REVISION.create(connection)
-    connection.execute(insert(_REVISION), [{"version_num": FIRST}])
+    connection.execute(insert(_REVISION), [{"version_num": FIRST_REVISION}])
     connection.execute(update(_NUMBER).values(version=_REVISED))
 
 

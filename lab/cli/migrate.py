@@ -1,23 +1,25 @@
 """Implements `distrust migrate`: brings the databases of stopped services to this version's schema."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from distrust import common, server
 from distrust.common.errors import BadParameter
-from distrust.common.intermediary import migrations as intermediaries
-from distrust.common.migration import check_database, migrate
+from distrust.common.migration import History, check_database, migrate
 from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import NAMES
-from distrust.server import migrations as servers
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-HISTORIES = (servers.HISTORY, intermediaries.HISTORY)
+HISTORIES = (
+    History(Path(server.__path__[0], "migrations"), table="runs", number=2),
+    History(Path(common.__path__[0], "intermediary", "migrations"), table="messages", number=4),
+)
+"""The server's schema, and the one of shuffler and aggregator."""
 
 
 @app.command(
@@ -29,6 +31,7 @@ HISTORIES = (servers.HISTORY, intermediaries.HISTORY)
     ),
 )
 def migrate_command(
+    context: typer.Context,
     data: DataOption = DEFAULT,
     database: Annotated[
         str | None,
@@ -45,11 +48,13 @@ def migrate_command(
     A SQLite file is copied first, to FILE.before-REVISION. Each database is migrated in one transaction: a kill leaves
     it as it was, or migrated. Databases that have the schema already are left alone.
     """
+    if database is not None and getattr(context.get_parameter_source("data"), "name", "") == "COMMANDLINE":
+        raise BadParameter("data", str(data), "leave it out, or --database: one of both names what is migrated")
     urls = _of_folder(data) if database is None else [database]
     for url in urls:
         check_database(url, HISTORIES, backed_up=backed_up)
     done = [migrate(url, HISTORIES, backed_up=backed_up) for url in urls]
-    say({"databases": [asdict(one) for one in done]}, "\n".join(one.line() for one in done), json)
+    say({"databases": [one.facts() for one in done]}, "\n".join(one.line() for one in done), json)
 
 
 def _of_folder(path: Path) -> list[str]:

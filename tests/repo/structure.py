@@ -19,8 +19,12 @@ Graph = dict[str, set[str]]
 
 @cache
 def sources() -> dict[str, str]:
-    """Return the text of each module of the package, by its name without `distrust.`."""
-    paths = [name for name in listed(*FOLDERS) if name.endswith(".py") and (ROOT / name).is_file()]
+    """Return the text of each module of the package, by its name without `distrust.`.
+
+    Revisions of a schema are left out: Alembic chooses their names, and they never change.
+    """
+    names = (name for name in listed(*FOLDERS) if name.endswith(".py") and "/migrations/" not in name)
+    paths = [name for name in names if (ROOT / name).is_file()]
     return {module(path): (ROOT / path).read_text("utf-8") for path in paths}
 
 
