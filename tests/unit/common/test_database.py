@@ -4,10 +4,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, update
+from sqlalchemy import Column, Integer, MetaData, Table, func, insert, make_url, select, update
 
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.schema import another_schema
 
 METADATA = MetaData()
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True), Column("value", Integer))
@@ -72,10 +73,18 @@ def test_sqlite_is_durable(tmp_path: Path) -> None:
     database.close()
 
 
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+def test_another_revision_is_refused_with_what_to_do(tmp_path: Path) -> None:
     Database(url(tmp_path), METADATA, "0001").close()
-    with pytest.raises(Unavailable, match="has schema 1, this program needs 2"):
-        Database(url(tmp_path), METADATA, 2)
+    with pytest.raises(Unavailable, match="has schema 0001, this program needs 0002: stop its service, and run"):
+        Database(url(tmp_path), METADATA, "0002")
+    Database(f"sqlite:///{tmp_path}/new.sqlite3", METADATA, "0003").close()
+    with pytest.raises(Unavailable, match="has schema 0003, this program needs 0002: it is of a newer version"):
+        Database(f"sqlite:///{tmp_path}/new.sqlite3", METADATA, "0002")
+
+
+def test_a_password_is_not_in_the_command_that_a_refusal_names() -> None:
+    told = another_schema(make_url("postgresql+psycopg://me:secret@db.example/server"), 2, "0001")
+    assert told.endswith("run `distrust migrate --database postgresql://me:***@db.example/server`")
 
 
 def test_a_full_disk_is_one_clear_sentence_and_keeps_what_was_committed(tmp_path: Path) -> None:

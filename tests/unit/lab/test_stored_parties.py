@@ -60,12 +60,12 @@ def test_commits_that_only_the_log_of_a_killed_server_has_are_read(stopped: Path
         outline(stopped)
 
 
-def test_a_database_of_another_version_is_not_migrated(stopped: Path) -> None:
+def test_a_database_of_another_revision_is_not_migrated_and_the_command_is_named(stopped: Path) -> None:
     with closing(sqlite3.connect(stopped / "server.sqlite3")) as database:
-        database.execute("UPDATE schema_version SET version = 1")
+        database.execute("UPDATE alembic_version SET version_num = '0000'")
         database.commit()
     before = files(stopped)
-    with pytest.raises(Unavailable, match=r"has schema 1: this program reads schema \d+ and migrates none$"):
+    with pytest.raises(Unavailable, match=rf"has schema 0000, .*`distrust migrate --data {stopped}`"):
         outline(stopped)
     assert files(stopped) == before
 
@@ -73,7 +73,7 @@ def test_a_database_of_another_version_is_not_migrated(stopped: Path) -> None:
 @pytest.mark.parametrize("raw", [b"", b"no database " * 999])
 def test_what_is_no_servers_database_is_refused(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "server.sqlite3").write_bytes(raw)
-    with pytest.raises(Unavailable, match=r"server\.sqlite3: it is (damaged, or )?no database"):
+    with pytest.raises(Unavailable, match=r"server\.sqlite3:? (it )?is (damaged, or )?no database"):
         outline(tmp_path)
 
 
@@ -160,11 +160,11 @@ def test_a_pipe_in_place_of_a_file_is_refused(name: str, stopped: Path) -> None:
             outline(stopped)
 
 
-def test_two_versions_in_a_database_are_refused(stopped: Path) -> None:
+def test_two_revisions_in_a_database_are_refused(stopped: Path) -> None:
     with closing(sqlite3.connect(stopped / "server.sqlite3")) as database:
-        database.execute("INSERT INTO schema_version VALUES (99)")
+        database.execute("INSERT INTO alembic_version VALUES ('0099')")
         database.commit()
-    with pytest.raises(Unavailable, match=r"has schema \[\d+, 99\]: this program reads schema"):
+    with pytest.raises(Unavailable, match=r"has schema \['\d+', '0099'\], this program needs"):
         outline(stopped)
 
 
