@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, Unavailable, exit_status
 from distrust.common.migration import migrate, upgrade
-from distrust.common.schema import create_schema
+from distrust.common.schema import create_schema, stored_schema
 from distrust.lab.__main__ import app
 from distrust.lab.cli.migrate import HISTORIES
 from distrust.server.store import RUNS as STORED_RUNS
@@ -195,6 +195,7 @@ def test_a_new_database_has_the_tables_that_the_revisions_make(party: str, new_u
     with made.begin() as connection:
         upgrade(connection, HISTORY[party], None)
         assert differences(connection, METADATA[party]) == []
+        assert stored_schema(connection) == VERSION[party]
         revised.reflect(connection)
         lacking = MetaData()
         for table in METADATA[party].sorted_tables[1:]:
