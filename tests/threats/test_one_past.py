@@ -1,0 +1,224 @@
+"""Tests that a batch is released once: what a server or an intermediary gains that was restored from an old copy.
+
+The server is the deployed logic over a database file. The intermediaries stay as they are, as other hosts do.
+"""
+
+import asyncio
+import hashlib
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrust.common.errors import RunFailed
+from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
+from distrust.server.deliveries import NotComparedError
+from distrust.server.keys import RunIdentity
+from distrust.server.learner.rounds import ReleasedCohort
+from distrust.server.settlement import analyzer_stream
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.server_harness import REWARDS, ServerHarness, config, fill_first_round, serve, until
+
+CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregator"}
+FORGOTTEN = "of cohorts that this server never began: its database is an old copy"
+LOST = "the aggregator's database was lost or is an old copy"
+
+
+def private() -> RunConfig:
+    """Return a run whose analyzer draws its noise, and whose noise has no seed."""
+    return config(mechanism=CENTRAL, unsafe=None)
+
+
+def copy(folder: Path, to: Path) -> Path:
+    """Copy a server's database as a backup does, while it may be in use."""
+    to.mkdir()
+    file = "server.sqlite3"
+    with closing(sqlite3.connect(folder / file)) as live, closing(sqlite3.connect(to / file)) as backup:
+        live.backup(backup)
+    return to
+
+
+def released(harness: ServerHarness) -> dict[str, list[float]]:
+    """Return the estimates that the run has released, by cohort."""
+    return {one.cohort: one.sum for one in harness.service.store.outcomes("demo") if isinstance(one, ReleasedCohort)}
+
+
+def play_and_copy(folder: Path, intermediaries: InMemoryIntermediaries, rounds: int) -> tuple[Path, dict[str, Any]]:
+    """Play a run to its end. Return a copy of the server's database as round `rounds` began, and what was released."""
+    (folder / "first").mkdir()
+    harness = ServerHarness(folder / "first", intermediaries)
+    clients = InMemoryClients(intermediaries, REWARDS)
+    harness.service.create(private())
+    serve(harness, "demo", clients, until=rounds)
+    saved = copy(folder / "first", folder / "copy")
+    assert serve(harness, "demo", clients).state == "finished"
+    whole = released(harness)
+    harness.database.close()
+    return saved, whole
+
+
+@pytest.mark.parametrize("asked", ["by-a-client", "by-nobody"])
+def test_a_server_restored_from_an_old_copy_releases_nothing_and_ends_the_run(tmp_path: Path, asked: str) -> None:
+    """Without the comparison it opened the forgotten rounds again: 6 of 8 cohorts had a second estimate."""
+    intermediaries = InMemoryIntermediaries()
+    saved, whole = play_and_copy(tmp_path, intermediaries, rounds=2)
+    restored = ServerHarness(saved, intermediaries)
+    known, clients = released(restored), InMemoryClients(intermediaries, REWARDS, seed=2)
+    assert 0 < len(known) < len(whole)
+    view = serve(restored, "demo", clients) if asked == "by-a-client" else asyncio.run(started(restored))
+    assert (view.state, released(restored)) == ("failed", known)
+    assert FORGOTTEN in (view.reason or "")
+    assert restored.service.events("demo", 0)[0][-1].kind == "failed"
+    assert clients.sent == {}
+    restored.database.close()
+    again = ServerHarness(saved, intermediaries)  # the end is stored
+    assert again.service.view("demo").reason == view.reason
+    again.database.close()
+
+
+async def started(harness: ServerHarness) -> RunView:
+    """Start a server to which no client comes, and wait until it has compared its past."""
+    await harness.coordinator.start()
+    await until(lambda: harness.service.view("demo").state != "running")
+    await harness.coordinator.stop()
+    return harness.service.view("demo")
+
+
+def test_a_batch_that_a_restored_server_had_begun_gets_the_noise_that_it_had_before(tmp_path: Path) -> None:
+    """The copy has the cohorts as open, so nothing is forgotten: the same batches give the same estimates."""
+    intermediaries = InMemoryIntermediaries()
+    (tmp_path / "first").mkdir()
+    harness = ServerHarness(tmp_path / "first", intermediaries)
+    ends = []
+
+    async def first() -> None:
+        harness.service.create(private())
+        round_ = harness.service.round_view("demo").round
+        assert round_ is not None
+        tickets = await harness.ask("demo", 96)
+        copy(tmp_path / "first", tmp_path / "copy")
+        InMemoryClients(intermediaries, REWARDS).answer(round_, tickets)
+        await until(lambda: len(released(harness)) == 3)
+        await harness.coordinator.stop()
+
+    asyncio.run(first())
+    ends.append(released(harness))
+    harness.database.close()
+    restored = ServerHarness(tmp_path / "copy", intermediaries)
+
+    async def second() -> None:
+        await restored.coordinator.start()
+        await until(lambda: len(released(restored)) == 3)
+        await restored.coordinator.stop()
+
+    asyncio.run(second())
+    ends.append(released(restored))
+    restored.database.close()
+    assert ends[0] == ends[1]
+
+
+def test_a_server_that_lost_its_database_makes_another_run_of_the_same_file(tmp_path: Path) -> None:
+    """Names of cohorts are the same, addresses and digests are not: no old batch is the new cohort's."""
+    runs = []
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        harness = ServerHarness(tmp_path / folder, InMemoryIntermediaries())
+        harness.service.create(private())
+        runs.append(harness.service.active_run("demo"))
+        harness.database.close()
+    one, other = (run.pending()[0] for run in runs)
+    assert (one.cohort, runs[0].digest) == (other.cohort, runs[1].digest)
+    assert one.address != other.address
+    assert one.digest() != other.digest()
+    assert runs[0].identity.noise_key != runs[1].identity.noise_key
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_intermediary_that_lost_its_database_ends_the_run_at_the_servers_start(tmp_path: Path, kept: int) -> None:
+    """Its clients may be asked a second time by cohorts that it has forgotten."""
+    intermediaries = InMemoryIntermediaries()
+    saved, _ = play_and_copy(tmp_path, intermediaries, rounds=2)
+    for digests in intermediaries.delivered_digests.values():
+        del digests[kept:]
+    restored = ServerHarness(saved, intermediaries)
+    view = asyncio.run(started(restored))
+    assert (view.state, len(released(restored))) == ("failed", 3)
+    assert f"has released {kept} batches of run demo, and this server has settled 3: {LOST}" in (view.reason or "")
+    restored.database.close()
+
+
+@pytest.mark.parametrize("lie", ["an-earlier-place", "another-past"])
+def test_an_intermediary_that_loses_its_database_while_the_server_runs_is_noticed(tmp_path: Path, lie: str) -> None:
+    intermediaries = InMemoryIntermediaries()
+    harness = ServerHarness(tmp_path, intermediaries)
+
+    async def play() -> RunView:
+        send = await fill_first_round(harness)
+        (digests,) = intermediaries.delivered_digests.values()
+        if lie == "an-earlier-place":
+            del digests[1:]
+        else:
+            digests[:] = [hashlib.sha256(digest).digest() for digest in digests] * 2
+        send()
+        await until(lambda: harness.service.view("demo").state == "failed")
+        await harness.coordinator.stop()
+        return harness.service.view("demo")
+
+    view = asyncio.run(play())
+    assert "old copy" in (view.reason or "")
+    assert len(released(harness)) == 2
+    harness.database.close()
+
+
+def answer_of(harness: ServerHarness, cohort: Cohort) -> BatchAnswer:
+    return asyncio.run(harness.intermediaries.collect(cohort))
+
+
+def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_path: Path) -> None:
+    intermediaries = InMemoryIntermediaries()
+    harness = ServerHarness(tmp_path, intermediaries)
+
+    async def fill() -> list[Cohort]:
+        harness.service.create(private())
+        round_ = harness.service.round_view("demo").round
+        assert round_ is not None
+        tickets = await harness.ask("demo", 96)
+        await harness.coordinator.stop()
+        InMemoryClients(intermediaries, REWARDS).answer(round_, tickets)
+        return [assignment.cohort for assignment in round_.assignments]
+
+    first, second, third = asyncio.run(fill())
+    answers = [answer_of(harness, cohort) for cohort in (first, second, third)]
+    assert [answer.delivery for answer in answers] == [1, 2, 3]
+    with pytest.raises(NotComparedError):  # the first two are not known yet
+        harness.service.settle(third, answers[2])
+    assert harness.service.settle(first, answers[0])
+    assert not harness.service.settle(first, answers[0])  # collected a second time
+    with pytest.raises(RunFailed, match=LOST):
+        harness.service.settle(second, answers[1].model_copy(update={"delivery": 1}))
+    assert (harness.service.view("demo").state, len(released(harness))) == ("failed", 1)
+    harness.database.close()
+
+
+def test_the_analyzers_noise_is_that_of_its_batch_alone() -> None:
+    """The same batch of the same cohort and run has the same noise; each change of one of them gives other noise."""
+    run, key = private(), RunIdentity(bytes(16), bytes(range(32)))
+    cohort = Cohort.model_construct(cohort="demo.1.0.1", run="demo", round=1, run_digest=bytes(32))
+    batch = Batch.model_validate({"cohort": "c", "survivors": 3, "content": {"kind": "sum", "body": "AAAA"}})
+    other = batch.model_copy(update={"survivors": 4})
+    drawn = [
+        analyzer_stream(run, identity, of, batch_).bytes(32)
+        for identity, of, batch_ in (
+            (key, cohort, batch),
+            (RunIdentity(bytes(16), bytes(32)), cohort, batch),
+            (key, cohort.model_copy(update={"round": 2}), batch),
+            (key, cohort, other),
+        )
+    ]
+    assert len(set(drawn)) == 4
+    assert analyzer_stream(run, key, cohort, batch).bytes(32) == drawn[0]
