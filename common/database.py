@@ -363,8 +363,8 @@ def _begin_now(connection: Connection) -> None:
 
 
 _CAUSES = {
-    "not a database": "it is damaged, or no database; restore it from a copy, or name another file",
-    "malformed": "it is damaged; restore it from a copy, or name another file",
+    "not a database": "it is damaged, or no database; docs/operations.md, Restore, says what a copy of it may still do",
+    "malformed": "it is damaged; docs/operations.md, Restore, says what a copy of it may still do",
     "full": "the disk is full; free some space, nothing that was answered is lost",
     "no such table": "it is no database of a service",
     "readonly": "it cannot be written; check the file's owner and mode",
