@@ -7,8 +7,8 @@ one that the intermediary serves; `client.uploader` calls it.
 
 import json
 import math
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -19,28 +19,31 @@ from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.crypto.context import RUN_ID, run_digest
-from distrust.common.errors import BadParameter, Refused
-from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.errors import BadParameter, Refused, told_apart
+from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.messages.policy_spec import RoundSize
-from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, RoundView, cohort_terms
 
-CALIBRATED = 2.0 ** (1 - SNAPPED_BITS)
-"""Largest relative difference between a received calibrated number and the client's own: one step of the grid.
+ROUNDED = 1e-10
+"""Relative rounding of a computed guarantee, by which it may be above the configured one.
 
-Two processors get the same snapped number in all but about one of 500,000 searches, and then neighbours on the grid.
-The guarantee is compared as well. A client refuses any integer that differs.
+A search for ε rounds up by 1e-11 (`hockey_stick.DIGITS`). What the last bits of a processor move it by is less again.
+"""
+
+PRINTED = 2.0**-48
+"""Relative rounding of a number that a paper's formula gives: fewer than 16 operations, each off by a unit at most."""
+
+LONGER = 1 + 1 / 64
+"""Factor by which the labelled bits of a message may be more than in the client's own plan.
+
+Searches on two processors end a bit apart at most; other sizes are those of the numbers that were told.
 """
 
 DEEPEST = 64
 """Levels of lists and objects that the terms of a cohort may have; own terms have fewer than ten."""
-
-PROMISE = 1e-6
-"""Largest relative excess of a received mechanism's ε or δ over that of the client's own plan."""
 
 _statistics: TypeAdapter[Statistic] = TypeAdapter(Statistic)
 
@@ -61,8 +64,8 @@ def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Ass
 
     What follows from the configuration must be equal: rates, minimum, noise floor, decision, statistic, and the
     probability that a sum wraps around (`client.requirements` checks the size of the graph). The mechanism is planned
-    again, and must be equal but for the numbers that its class calls `searched`. These may differ from the client's own
-    by `CALIBRATED`, and only while the guarantee is no weaker.
+    again with the numbers that its class calls `searched` as the server told them, and must be equal. Whatever these
+    numbers are, the guarantee that the client computes from them must be at most the configured one.
 
     The configuration fixes neither the number of the round nor which arms are left, and n for contextual policies only.
     For these, the parts of a round must agree with one another.
@@ -254,24 +257,34 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
     _same("mechanism.wrap", received.wrap, overflow_probability)
     assigned = round_.decision.kind == "assigned-action"
     table = config.mechanism.model_copy(update={"via": "shuffler"}) if assigned else config.mechanism
+    words = (table.model_dump_json(), clients, spec.min_survivors(clients), overflow_probability)
+    planned = partial(
+        _planned,
+        *words,
+        round_.statistic.model_dump_json(),
+        min_honest=received.floor,
+        assigned=assigned,
+        printed=config.policy.PRINTED,
+    )
     try:
-        own = _planned(
-            table.model_dump_json(),
-            clients,
-            spec.min_survivors(clients),
-            overflow_probability,
-            round_.statistic.model_dump_json(),
-            min_honest=received.floor,
-            assigned=assigned,
-            printed=config.policy.PRINTED,
-        )
+        found = own = planned()
     except BadParameter as error:
         raise Refused(f"the run's mechanism cannot be planned for this cohort: {error.detail}") from error
     _same("mechanism.name", received.name, own.name)
     if config.mechanism.precision is not None:
         _same("mechanism.precision", received.precision, own.precision)
     if received != own:
-        _check_close(own, received)
+        told = {name: getattr(received, name) for name in sorted(own.searched)}
+        try:
+            own = planned(told=tuple(told.items()))
+        except (ArithmeticError, BadParameter, ValueError) as error:
+            raise Refused(f"mechanism: no plan has {_listed(told)}: {error}") from error
+        _check_equal(own, received)
+        _check_length(found, received)
+    if own.searched and own.calibration == "paper":
+        _check_formula(found, received)
+    elif own.searched:
+        _check_promise(table, received)
 
 
 @lru_cache(maxsize=256)
@@ -285,8 +298,9 @@ def _planned(
     min_honest: int,
     assigned: bool,
     printed: NoiseSource | None,
+    told: tuple[tuple[str, float], ...] = (),
 ) -> AnyMechanism:
-    """Return the client's own plan. Public values only, so clients of one process share it."""
+    """Return the client's own plan, with the numbers that it was `told`. Public values only: clients share it."""
     return plan(
         MechanismSpec.model_validate_json(table),
         clients=clients,
@@ -296,6 +310,7 @@ def _planned(
         statistic=_statistics.validate_json(statistic),
         assigned=assigned,
         printed=printed,
+        told=dict(told),
     )
 
 
@@ -308,28 +323,54 @@ def _overflow_probability(config: RunConfig, number: int, received: float) -> fl
     return config.overflow_probability(number, max(1, round(min(alone / received, config.arms))))
 
 
-def _check_close(own: AnyMechanism, received: AnyMechanism) -> None:
+def _check_equal(own: AnyMechanism, received: AnyMechanism) -> None:
+    """Raise Refused, with the field, unless a mechanism is the one that the client plans with the numbers told."""
     for name in type(own).model_fields:  # JSON leaves some of them out
-        mine, theirs = getattr(own, name), getattr(received, name)
-        if mine != theirs and not (name in own.searched and _close(mine, theirs)):
-            raise Refused(f"mechanism.{name} = {theirs!r}: the run's configuration gives {mine!r}")
-    _check_promise(own.privacy().promise, received.privacy().promise)
+        _same(f"mechanism.{name}", getattr(received, name), getattr(own, name))
 
 
-def _close(own: Any, received: Any) -> bool:
-    """Return whether two numbers of a mechanism are those of one search that ended a step of the grid apart."""
-    return type(own) is type(received) is float and abs(received - own) <= CALIBRATED * abs(own)
+def _check_length(found: AnyMechanism, received: AnyMechanism) -> None:
+    """Raise Refused for a message of many more bits than one of the client's own plan `found` has."""
+    own, width = found.width, received.width
+    if own is not None and width is not None and width > own * LONGER + 1:
+        raise Refused(f"mechanism: its messages have {width} bits a label, and the run's configuration gives {own}")
 
 
-def _check_promise(own: Guarantee, received: Guarantee) -> None:
-    """Raise Refused unless numbers that differ by rounding keep the guarantee of the client's own plan."""
-    if (own.kind, own.model) != (received.kind, received.model):
-        raise Refused(f"mechanism: it gives {received.kind} privacy, and the run's configuration {own.kind}")
-    pairs = [("ε", own.epsilon or 0.0, received.epsilon or 0.0), ("δ", own.delta, received.delta)]
-    pairs += [(f"RDP({a[0]:g})", a[1], b[1]) for a, b in zip(own.rdp, received.rdp, strict=True)]
-    for name, promised, kept in pairs:
-        if kept > promised * (1 + PROMISE):
-            raise Refused(f"mechanism: {name} = {kept:.9g}, and the run's configuration gives {promised:.9g}")
+def _check_formula(found: AnyMechanism, received: AnyMechanism) -> None:
+    """Raise Refused unless numbers of `paper` are those of the formula, which is all that it promises."""
+    for name in sorted(found.searched):
+        told, own = getattr(received, name), getattr(found, name)
+        if abs(told - own) > PRINTED * abs(own):
+            raise Refused(f"mechanism.{name} = {told!r}: the run's configuration gives {own!r}")
+
+
+def _check_promise(spec: MechanismSpec, received: AnyMechanism) -> None:
+    """Raise Refused unless the guarantee computed here, at the floor, is at most the configured one.
+
+    It is (ε, δ) where the spec has δ. Without, it is pure ε, or RDP(α) ≤ αε²/2 at every order that is known.
+    """
+    told = _listed({name: getattr(received, name) for name in sorted(received.searched)})
+    try:
+        promise = promise_of(received)
+    except (ArithmeticError, BadParameter, ValueError) as error:
+        raise Refused(f"mechanism: nothing is known of the privacy of {told}: {error}") from error
+    epsilon = spec.epsilon
+    if epsilon is None or promise.epsilon is None or promise.kind == "none":
+        raise Refused(f"mechanism: {told} gives no privacy, and the run's configuration ε = {epsilon}")
+    if spec.delta is None and promise.kind != "pure":
+        spent = [(f"RDP({order:g})", one, order * epsilon**2 / 2) for order, one in promise.rdp]
+        if not spent:
+            raise Refused(f"mechanism: no Rényi divergence of {told} is known")
+    else:
+        spent = [("ε", promise.epsilon, epsilon), ("δ", promise.delta, spec.delta or 0.0)]
+    for name, kept, promised in spent:
+        if kept > promised * (1 + ROUNDED):
+            shown, most = told_apart(kept, promised)
+            raise Refused(f"mechanism: {told} gives {name} = {shown}, and the run's configuration {most}")
+
+
+def _listed(told: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {number!r}" for name, number in told.items())
 
 
 def _same(field: str, received: object, own: object) -> None:

@@ -4,6 +4,7 @@ Names, the type on the wire, checks, tables and audits follow from `CLASSES`. To
 (`distrust.common.mechanisms.families.base.Mechanism` says which facts it states), and add a line here.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Union
 
@@ -99,6 +100,7 @@ def plan(
     statistic: Statistic,
     assigned: bool = False,
     printed: NoiseSource | None = "CTX",
+    told: Mapping[str, float] | None = None,
 ) -> Mechanism:
     """Return the mechanism for one cohort.
 
@@ -110,6 +112,8 @@ def plan(
     assigned              whether the shuffler assigns the actions, and opens the batch action by action.
     printed               `PRINTED` of the policy: whose noise `paper` has for a contextual vector. None: the constants
                           of the mechanism itself.
+    told                  numbers of the class's `searched` that another party found. They take the place of what is
+                          found here, unchecked, and all that follows from them is computed. None: this party's own.
     Raises                BadParameter, naming the argument or `mechanism.<field>`.
     """
     check_spec(spec, statistic)
@@ -129,6 +133,7 @@ def plan(
         blocks=getattr(statistic, "blocks", 1),
         printed=statistic.printed(printed) if printed and isinstance(statistic, ContextualSum) else None,
         assigned=assigned,
+        told=tuple((told or {}).items()),
     )
     try:
         mechanism = kind.plan(spec, cohort)

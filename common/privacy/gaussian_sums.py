@@ -54,11 +54,14 @@ class GaussianTarget:
     terms: int
 
 
-def sum_divergences(variance: float, terms: int, grid: Grid) -> RenyiCurve:
-    """Return (α, RDP(α)) of a sum of `terms` N_Z(0, variance) on every coordinate: αρ, or of the convolved law."""
+def sum_divergences(variance: float, terms: int, grid: Grid, enough: float = math.inf) -> RenyiCurve:
+    """Return (α, RDP(α)) of a sum of `terms` N_Z(0, variance) on every coordinate: αρ, or of the convolved law.
+
+    enough  RDP(α)/α that is enough: a bound just above it is looked at more closely (`vector_rdp`).
+    """
     if is_gaussian(variance, terms):
         return tuple((order, gaussian_divergence(grid, terms * variance, order)) for order in GUARANTEE_ORDERS)
-    return _convolved(variance, terms, grid)
+    return _convolved(variance, terms, grid, enough)
 
 
 def is_exact(variance: float, terms: int, grid: Grid) -> bool:
@@ -66,8 +69,11 @@ def is_exact(variance: float, terms: int, grid: Grid) -> bool:
     return grid.dimension == 1 or _is_one_sum(variance, terms, grid)
 
 
-def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
-    """Return an ε at δ: for one coordinate and for the box the law's, exactly; else that of continuous noise."""
+def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float, requested: float = math.inf) -> float:
+    """Return an ε at δ: for one coordinate and for the box the law's, exactly; else that of continuous noise.
+
+    requested  an ε that is enough; see `vector_epsilon`.
+    """
     law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
@@ -75,7 +81,7 @@ def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
         return gaussian_box_epsilon(terms * variance, grid, delta)
     if is_gaussian(variance, terms):
         return lattice_epsilon(grid, terms * variance, delta)
-    return vector_epsilon(stretched(law, grid.precision), grid, delta, gaussian=True)
+    return vector_epsilon(stretched(law, grid.precision), grid, delta, gaussian=True, requested=requested)
 
 
 @lru_cache(maxsize=256)
@@ -152,7 +158,7 @@ def _excess(target: GaussianTarget, grid: Grid, variance: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
+def _convolved(variance: float, terms: int, grid: Grid, enough: float) -> RenyiCurve:
     """Return (α, RDP(α)) of the convolved law: for the box exactly, else `vector_rdp`'s bound on the worst move."""
     margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
     orders = [order for order in GUARANTEE_ORDERS if order * grid.precision + margin <= LIMIT // 2] or [
@@ -161,7 +167,7 @@ def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
     pmf = DiscreteGaussianSum(variance, terms).pmf(least=math.ceil(orders[-1] * grid.precision) + margin)
     if not grid.is_box:
         losses = whole(pmf, margin)
-        return tuple((order, vector_rdp(losses, order, grid)) for order in orders)
+        return tuple((order, vector_rdp(losses, order, grid, order * enough)) for order in orders)
     spent = rdp(pmf, grid.precision, orders)
     return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
 

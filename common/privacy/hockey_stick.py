@@ -20,7 +20,8 @@ from distrust.common.privacy.gaussian import LARGEST_EPSILON
 FAINT = 1e-28
 """Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
 
-DIGITS = 1e-11  # relative accuracy of a search for ε
+ROOT = 1e-15  # relative accuracy of a search for ε
+DIGITS = 1e-11  # relative, by which ε is rounded up: above what last bits of δ move it by
 NOT_ZERO = 1e-300  # of a δ whose logarithm is taken
 NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double
 LARGE = 3.0  # a term's logarithm above which the divergence itself is not small
@@ -102,6 +103,9 @@ def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
 def least_epsilon(excess: Callable[[float], float]) -> float:
     """Return the least ε ≥ 0 with excess(ε) ≤ 0, to ten digits and rounded up; inf where no ε below 10⁴ will do.
 
+    It is the root but for its last bits, and `DIGITS` more: the sign that rounding gives the excess there decides
+    nothing.
+
     excess  falls continuously: the logarithm of δ(ε) over a target.
     """
     if excess(LARGEST_EPSILON) > 0:
@@ -113,10 +117,10 @@ def least_epsilon(excess: Callable[[float], float]) -> float:
         low, high = high, 2 * high
     while excess(low) <= 0:
         low, high = low / 2, low
-    root = float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
-    while excess(root) > 0:
-        root *= 1 + DIGITS
-    return root
+    result = float(scipy.optimize.brentq(excess, low, high, xtol=1e-300, rtol=ROOT)) * (1 + DIGITS)
+    while excess(result) > 0:
+        result *= 1 + DIGITS
+    return result
 
 
 def law_delta(law: Extensible, shift: int, epsilon: float) -> float:

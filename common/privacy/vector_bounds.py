@@ -22,7 +22,7 @@ from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
 from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
 from distrust.common.privacy.hockey_stick import NEGLIGIBLE, NOT_ZERO, Extensible, least_epsilon, stretched
 from distrust.common.privacy.products import product_epsilon, product_log_delta
-from distrust.common.privacy.searches import least_root, least_satisfying
+from distrust.common.privacy.searches import least_root, least_satisfying, least_value
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.wire import Norm
 
@@ -49,6 +49,9 @@ COVERED_SHARE = 1e-3
 
 FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
 """Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
+
+QUICK = 1e-3
+"""Share of a bound by which a quick search may miss the least one: ten times the tolerance of its λ."""
 
 FEW_GRID = 2  # steps
 LARGEST_RATIO = 1e30  # of a ratio that is searched through
@@ -223,26 +226,41 @@ def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> 
     return 1 / (2 * zcdp_rho(epsilon, delta))
 
 
-def worst_log_moment(losses: MoveLosses, order: float, grid: Grid) -> float:
-    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: α - 1 times its divergence."""
+def worst_log_moment(losses: MoveLosses, order: float, grid: Grid, enough: float = math.inf) -> float:
+    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: α - 1 times its divergence.
+
+    enough  a bound that is enough. One just above it is looked at more closely.
+    """
     if grid.is_box:
         return grid.dimension * losses.at(grid.precision, order)
     shifts = _shifts(grid.precision)
     logs = np.array([losses.at(int(shift), order) for shift in shifts])
-    return _worst(shifts, logs, grid.dimension, grid.norm) if np.isfinite(logs).all() else math.inf
+    return _worst(shifts, logs, grid.dimension, grid.norm, enough) if np.isfinite(logs).all() else math.inf
 
 
-def vector_rdp(losses: MoveLosses, order: float, grid: Grid) -> float:
-    """Return a bound on the Rényi divergence of `order` of a vector's worst move; for the box, exact."""
-    return worst_log_moment(losses, order, grid) / (order - 1)
+def vector_rdp(losses: MoveLosses, order: float, grid: Grid, enough: float = math.inf) -> float:
+    """Return a bound on the Rényi divergence of `order` of a vector's worst move; for the box, exact.
+
+    enough  a divergence that is enough. One just above it is looked at more closely.
+    """
+    return worst_log_moment(losses, order, grid, (order - 1) * enough) / (order - 1)
 
 
 def vector_epsilon(
-    pmf: Pmf, grid: Grid, delta: float, *, both: bool = False, gaussian: bool = False, times: int = 1
+    pmf: Pmf,
+    grid: Grid,
+    delta: float,
+    *,
+    both: bool = False,
+    gaussian: bool = False,
+    times: int = 1,
+    requested: float = math.inf,
 ) -> float:
     """Return the least ε at `delta` that is proven for noise `pmf` on every coordinate; inf where there is none.
 
-    times   releases about one client, whose later vectors may depend on earlier releases.
+    times      releases about one client, whose later vectors may depend on earlier releases.
+    requested  an ε that is enough. One just above it is looked at more closely: the noise for it was found by a quick
+               search for the best order, which ends elsewhere on another processor.
 
     Domain  a log-concave law; `both` if it is not symmetric. A box, the norm being linf, moves from corner to corner:
             composed exactly. The others: Rényi moments, or the box that they lie in where that is better. `gaussian`,
@@ -254,7 +272,10 @@ def vector_epsilon(
     boxed = math.inf if both else product_epsilon(pmf, grid.precision, times * grid.dimension, delta)
     if grid.is_box and math.isfinite(boxed):
         return boxed
-    return min(boxed, covered, _by_moments(pmf, grid, delta, both=both, times=times))
+    found = min(boxed, covered, _by_moments(pmf, grid, delta, both=both, times=times))
+    if _just_above(found, requested):
+        return min(found, _by_moments(pmf, grid, delta, both=both, times=times, closely=True))
+    return found
 
 
 def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: float, delta: float) -> float:
@@ -315,8 +336,15 @@ def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
     return least_epsilon(lambda epsilon: rounded_log_delta(grid, variance, epsilon) - left)
 
 
-def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 1) -> float:
+def _just_above(found: float, enough: float) -> bool:
+    """Return whether a bound is above what is enough by no more than a quick search may have left."""
+    return enough < found <= enough * (1 + QUICK)
+
+
+def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 1, closely: bool = False) -> float:
     """Return the least ε at δ that moments of some order α give.
+
+    closely  whether to take the best order and the best λ to twelve digits, and not those of a quick search.
 
     δ ≤ (mass beside the middle in any coordinate) + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α. Of several releases
     the masses are added and the moments M multiplied.
@@ -332,7 +360,7 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 
 
     def spent(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
-        moment = times * worst_log_moment(losses, order, grid)
+        moment = times * worst_log_moment(losses, order, grid, 0.0 if closely else math.inf)
         return moment / (order - 1) + math.log1p(-1 / order) - math.log(left * order) / (order - 1)
 
     variance = float(pmf.masses @ (pmf.support - pmf.support @ pmf.masses) ** 2)
@@ -340,6 +368,8 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 
         return math.inf
     guess = _gaussian_order(variance / times, grid, left)
     ends = guess - 1.5, guess + 1.5
+    if closely:
+        return max(0.0, least_value(spent, *ends))
     best = scipy.optimize.minimize_scalar(spent, bounds=ends, method="bounded", options={"xatol": 1e-3})
     return max(0.0, float(best.fun))
 
@@ -361,8 +391,13 @@ def _shifts(precision: int) -> NDArray[np.int64]:
     return np.array(shifts if shifts[-1] == precision else [*shifts, precision])
 
 
-def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int, norm: Norm) -> float:
-    """Return the least of the dual, from ln M at the shifts up to g."""
+def _worst(
+    shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int, norm: Norm, enough: float = math.inf
+) -> float:
+    """Return the least of the dual, from ln M at the shifts up to g.
+
+    enough  a bound that is enough; 0: none is. One just above it is looked at more closely.
+    """
     # Both ends of a move are rounded with the same uniform numbers, one for each coordinate, so the sum moves by ⌈d_i⌉
     # with probability f_i, else by ⌊d_i⌋, independently; joint convexity gives Π e^φ(d_i). Lagrange's dual bounds the
     # maximum over the ball for every λ, and the least over λ is taken. ln M is convex in s, so that shifts between two
@@ -377,4 +412,8 @@ def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int,
 
     far = 1 + math.log1p(dimension) / 2 + math.log(shifts[-1])
     minimum = scipy.optimize.minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
-    return min(float(minimum.fun), dual(0.0))
+    found = min(float(minimum.fun), dual(0.0))
+    # The dual is convex in λ. It may have its least at a kink, where a tolerance of 1e-4 shows in the fifth digit.
+    if enough == 0 or _just_above(found, enough):
+        return min(found, least_value(dual, -3.0, far))
+    return found

@@ -101,7 +101,7 @@ class Tree(GaussianLike):
             **cohort.shared(precision, modulus),
             epsilon=epsilon,
             delta=delta,
-            variance=variance,
+            variance=cohort.searched("variance", variance),
             batches=batches,
         )
 

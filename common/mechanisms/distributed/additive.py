@@ -85,6 +85,7 @@ class DistributedDiscreteGaussian(GaussianLike):
         grid = cohort.grid(precision)
         paper = spec.calibration == "paper"
         variance = grid.squared_l2 / target.epsilon**2 if paper else sum_variance(target, grid)
+        variance = cohort.searched("variance", variance)
         total = DiscreteGaussianSum(variance / cohort.min_honest, cohort.clients)
         tau = math.sqrt(2 * variance * cohort.log_overflow) if paper else 0.0
         return cls(

@@ -101,13 +101,21 @@ class SkellamTarget:
 
 @lru_cache(maxsize=256)
 def skellam_divergences(
-    variance: float, shift: int, dimension: int, norm: Norm = "linf", orders: tuple[float, ...] = GUARANTEE_ORDERS
+    variance: float,
+    shift: int,
+    dimension: int,
+    norm: Norm = "linf",
+    orders: tuple[float, ...] = GUARANTEE_ORDERS,
+    *,
+    enough: float = math.inf,
 ) -> RenyiCurve:
     """Return (α, RDP(α)) pairs of Sk(0, variance) in `dimension` coordinates.
 
     For the box they are computed with all coordinates moved by `shift`, the corner of the box. For l1 and l2 they are
     the bound of `vector_rdp` on the worst move, from the same computed moments. An order is left out where the support
     that it needs would pass LIMIT entries.
+
+    enough  RDP(α)/α that is enough: a bound just above it is looked at more closely (`vector_rdp`).
     """
     margin = math.ceil(15 * math.sqrt(variance)) + 30
     known = [order for order in orders if order * shift + margin <= LIMIT]
@@ -117,20 +125,22 @@ def skellam_divergences(
     grid = Grid(shift, dimension, norm)
     if not grid.is_box:
         losses = whole(pmf, margin)
-        return tuple((order, vector_rdp(losses, order, grid)) for order in known)
+        return tuple((order, vector_rdp(losses, order, grid, order * enough)) for order in known)
     return tuple((order, dimension * one) for order, one in zip(known, rdp(pmf, shift, known), strict=True))
 
 
 @lru_cache(maxsize=1024)
-def skellam_epsilon(variance: float, grid: Grid, delta: float) -> float:
+def skellam_epsilon(variance: float, grid: Grid, delta: float, requested: float = math.inf) -> float:
     """Return the least proven ε at `delta` of Sk(0, variance) on every coordinate; inf where none is proven.
 
     It is exact for one coordinate.
+
+    requested  an ε that is enough; see `vector_epsilon`.
     """
     law = Skellam(variance)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
-    return vector_epsilon(stretched(law, grid.precision), grid, delta, gaussian=True)
+    return vector_epsilon(stretched(law, grid.precision), grid, delta, gaussian=True, requested=requested)
 
 
 @lru_cache(maxsize=256)
@@ -208,8 +218,10 @@ def _worst(
     return math.log(worst), order
 
 
-def _divergences(variance: float, grid: Grid, orders: tuple[float, ...] = GUARANTEE_ORDERS) -> RenyiCurve:
-    return skellam_divergences(variance, grid.precision, grid.dimension, grid.norm, orders)
+def _divergences(
+    variance: float, grid: Grid, orders: tuple[float, ...] = GUARANTEE_ORDERS, enough: float = math.inf
+) -> RenyiCurve:
+    return skellam_divergences(variance, grid.precision, grid.dimension, grid.norm, orders, enough=enough)
 
 
 def skellam_profile(variance: float, grid: Grid, delta: float) -> Profile:
@@ -265,6 +277,7 @@ class DistributedSkellam(GridMechanism):
         paper = spec.calibration == "paper"
         square = cohort.grid(precision).squared_l2
         variance = square / target.epsilon**2 if paper else skellam_variance(target, precision)
+        variance = cohort.searched("variance", variance)
         total = Skellam(variance * cohort.clients / cohort.min_honest)
         log = cohort.log_overflow
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
@@ -301,9 +314,12 @@ class DistributedSkellam(GridMechanism):
         if self.delta is not None and self.dimension == 1:
             epsilon = skellam_epsilon(variance, self.grid, self.delta)
             return self.make_guarantee("approximate", epsilon, assumptions, delta=self.delta)
-        curve = _divergences(variance, self.grid)
+        exact = self.calibration == "exact"
+        enough = self.epsilon**2 / 2 if exact and self.delta is None else math.inf
+        requested = self.epsilon if exact and self.delta is not None else math.inf
+        curve = _divergences(variance, self.grid, enough=enough)
         delta = SHOWN_DELTA if self.delta is None else self.delta
-        ways = [skellam_epsilon(variance, self.grid, delta), *([from_rdp(curve, delta)] if curve else [])]
+        ways = [skellam_epsilon(variance, self.grid, delta, requested), *([from_rdp(curve, delta)] if curve else [])]
         kind: Kind = "renyi" if curve else "approximate"
         return self.make_guarantee(kind, min(ways), assumptions, delta=delta, rdp=curve)
 

@@ -194,9 +194,10 @@ class Mechanism(Message):
     """Its own fields, each with the letter or the words that its theorem or page has for it."""
 
     searched: ClassVar[frozenset[str]] = frozenset()
-    """Its own fields that a search in floating point ends with: a client accepts the next number of the search's grid.
+    """Its own fields that a search in floating point ends with, which ends elsewhere on another processor.
 
-    Other processors may end a grid step apart. A client refuses any other difference from its own plan.
+    `plan` takes them through `CohortParams.searched`. A client plans with the numbers that it was told, and accepts
+    them if the guarantee that it then computes keeps the configured one. It refuses any other difference from its plan.
     """
 
     worst_on_diagonal: ClassVar[bool] = False

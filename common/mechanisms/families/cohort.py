@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import Calibration
@@ -13,6 +13,9 @@ from distrust.common.wire import Norm, Via
 
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, which is exact; or continuous noise in floating point, which is unsafe."""
+
+
+Number = TypeVar("Number", int, float)
 
 
 class Quantiles(Protocol):
@@ -53,6 +56,8 @@ class CohortParams:
     assigned              whether the shuffler assigns the actions, and opens what was played of each.
     printed               for `paper`: what the noise that a source prints for a contextual vector depends on. None: the
                           mechanism's own constants.
+    told                  numbers of the mechanism's searched fields that another party found. They are taken as they
+                          are: whoever plans with them checks what they promise.
     """
 
     clients: int
@@ -68,6 +73,13 @@ class CohortParams:
     reach: Fraction = WHOLE
     blocks: int = 1
     printed: PrintedNoise | None = None
+    told: tuple[tuple[str, float], ...] = ()
+
+    def searched(self, field: str, found: Number) -> Number:
+        """Return the number that was told for a searched field, else the one that the party's own search found."""
+        numbers: dict[str, Any] = dict(self.told)
+        told: Number = numbers.get(field, found)
+        return told
 
     @property
     def apart(self) -> float | None:

@@ -63,11 +63,14 @@ class GaussianLike(GridMechanism):
 
         law  of the sum of these draws; None where more than that sum is released.
         """
+        exact = self.calibration == "exact"
+        requested = self.epsilon if exact and self.delta is not None else math.inf
+        enough = self.epsilon**2 / 2 if exact and self.delta is None else math.inf
 
         def promise() -> Guarantee:
             delta = SHOWN_DELTA if self.delta is None else self.delta
-            epsilon = sum_epsilon(share, terms, self.grid, delta)
-            curve = sum_divergences(share, terms, self.grid) if math.isfinite(epsilon) else ()
+            epsilon = sum_epsilon(share, terms, self.grid, delta, requested)
+            curve = sum_divergences(share, terms, self.grid, enough) if math.isfinite(epsilon) else ()
             kind: Kind = "approximate" if self.dimension == 1 and self.delta is not None else "renyi"
             return self.make_guarantee(kind, epsilon, assumptions, delta=delta, rdp=curve)
 
@@ -125,6 +128,7 @@ class RealGaussian(RealNoise, GaussianLike):
             variance = rounded_variance(grid, epsilon, delta)
         else:
             variance = sum_variance(target, grid)
+        variance = cohort.searched("variance", variance)
         return precision, {"epsilon": epsilon, "delta": delta, "variance": variance, "noise": spec.noise}
 
     def real_law(self) -> Gaussian:

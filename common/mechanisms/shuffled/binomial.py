@@ -81,27 +81,31 @@ class BinomialTarget:
         return about_variance(self.epsilon, self.delta, self.dimension, self.norm)
 
 
-def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times: int = 1) -> float:
+def binomial_epsilon(
+    trials: int, chance: float, grid: Grid, delta: float, times: int = 1, *, requested: float = math.inf
+) -> float:
     """Return the least proven ε at `delta` of Bin(trials, chance) on every coordinate; inf where δ is too small.
 
     It is exact for one release of one coordinate. Else it is a bound, for no more bits than have MOST_VARIANCE.
 
-    times  releases about one client, whose later values may depend on earlier releases.
+    times      releases about one client, whose later values may depend on earlier releases.
+    requested  an ε that is enough; see `vector_epsilon`.
     """
     most = math.floor(MOST_VARIANCE / (chance * (1 - chance)))
     exact = grid.dimension == times == 1
-    return _binomial_epsilon(trials if exact else min(trials, most), chance, grid, delta, times)
+    return _binomial_epsilon(trials if exact else min(trials, most), chance, grid, delta, times, requested=requested)
 
 
 @lru_cache(maxsize=4096)
-def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times: int) -> float:
+def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times: int, *, requested: float) -> float:
     if times > 1:
         pmf = Binomial(trials, chance).pmf()
         if grid.dimension == 1 and pmf.logs.size <= LONGEST_SUPPORT:
             return compose_exactly(pmf, grid.precision, times, delta)
         return vector_epsilon(pmf, grid, delta, both=chance != FAIR, times=times)
     if grid.dimension > 1:
-        return vector_epsilon(Binomial(trials, chance).pmf(), grid, delta, both=chance != FAIR)
+        both = chance != FAIR
+        return vector_epsilon(Binomial(trials, chance).pmf(), grid, delta, both=both, requested=requested)
     if trials * chance * (1 - chance) > LONG:
         return long_epsilon(trials, chance, grid.precision, delta)
     return epsilon_at(Binomial(trials, chance).pmf(), grid.precision, delta)
@@ -256,7 +260,7 @@ class ShuffledBinomial(GridMechanism):
     model: ClassVar[Model] = "shuffle"
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
     takes_delta: ClassVar[Need | None] = "needed"
-    searched: ClassVar[frozenset[str]] = frozenset({"chance"})
+    searched: ClassVar[frozenset[str]] = frozenset({"coins", "chance"})
     letters: ClassVar[Mapping[str, str]] = {"coins": "b", "chance": "p"}
     has_room: ClassVar[bool] = False
 
@@ -295,6 +299,7 @@ class ShuffledBinomial(GridMechanism):
         )
         paper = spec.calibration == "paper"
         g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)
+        b, p = cohort.searched("coins", b), cohort.searched("chance", p)
         if b > MOST_COINS:
             limit = f"would take {b} bits a client and coordinate, at most {MOST_COINS}"
             raise BadParameter("mechanism.epsilon", spec.epsilon, limit)
@@ -330,8 +335,12 @@ class ShuffledBinomial(GridMechanism):
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = self.honest(survivors, colluders)
 
+        requested = self.epsilon if self.calibration == "exact" else math.inf
+
         def epsilon(delta: float) -> float:
-            return math.inf if honest < 1 else binomial_epsilon(honest * self.coins, self.chance, self.grid, delta)
+            if honest < 1:
+                return math.inf
+            return binomial_epsilon(honest * self.coins, self.chance, self.grid, delta, requested=requested)
 
         def profile(delta: float) -> Profile:
             # A count that only one neighbour can give makes pure ε and all Rényi divergences infinite.

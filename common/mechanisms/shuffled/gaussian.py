@@ -204,7 +204,7 @@ class ShuffledGaussian(GaussianLike):
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
         grid = cohort.grid(precision)
         exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
-        variance = grid.squared_l2 * size**2 if exact is None else exact
+        variance = cohort.searched("variance", grid.squared_l2 * size**2 if exact is None else exact)
         total = DiscreteGaussianSum(variance, cohort.clients)
         return cls(
             **cohort.shared(precision, cohort.room(precision, total)), epsilon=epsilon, delta=delta, variance=variance

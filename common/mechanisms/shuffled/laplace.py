@@ -181,6 +181,7 @@ class ShuffledLaplace(LaplaceLike):
         precision = spec.precision or little_rounding(cohort, about, cohort.clients, ROUNDING)
         if alike:
             local = alike_local_epsilon(epsilon, delta, cohort.min_honest, precision)
+        local = cohort.searched("local", local)
         total = PolyaDifference(
             Fraction(cohort.clients), laplace_scale(local, precision, cohort.dimension, cohort.norm)
         )

@@ -282,10 +282,10 @@ class RelaxedSecaggShuffle(GridMechanism):
             **cohort.shared(precision, cohort.clients * design.length + 1),
             epsilon=epsilon,
             share=design.share,
-            scale=design.scale,
+            scale=cohort.searched("scale", design.scale),
             reach=design.reach,
             length=design.length,
-            escape=design.escape,
+            escape=cohort.searched("escape", design.escape),
         )
 
     @staticmethod

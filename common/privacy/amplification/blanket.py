@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
@@ -30,6 +31,7 @@ from distrust.common.privacy.amplification.randomizers import (
 from distrust.common.privacy.searches import least_met
 
 MASSES = 2e-11  # relative rounding of the cells' masses, of laws as common.noise computes them
+SAME = 1e-10  # relative: values that differ by less differ by the rounding of their masses
 LOST_SHARE = 0.03  # of a given δ: mass of extreme values to leave out
 DIGITS = 1e-5  # relative, of ε, towards more privacy
 TAILS = 50.0  # nats of the tilted sum outside of the grid
@@ -121,10 +123,8 @@ def pair_delta(
     low = grown * (randomizer.low[one] - factor * randomizer.high[other])
     high = grown * (randomizer.high[one] - factor * randomizer.low[other])
     mean = grown * (randomizer.masses[one] - factor * randomizer.masses[other]) / randomizer.blanket
-    order = np.argsort(-high)
-    kept = np.ones(high.size, dtype=bool)
-    kept[order] = np.cumsum(randomizer.masses[one][order]) > left_out
     # Values of vanishing mass under μ_x are left out, and that mass is added to δ.
+    kept = _not_extreme(high, randomizer.masses[one], left_out)
     added = float(randomizer.masses[one][~kept].sum()) + randomizer.lost
     if not kept.any() or high[kept].max() <= 0:
         return min(1.0, added)
@@ -132,6 +132,20 @@ def pair_delta(
     alone = float(law.weight @ np.where(law.low > 0, law.mean, np.maximum(law.high, 0)))  # what one message gives
     delta = alone if users == 1 else min(alone, _positive_part(law, fine))
     return min(1.0, delta * (1 + 2 * MASSES) + added)
+
+
+def _not_extreme(values: Floats, masses: Floats, left_out: float) -> NDArray[np.bool_]:
+    """Return which values stay when the largest ones, of a mass of at most `left_out` together, are left out.
+
+    Equal ones stay or go together. Otherwise rounding, which puts them in some order, would choose among them.
+    """
+    order = np.argsort(-values)
+    beyond = np.cumsum(masses[order]) > left_out
+    if not beyond.any():
+        return np.zeros(values.size, dtype=bool)
+    largest = float(values[order[np.argmax(beyond)]])
+    kept: NDArray[np.bool_] = values <= largest + SAME * abs(largest)
+    return kept
 
 
 def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
