@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from distrust.client.environments import AnyWorld, ContextualWorld
@@ -41,6 +42,9 @@ LONGER = 1 + 1 / 64
 
 Searches on two processors end a bit apart at most; other sizes are those of the numbers that were told.
 """
+
+UNHEARD: Any = {"over": "ignore", "divide": "ignore", "invalid": "ignore"}
+"""What NumPy does not warn of while told numbers are computed with: the outcome is refused."""
 
 DEEPEST = 64
 """Levels of lists and objects that the terms of a cohort may have; own terms have fewer than ten."""
@@ -276,7 +280,8 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
     if received != own:
         told = {name: getattr(received, name) for name in sorted(own.searched)}
         try:
-            own = planned(told=tuple(told.items()))
+            with np.errstate(**UNHEARD):
+                own = planned(told=tuple(told.items()))
         except (ArithmeticError, BadParameter, ValueError) as error:
             raise Refused(f"mechanism: no plan has {_listed(told)}: {error}") from error
         _check_equal(own, received)
@@ -351,7 +356,8 @@ def _check_promise(spec: MechanismSpec, received: AnyMechanism) -> None:
     """
     told = _listed({name: getattr(received, name) for name in sorted(received.searched)})
     try:
-        promise = promise_of(received)
+        with np.errstate(**UNHEARD):
+            promise = promise_of(received)
     except (ArithmeticError, BadParameter, ValueError) as error:
         raise Refused(f"mechanism: nothing is known of the privacy of {told}: {error}") from error
     epsilon = spec.epsilon
@@ -364,7 +370,7 @@ def _check_promise(spec: MechanismSpec, received: AnyMechanism) -> None:
     else:
         spent = [("ε", promise.epsilon, epsilon), ("δ", promise.delta, spec.delta or 0.0)]
     for name, kept, promised in spent:
-        if kept > promised * (1 + ROUNDED):
+        if not kept <= promised * (1 + ROUNDED):
             shown, most = told_apart(kept, promised)
             raise Refused(f"mechanism: {told} gives {name} = {shown}, and the run's configuration {most}")
 
