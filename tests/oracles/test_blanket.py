@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from distrust.common.errors import BadParameter
+from distrust.common.noise.law import Pmf
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification.blanket import blanket_epsilon
+from distrust.common.privacy.amplification.blanket import _not_extreme, blanket_epsilon
 from distrust.common.privacy.amplification.clones import clones_epsilon
 from distrust.common.privacy.amplification.randomizers import added_noise
 from tests.support.randomizers import blanket_delta, gaussian, laplace, tabulated
@@ -141,3 +142,24 @@ def test_outputs_without_a_blanket_count_against_delta() -> None:
 def test_any_noise_on_the_integers_has_a_blanket() -> None:
     law = PolyaDifference(Fraction(2), 3.0)
     assert 0 < blanket_epsilon(added_noise(law.pmf(), 3), DELTA, 300) < 1
+
+
+@pytest.mark.parametrize("left_out", [1e-7, 3e-6, 1e-4])
+def test_rounding_does_not_choose_which_of_equal_losses_are_left_out(left_out: float) -> None:
+    """The many outputs beyond the ends of a Laplace law lose the same. Last bits put them in any order."""
+    masses = np.concatenate((0.4 * 0.2 ** np.arange(20), [0.5]))
+    losses = np.concatenate((np.full(20, 2.5), [-1.0]))
+    shaken = [losses * (1 + 4e-16 * np.random.default_rng(seed).integers(-2, 3, losses.size)) for seed in range(20)]
+    assert {tuple(_not_extreme(one, masses, left_out).tolist()) for one in shaken} == {(True,) * 21}
+    assert _not_extreme(losses, masses, 0.51).tolist() == [False] * 20 + [True]
+    assert not _not_extreme(losses, masses, 1.0).any()
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.3])
+def test_a_law_whose_last_bits_differ_has_the_same_epsilon(scale: float) -> None:
+    """What another processor computes for one law moves a printed ε by less than a search's own digits."""
+    pmf = DiscreteLaplace(scale).pmf()
+    plain = blanket_epsilon(added_noise(pmf, 1), 1e-4, 100)
+    for seed in range(5):
+        shaken = pmf.logs + 4e-16 * np.random.default_rng(seed).integers(-2, 3, pmf.logs.size)
+        assert blanket_epsilon(added_noise(Pmf(pmf.first, shaken, pmf.lost), 1), 1e-4, 100) == plain

@@ -179,3 +179,30 @@ def test_too_few_bits_promise_nothing() -> None:
     for norm in NORMS:
         assert math.isinf(binomial_epsilon(8, 0.5, Grid(9, 4, norm), 1e-6))
         assert math.isinf(binomial_epsilon(12, 0.5, Grid(2, 4, norm), 1e-6))
+
+
+@pytest.mark.parametrize(("chance", "norm"), [(0.35, "l2"), (0.41, "l2"), (0.37, "l1")])
+def test_an_epsilon_that_a_quick_search_just_misses_is_proven_by_a_closer_one(chance: float, norm: Norm) -> None:
+    """Where the quick search ends differs between processors by more. A bound well above what is enough stays."""
+    pmf, grid = Binomial(800, chance).pmf(), Grid(8, 4, norm)
+    quick = vector_epsilon(pmf, grid, 1e-5, both=True)
+    close = vector_epsilon(pmf, grid, 1e-5, both=True, requested=quick * (1 - 1e-12))
+    assert quick * (1 - 1e-4) < close < quick * (1 - 1e-7)
+    assert vector_epsilon(pmf, grid, 1e-5, both=True, requested=close * (1 + 1e-9)) == close
+    assert vector_epsilon(pmf, grid, 1e-5, both=True, requested=close * (1 - 1e-9)) == close
+    assert vector_epsilon(pmf, grid, 1e-5, both=True, requested=quick / 1.01) == quick
+    assert vector_epsilon(pmf, grid, 1e-5, both=True, requested=quick) == quick
+
+
+@pytest.mark.parametrize("dimension", [4, 12])
+def test_a_divergence_that_a_quick_search_just_misses_is_proven_by_a_closer_one(dimension: int) -> None:
+    grid, orders = Grid(10, dimension, "l2"), (1.5, 3.0, 8.0, 16.0, 24.0)
+    losses = whole(Skellam(300.0).pmf(least=800), 400)
+    for order in orders:
+        quick = vector_rdp(losses, order, grid)
+        close = vector_rdp(losses, order, grid, quick * (1 - 1e-12))
+        assert quick * (1 - 1e-3) < close <= quick
+        assert vector_rdp(losses, order, grid, close * (1 - 1e-9)) == close
+        assert vector_rdp(losses, order, grid, quick) == quick
+    gaps = [vector_rdp(losses, one, grid) / vector_rdp(losses, one, grid, 0.0) - 1 for one in orders]
+    assert max(gaps) < 1e-3

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadParameter
+from distrust.common.privacy.hockey_stick import least_epsilon
 from distrust.common.privacy.searches import (
     SNAP_MARGIN,
     SNAPPED_BITS,
     greatest_on_grid,
     least_integer,
     least_on_grid,
+    least_value,
     snap_down,
     snap_up,
 )
@@ -99,3 +101,26 @@ def test_a_search_whose_excess_is_never_zero_or_jumps_ends() -> None:
 @given(st.floats(0.5, 1e7), st.integers(1, 10**7))
 def test_the_least_integer_is_found_from_any_guess(root: float, guess: int) -> None:
     assert least_integer(lambda n: math.log(root / n), guess) == math.ceil(root)
+
+
+@given(st.floats(-3, 3), st.floats(0, 5), st.floats(0.01, 100))
+def test_the_least_value_is_found_to_eleven_digits_also_at_a_kink(place: float, left: float, right: float) -> None:
+    def value(x: float) -> float:
+        return 7 + max(right * (x - place), left * (place - x))
+
+    assert 7 <= least_value(value, -4.0, 4.0) <= 7 + 1e-12 * max(left, right) + 1e-14
+
+
+@given(st.floats(1e-3, 50), st.floats(0.5, 40), st.integers(0, 2**32))
+def test_the_sign_that_rounding_gives_a_root_does_not_move_epsilon(root: float, slope: float, seed: int) -> None:
+    """Two processors whose δ differ in the last bits find ε equal to fourteen digits, and not to the search's ten."""
+
+    def found(processor: int) -> float:
+        def excess(epsilon: float) -> float:
+            last_bits = random.Random(f"{seed} {processor} {epsilon!r}").uniform(-1, 1) * 1e-15
+            return slope * math.log(root / max(epsilon, 1e-9)) + last_bits
+
+        return least_epsilon(excess)
+
+    assert found(1) == pytest.approx(found(2), rel=1e-14)
+    assert root < found(1) < root * (1 + 3e-11)
