@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 # Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql chromium check lint types contracts replay notebooks docs
+.PHONY: help demo test test-fast test-slow test-kernels test-alone postgresql chromium check lint types contracts replay notebooks docs
 .PHONY: dist dist-check lock clean
 
 help:
@@ -32,14 +32,14 @@ demo: $(STAMP)
 WORKERS = $$($(BIN)/python -c 'import os; print(max(2, 3 * os.cpu_count() // 2))')
 
 test: $(STAMP) postgresql chromium
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone" $(PYTEST)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone and not kernels" $(PYTEST)
 	@$(MAKE) --no-print-directory test-alone
 
 test-fast: $(STAMP)
-	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone" $(PYTEST)
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone and not kernels" $(PYTEST)
 
 test-slow: $(STAMP) postgresql chromium
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m slow $(PYTEST)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "slow and not alone and not kernels" $(PYTEST)
 
 postgresql:
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
@@ -52,6 +52,10 @@ chromium:
 	    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	    { echo "the pages' tests need Chromium: on Debian, apt-get install chromium" >&2; exit 2; }
+
+# The files that have such tests are named, so that one process need not collect all the others.
+test-kernels: $(STAMP)
+	@$(BIN)/pytest -q -n auto -m "kernels and not alone" $$(grep -rl "mark\.kernels" tests --include='*.py') $(PYTEST)
 
 test-alone: $(STAMP)
 	@$(BIN)/pytest -q -m alone $$(grep -rl "mark\.alone" tests --include='*.py') $(PYTEST)

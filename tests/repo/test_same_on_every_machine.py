@@ -1,51 +1,26 @@
-"""Tests that two processors plan the same mechanisms and play the same runs.
+"""Tests that two processors plan the same mechanisms and play the same runs."""
 
-A process takes its matrix kernels from OpenBLAS, its vector loops from numpy and its elementary functions from glibc,
-each by what the processor can do. Variables in the environment take abilities away; the processor itself is never
-left out, so that at least two sets are compared on every machine.
-"""
-
-import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy._core import _multiarray_umath as umath
-from threadpoolctl import threadpool_info
 
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import differing_columns
 from tests.support.printed_plans import CELL
+from tests.support.processors import ROOT, SETS, environment
 
-ROOT = Path(__file__).parents[2]
-FOUND = [feature for feature in umath.__cpu_dispatch__ if umath.__cpu_features__.get(feature, False)]
-SETS = {
-    "the processor": {},
-    "the oldest": {
-        "OPENBLAS_CORETYPE": "Nehalem",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(FOUND),
-        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX2_Usable,-FMA,-FMA_Usable,-FMA4",
-    },
-}
-OWN = {library.get("architecture") for library in threadpool_info()}  # the kernels that OpenBLAS chose by itself
-if any("512" in feature for feature in FOUND) and "SkylakeX" not in OWN:
-    SETS["AVX-512"] = {"OPENBLAS_CORETYPE": "SkylakeX"}
+FARTHEST = [name for name in SETS if name not in ("the processor", "AVX2")]
+"""The sets whose bytes are compared with the processor's own. The one between is left out."""
 
 SUM = """
 import math, numpy as np
 a = np.random.default_rng(1).normal(size=(300, 300))
 print((a @ a).tobytes().hex()[:100000], np.exp(a).tobytes().hex()[:100000], [math.exp(x) for x in a[0]])
 """
-
-
-def environment(name: str) -> dict[str, str]:
-    """Return a process's variables, without the empty ones: they would name an unknown feature."""
-    own = {key: value for key, value in SETS[name].items() if value}
-    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **own}
 
 
 @cache
@@ -75,7 +50,7 @@ def row(text: str) -> Row:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SETS if name != "the processor"])
+@pytest.mark.parametrize("name", FARTHEST)
 def test_plans_and_the_demo_are_the_same_bytes_and_cells_the_same_rows_with_other_features(name: str) -> None:
     ours, theirs = lines("the processor"), lines(name)
     assert ours.keys() == theirs.keys()
