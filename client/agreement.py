@@ -34,7 +34,7 @@ ROUNDED = 1e-10
 A search for ε rounds up by 1e-11 (`hockey_stick.DIGITS`). What the last bits of a processor move it by is less again.
 """
 
-PRINTED = 2.0**-48
+FORMULA = 2.0**-48
 """Relative rounding of a number that a paper's formula gives: fewer than 16 operations, each off by a unit at most."""
 
 LONGER = 1 + 1 / 64
@@ -68,7 +68,7 @@ def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Ass
 
     What follows from the configuration must be equal: rates, minimum, noise floor, decision, statistic, and the
     probability that a sum wraps around (`client.requirements` checks the size of the graph). The mechanism is planned
-    again with the numbers that its class calls `searched` as the server told them, and must be equal. Whatever these
+    again, with the numbers told of the fields that its class calls `searched`, and must be equal. Whatever these
     numbers are, the guarantee that the client computes from them must be at most the configured one.
 
     The configuration fixes neither the number of the round nor which arms are left, and n for contextual policies only.
@@ -345,7 +345,7 @@ def _check_formula(found: AnyMechanism, received: AnyMechanism) -> None:
     """Raise Refused unless numbers of `paper` are those of the formula, which is all that it promises."""
     for name in sorted(found.searched):
         told, own = getattr(received, name), getattr(found, name)
-        if abs(told - own) > PRINTED * abs(own):
+        if abs(told - own) > FORMULA * abs(own):
             raise Refused(f"mechanism.{name} = {told!r}: the run's configuration gives {own!r}")
 
 

@@ -214,7 +214,8 @@ def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
 
     def little(precision: int) -> bool:
         shifts = _shifts(precision)
-        return _worst(shifts, moment * (shifts / precision) ** 2, dimension, norm) <= (1 + MOST_INFLATION) ** 2 * moment
+        most = _worst(shifts, moment * (shifts / precision) ** 2, dimension, norm, 0.0)  # closely: it decides about g
+        return most <= (1 + MOST_INFLATION) ** 2 * moment
 
     return least_satisfying(little, 1)
 

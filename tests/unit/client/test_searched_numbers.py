@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from distrust.client.agreement import ROUNDED, check_round
+from distrust.client.fleet import Fleet
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.mechanisms import MECHANISMS, Mechanism, plan, promise_of
 from distrust.common.privacy.searches import _number, _place
 from distrust.common.run.round import Assignment, Round, cohort_terms
-from tests.support.fleet_harness import CONFIGS
+from distrust.shuffler.service import Shuffler
+from tests.support.fleet_harness import CONFIGS, TICKET_KEY, FleetHarness, serve
 
 MakeRound = Callable[..., Round]
 
@@ -24,7 +28,7 @@ SEARCHED: dict[str, dict[str, dict[str, Any]]] = {
     "tree": {"variance": {"delta": 1e-6, "batches": 20}},
     "distributed-skellam": {"variance": {"delta": 1e-6}},
     "distributed-discrete-gaussian": {"variance": {"delta": 1e-6}},
-    "shuffled-binomial": {"chance": {"delta": 1e-3}, "coins": {"delta": 1e-3}},
+    "shuffled-binomial": {"chance": {"delta": 5e-4}, "coins": {"delta": 5e-4}},
     "shuffled-laplace": {"local": {"delta": 1e-3}},
     "shuffled-gaussian": {"variance": {"delta": 1e-3}},
     "relaxed-secagg-shuffle": {"scale": {}, "escape": {}},
@@ -174,7 +178,7 @@ def test_the_modulus_of_other_noise_has_the_room_of_that_noise(make_round: MakeR
 
 def test_bits_that_hide_more_may_not_make_the_messages_long(make_round: MakeRound) -> None:
     """A search elsewhere ends a bit or a 64th off. Many more bits keep the promise, and cost every client's link."""
-    honest = make_round("shuffled-binomial", clients=CLIENTS, delta=1e-3)
+    honest = make_round("shuffled-binomial", clients=CLIENTS, delta=5e-4)
     width = honest.mechanism.width
     assert width is not None
     for more in (2, 1000):
@@ -213,3 +217,27 @@ def test_paper_numbers_are_those_of_the_formula_but_for_the_rounding_of_doubles(
         except BadParameter:
             continue  # it is no number of the field
         assert (refusal(told) or "").startswith(f"mechanism.{field} = {factor * number!r}: the run's configuration")
+
+
+def test_a_fleet_plays_the_round_of_a_server_whose_search_ended_220_steps_away(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """So far apart two processors planned one p. The fleet refused, and the run hung."""
+    honest = make_round("shuffled-binomial", clients=CLIENTS, delta=5e-4)
+    chance = less_noise(honest.mechanism.chance, "chance", -220)  # type: ignore[attr-defined]
+    harness = FleetHarness([served(honest, chance=chance)], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements())
+    assert serve(fleet) == ["finished"]
+    report = fleet.stats.report()
+    assert (report["clients"]["refused"], report["clients"]["served"]) == (0, CLIENTS)
+
+
+def test_a_fleet_refuses_the_round_of_a_server_whose_noise_is_a_step_too_little(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    honest = make_round("shuffled-binomial", clients=CLIENTS, delta=5e-4)
+    chance = less_noise(honest.mechanism.chance, "chance", 1)  # type: ignore[attr-defined]
+    harness = FleetHarness([served(honest, chance=chance)], shuffler, TICKET_KEY)
+    with pytest.raises(Refused, match=f"chance = {chance!r}, coins = .* gives ε = 1.0000"):
+        serve(Fleet(harness, world, PrivacyRequirements()))
+    assert harness.uploads == []
