@@ -30,6 +30,7 @@ CELLS = 1000
 MOST_CELLS = 1 << 20  # of one distribution, and of the composed one about
 DEVIATIONS = 16  # of a sum of losses, which hold nearly all of it
 LONGEST_SUPPORT = 1 << 17  # entries that are worth their dictionary
+WHOLE_STEPS = 1 + 1e-12  # factor on a step, so that ε is a little less than a whole number of steps
 ALIKE = 1e-9  # log-probabilities of mirror images, of a symmetric law
 CHORDS = 200  # of the δ(ε) of a law that is not symmetric, in one standard deviation of the loss
 MOST_CHORDS = 1 << 16  # of a whole curve; a longer curve has a larger step
@@ -207,7 +208,8 @@ def _worst_pair(parts: Sequence[Part], delta: float) -> float:
     """Return ε of the composed worst pair of (ε, δ)-close laws, which is optimal (Kairouz, Oh & Viswanath 2015)."""
     spread = math.sqrt(sum(count * (one.epsilon or 0.0) ** 2 for one, count in parts))
     finest = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
-    step = max(finest, DEVIATIONS * spread / MOST_CELLS)
+    # Losses are rounded up to whole steps. A whole number of them must not become one more by its last bits.
+    step = max(finest, DEVIATIONS * spread / MOST_CELLS) * WHOLE_STEPS
     composed = [_pair(one.epsilon or 0.0, one.delta, step).self_compose(count) for one, count in parts]
     return float(reduce(lambda a, b: a.compose(b), composed).get_epsilon_for_delta(delta))
 

@@ -29,7 +29,7 @@ SNAP_MARGIN = 2.0**-30
 HALF = 1 << (SNAPPED_BITS - 1)
 """Numbers of `SNAPPED_BITS` bits in [1, 2)."""
 
-GOLDEN = (math.sqrt(5) - 1) / 2
+GOLDEN_SECTION = (math.sqrt(5) - 1) / 2
 LEAST_WIDTH = 1e-12  # of the interval in which a search for a least value ends
 
 FIRST_REACH = HALF >> 7
@@ -162,13 +162,13 @@ def least_value(value: Callable[[float], float], low: float, high: float) -> flo
     The least point is found to 1e-12. So a kink there costs 1e-12 of the slope, which the tolerance of SciPy's
     minimizers, above 1e-8, does not promise. It takes about 60 evaluations.
     """
-    inner = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
+    inner = [high - GOLDEN_SECTION * (high - low), low + GOLDEN_SECTION * (high - low)]
     values = [value(x) for x in inner]
     best = min(values)
     while high - low > LEAST_WIDTH:
         left = values[0] <= values[1]
         low, high = (low, inner[1]) if left else (inner[0], high)
-        new = high - GOLDEN * (high - low) if left else low + GOLDEN * (high - low)
+        new = high - GOLDEN_SECTION * (high - low) if left else low + GOLDEN_SECTION * (high - low)
         inner, values = (
             ([new, inner[0]], [value(new), values[0]]) if left else ([inner[1], new], [values[1], value(new)])
         )

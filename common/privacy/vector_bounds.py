@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import Floats
 from distrust.common.noise.law import Pmf
-from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
+from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
 from distrust.common.privacy.hockey_stick import NEGLIGIBLE, NOT_ZERO, Extensible, least_epsilon, stretched
 from distrust.common.privacy.products import product_epsilon, product_log_delta
@@ -26,11 +26,8 @@ from distrust.common.privacy.searches import least_root, least_satisfying, least
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.wire import Norm
 
-STEEP = 200.0
-"""Rise of ln M in one step from which every move counts as rounded up."""
-
-ERROR = 1e-11
-"""Relative error of a stored probability."""
+STEEP = 200.0  # rise of ln M in one step from which every move counts as rounded up
+ERROR = 1e-11  # relative, of a stored probability
 
 MOST_INFLATION = 0.1
 """Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
@@ -41,18 +38,11 @@ SINGLE = 16
 LEAST_VARIANCE = 1e-9
 """Share of g² below which noise that is nearly always 0 is taken for none: orders so near 1 have no digits left."""
 
-SPARED = 0.01
-"""Share of δ for what lies beside the middle of the law."""
+SPARED = 0.01  # share of δ for what lies beside the middle of the law
+COVERED_SHARE = 1e-3  # share of δ for what continuous noise need not cover
 
-COVERED_SHARE = 1e-3
-"""Share of δ for what continuous noise need not cover."""
-
-FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
-"""Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
-
-QUICK = 1e-3
-"""Share of a bound by which a quick search may miss the least one: ten times the tolerance of its λ."""
-
+FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12  # variance, and length of a law, above which moments do no better than a covering
+QUICK = 1e-3  # share of a bound by which a quick search may miss the least: ten times its tolerance of λ
 FEW_GRID = 2  # steps
 LARGEST_RATIO = 1e30  # of a ratio that is searched through
 
@@ -185,8 +175,7 @@ def whole(pmf: Pmf, tails: int) -> MoveLosses:
     """Return the losses on all of a symmetric law.
 
     tails  some deviations, in steps: terms farther out are too small to be added. For an order α and a shift s the
-    stored
-           support must reach αs + tails, as for `hockey_stick.rdp`.
+           stored support must reach αs + tails, as for `hockey_stick.rdp`.
     """
     return MoveLosses(pmf.logs, 0, pmf.logs.size, tails=tails)
 
@@ -220,13 +209,6 @@ def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
     return least_satisfying(little, 1)
 
 
-def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> float:
-    """Return the variance of Gaussian noise at g = 1, without rounding: the start of searches."""
-    if norm == "linf" or dimension == 1:
-        return dimension / largest_ratio(epsilon, delta) ** 2
-    return 1 / (2 * zcdp_rho(epsilon, delta))
-
-
 def worst_log_moment(losses: MoveLosses, order: float, grid: Grid, enough: float = math.inf) -> float:
     """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: α - 1 times its divergence.
 
@@ -240,10 +222,7 @@ def worst_log_moment(losses: MoveLosses, order: float, grid: Grid, enough: float
 
 
 def vector_rdp(losses: MoveLosses, order: float, grid: Grid, enough: float = math.inf) -> float:
-    """Return a bound on the Rényi divergence of `order` of a vector's worst move; for the box, exact.
-
-    enough  a divergence that is enough. One just above it is looked at more closely.
-    """
+    """Return a bound on the Rényi divergence of `order` of a vector's worst move, exact for the box; see above."""
     return worst_log_moment(losses, order, grid, (order - 1) * enough) / (order - 1)
 
 

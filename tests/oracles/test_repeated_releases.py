@@ -267,6 +267,21 @@ def test_rounds_with_different_bits_are_charged_by_their_guarantees() -> None:
         assert spent.epsilon == pytest.approx(compose(((first.guarantee, 3),)).epsilon, rel=1e-6)
 
 
+def test_the_last_bits_of_epsilon_do_not_add_a_step_to_what_is_composed() -> None:
+    """ε is a whole number of steps of the grid on which losses are rounded up. A step is a thousandth of it."""
+    guarantee = cost(bits(1000)).guarantee
+    assert guarantee.epsilon is not None
+    found = []
+    for ulps in range(-8, 9):
+        near = guarantee.epsilon * (1 + ulps * 2.0**-53)
+        for count in (2, 3, 4, 9):
+            one = guarantee.model_copy(update={"epsilon": near})
+            found.append((count, compose(((one, count),)).epsilon))
+    for count in (2, 3, 4, 9):
+        same = [epsilon for number, epsilon in found if number == count]
+        assert same == pytest.approx([same[0]] * len(same), rel=1e-12)
+
+
 def test_a_budget_admits_contributions_that_the_law_of_the_bits_pays_for_and_no_more() -> None:
     entry = cost(bits(1000))
     epsilon = entry.laws[0].epsilon(3, 1e-3)

@@ -34,12 +34,13 @@ from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.noise.binomial import FAIR, Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.composition import LONGEST_SUPPORT, compose_exactly
+from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
 from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.profile import Privacy, Profile, Repeated, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
-from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
+from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon
 from distrust.common.wire import Norm, Via
 
 LONG = 1e7
@@ -78,7 +79,9 @@ class BinomialTarget:
     @property
     def about(self) -> float:
         """Return the variance that Gaussian noise would need at g = 1."""
-        return about_variance(self.epsilon, self.delta, self.dimension, self.norm)
+        if self.norm == "linf" or self.dimension == 1:
+            return self.dimension / largest_ratio(self.epsilon, self.delta) ** 2
+        return 1 / (2 * zcdp_rho(self.epsilon, self.delta))
 
 
 def binomial_epsilon(
