@@ -122,7 +122,7 @@ def test_a_url_that_forgets_or_means_nothing_is_refused(bad: str) -> None:
 
 def test_a_file_that_is_no_database_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.sqlite3").write_bytes(b"anything but a database " * 300)
-    with pytest.raises(Unavailable, match="it is damaged, or no database; docs/operations.md, Restore"):
+    with pytest.raises(Unavailable, match="it is damaged, or no database; docs"):
         Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, "0001")
 
 
