@@ -65,7 +65,6 @@ class PrivacyRequirements:
         _check_channel(mechanism, cohort)
         _check_assignment(round_, mechanism, cohort)
         _check_graph(round_, cohort)
-        _check_survivors(round_, mechanism, cohort)
         cost = self.cost(mechanism, agreed, config.budget)
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
@@ -166,16 +165,6 @@ def _shown_at(promised: Guarantee, delta: float) -> Guarantee:
 def most_colluders(round_: Round, cohort: Cohort) -> int:
     """Return how many of a cohort's clients may be the server's own while its noise suffices: ⌊corrupt · n⌋."""
     return math.floor(round_.corrupt * cohort.clients)
-
-
-def _check_survivors(round_: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
-    """Raise Refused unless the noise counts on honest survivors only: the minimum without those that may collude."""
-    min_honest, colluders = mechanism.floor, most_colluders(round_, cohort)
-    if cohort.minimum < min_honest:
-        raise Refused(f"the cohort opens at {cohort.minimum} survivors, and its noise counts on {min_honest}")
-    if min_honest > max(1, cohort.minimum - colluders):
-        reason = f"the noise counts on {min_honest} honest survivors of {cohort.minimum}"
-        raise Refused(f"{reason}, of whom {colluders} may collude")
 
 
 def _check_channel(mechanism: AnyMechanism, cohort: Cohort) -> None:

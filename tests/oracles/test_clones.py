@@ -8,6 +8,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.privacy.amplification.clones import (
+    _below,
     clones_delta,
     clones_epsilon,
     clones_local_epsilon,
@@ -45,6 +46,23 @@ def test_clones_agree_with_sixty_digits_from_above(epsilon: float, local_epsilon
     with mpmath.workdps(60):
         exact = clones_oracle(epsilon, local_epsilon, users)
     assert 0 <= float(clones_delta(epsilon, local_epsilon, users) / exact - 1) <= 1e-9
+
+
+@pytest.mark.parametrize(("users", "first"), [(2, 1), (5, 3), (40, 10), (1000, 300)])
+def test_no_range_of_the_number_of_clones_weighs_less_than_its_mass(users: int, first: int) -> None:
+    """C ~ Bin(n - 1, p); the first range is {0}, where Chernoff's bound is the mass (1 - p)^(n - 1) itself."""
+    chance = 0.4
+    starts, bounds = _below(first, users, chance)
+    ends = [*starts[1:].astype(int), first]
+    masses = [
+        mpmath.fsum(
+            mpmath.binomial(users - 1, c) * mpmath.mpf(chance) ** c * (1 - mpmath.mpf(chance)) ** (users - 1 - c)
+            for c in range(int(start), int(end))
+        )
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    assert all(mass <= bound for mass, bound in zip(masses, bounds, strict=True))
+    assert float(bounds[0] / masses[0]) == pytest.approx(1, abs=1e-8)
 
 
 @pytest.mark.parametrize("local_epsilon", [0.3, 1.0, 3.0])

@@ -217,6 +217,19 @@ def test_where_one_word_stands_against_another_no_client_is_named(n: int) -> Non
     assert verdict.disputed.sum() == 1
 
 
+@pytest.mark.parametrize("count", [11, 12])
+def test_t_disputes_of_one_client_prove_that_it_lied_and_t_minus_one_prove_nothing(count: int) -> None:
+    """n = 24, t = 12: `count` holders contradict dealer 0, and holder 23 contradicts `count` dealers, none twice."""
+    simulation, lies = confirmed(24)
+    for slot in range(1, count + 1):
+        lies.accuse(slot, [0])
+    lies.accuse(23, range(1, count + 1))
+    verdict = protocol.judge_shares(simulation.sharing, simulation.confirmed)
+    named = simulation.roster.slots[name_liars(simulation.sharing, verdict.disputed)]
+    assert verdict.disputed.sum() == 2 * count
+    assert list(named) == ([0, 23] if count == lies.threshold else [])
+
+
 def test_a_victim_of_fewer_than_t_accusers_stays_and_is_not_named() -> None:
     """n = 24, t = 12: five accuse slot 9, and all others; they are named, and it is not."""
     simulation, lies = confirmed(24)

@@ -231,6 +231,20 @@ def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_as
             _check(PrivacyRequirements(), broken)
 
 
+@pytest.mark.parametrize("times", [[10, 6, 4], [4, 6, 10]])
+def test_a_cohort_that_assigns_other_actions_than_its_round_is_refused(
+    make_assigned: MakeRound, times: list[int]
+) -> None:
+    """The round and the terms say one list, so that only the comparison with the channel's own list finds another."""
+    round_ = make_assigned()
+    cohort = round_.assignments[0].cohort
+    other = AssignedAction(actions=[0, 1, 2], times=times)
+    assert other != round_.decision
+    moved = cohort.model_copy(update={"channel": cohort.channel.model_copy(update={"deal": other})})
+    with pytest.raises(Refused, match="does not deal the actions of its round"):
+        _check(PrivacyRequirements(), round_.model_copy(update={"assignments": [Assignment(cohort=moved)]}))
+
+
 def test_a_deal_must_have_a_play_for_each_slot(make_assigned: MakeRound) -> None:
     round_ = make_assigned()
     retold = round_.model_copy(update={"decision": AssignedAction(actions=[0, 1], times=[9, 9])})

@@ -120,6 +120,17 @@ def test_a_batch_whose_replacement_does_not_fit_is_not_used() -> None:
     assert learner.plan() is None
 
 
+def test_a_replacement_that_costs_all_that_is_left_is_opened_and_ends_the_horizon() -> None:
+    learner = Learner(config(horizon=3 * 8 + 3 * 16 + 16))
+    play(learner, released, rounds=1)
+    for cohort in open_plan(learner).cohorts:
+        learner.absorb(released(cohort, MEANS[cohort.arm or 0]) if cohort.arm else lost(cohort))
+    assert [(one.cohort, one.clients) for one in open_plan(learner).cohorts] == [("demo.2.0.2", 16)]
+    play(learner, released)
+    view = learner.snapshot()
+    assert (view.finished, view.unfinished, view.pulls) == (True, 0, learner.config.horizon)
+
+
 def test_the_unfinished_last_batch_opens_nothing() -> None:
     learner = Learner(config(horizon=3 * 8 + 3 * 16 - 1))
     play(learner, released, rounds=1)

@@ -88,7 +88,7 @@ def test_no_ticket_is_handed_out_before_the_intermediary_knows_the_cohort(harnes
     asyncio.run(round_())
 
 
-@pytest.mark.parametrize(("window", "cohorts"), [(1, 1), (33, 2), (8192, 3)])
+@pytest.mark.parametrize(("window", "cohorts"), [(1, 1), (32, 1), (33, 2), (64, 2), (8192, 3)])
 def test_cohorts_are_begun_only_while_few_clients_are_in_flight(
     tmp_path: Path, intermediaries: InMemoryIntermediaries, window: int, cohorts: int
 ) -> None:

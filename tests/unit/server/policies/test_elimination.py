@@ -24,6 +24,17 @@ def tell(policy: Elimination, means: list[float], law: Laplace = QUIET, lost: in
     return each
 
 
+@pytest.mark.parametrize(("radius", "left"), [(0.25, (0, 1)), (0.2421875, (0,))])
+def test_an_arm_is_dropped_below_the_best_lower_bound_and_not_at_it(
+    monkeypatch: pytest.MonkeyPatch, radius: float, left: tuple[int, ...]
+) -> None:
+    """Means 3/4 and 1/4, exact in binary: with radius 1/4 one interval begins where the other ends."""
+    monkeypatch.setattr(SuccessiveElimination, "read", lambda _self, arm, _estimate: ((0.75, 0.25)[arm], radius))
+    policy = SuccessiveElimination(arms=2)
+    tell(policy, [0.75, 0.25])
+    assert policy.active == left
+
+
 @pytest.mark.parametrize(("base", "sizes"), [(2, [4, 8, 16]), (4, [16, 64, 256])])
 def test_batches_grow_by_their_base(base: int, sizes: list[int]) -> None:
     policy = SuccessiveElimination(arms=2, first_batch=2, base=base)
