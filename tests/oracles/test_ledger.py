@@ -59,6 +59,11 @@ def test_pure_guarantees_add_up_without_delta(epsilons: list[float]) -> None:
     assert (total.kind, total.delta) == ("pure", 0)
 
 
+def test_deltas_add_up_where_no_other_delta_is_asked_for() -> None:
+    total = compose(((approximate(1.0, 1e-6), 3), (pure(0.5), 2)))
+    assert (total.kind, total.delta) == ("approximate", pytest.approx(3e-6))
+
+
 def test_a_delta_buys_a_smaller_epsilon_and_never_a_larger_one() -> None:
     for times in (2, 10, 100):
         basic = compose(((pure(0.1), times),))

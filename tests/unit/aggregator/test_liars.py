@@ -296,6 +296,20 @@ def test_a_dealer_of_another_seed_is_not_called_a_liar_where_its_holders_may_be(
         simulation.release()
 
 
+@pytest.mark.parametrize(("false", "says"), [(3, "dealt shares of another self seed"), (4, "cannot be rebuilt: ")])
+def test_t_and_b_shares_that_agree_prove_nothing_of_their_dealer_and_one_more_does(false: int, says: str) -> None:
+    """n = 24, t = 12, B = 4: of 20 shares that are heard 17 or 16 agree on a seed that slot 5 did not commit to."""
+    simulation, lies = confirmed(24)
+    simulation.shares[5] = bytes(32) + simulation.shares[5][32:]
+    answered(simulation)
+    near = simulation.roster.neighbours(5)
+    for slot in near[:false]:
+        lies.return_false_shares(slot, [5])
+    simulation.answers = {slot: body for slot, body in simulation.answers.items() if slot not in near[-3:]}
+    with pytest.raises(BadShare, match=f"slot 5 in cohort c {says}"):
+        simulation.release()
+
+
 @pytest.mark.parametrize("kind", ["rubbish boxes", "rubbish shares"])
 def test_dealers_that_end_a_cohort_are_named_in_its_error(kind: str) -> None:
     """Three of 24 are one more than may be lost."""

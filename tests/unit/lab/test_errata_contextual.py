@@ -149,7 +149,7 @@ def moved(words: Array, length: float, reward: float, dimension: int) -> float:
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_the_joint_sensitivity_by_optimization(length: float, reward: float, dimension: int) -> None:
     draws, best, formula = np.random.default_rng(3), 0.0, joint_sensitivity(length, reward)
-    for _ in range(40):
+    for _ in range(20):
         start = 2 * draws.standard_normal(2 * dimension + 2)
         words = minimize(lambda w: -moved(w, length, reward, dimension), start, method="Nelder-Mead").x
         best = max(best, moved(words, length, reward, dimension))

@@ -109,8 +109,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("world", [SYNTHETIC, SPHERE], ids=["fixed contexts", "own contexts"])
-@pytest.mark.parametrize("case", CASES)
+OWN_CONTEXTS = ("identity", "local, batches", "aggregator", "tree")
+"""Cases that are played in both worlds: how contexts are drawn does not depend on the mechanism."""
+
+
+@pytest.mark.parametrize(
+    ("case", "world"),
+    [
+        *(pytest.param(case, SYNTHETIC, id=f"{case}-fixed contexts") for case in CASES),
+        *(pytest.param(case, SPHERE, id=f"{case}-own contexts") for case in OWN_CONTEXTS),
+    ],
+)
 def test_with_the_streams_of_the_services_everything_is_as_over_services(case: str, world: str) -> None:
     mechanism, batch = CASES[case]
     files = [run_file(mechanism, repetition, batch=batch, world=world) for repetition in range(3)]

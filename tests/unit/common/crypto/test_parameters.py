@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from distrust.common.crypto.graph import KEYS_SIZE, harary
 from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.parameters import (
+    densest_loss,
     holders_needed,
     liars_near,
     neighbourhood,
@@ -96,6 +97,7 @@ def test_w_never_lets_a_run_of_half_a_neighbourhood_vanish() -> None:
         except BadParameter:
             continue
         assert w == int(d * n) if k == n - 1 else w < k // 2
+    assert [densest_loss(1000, 450, k) for k in (4, 10, 20)] == [1, 4, 9]  # too sparse for so many losses
 
 
 def test_in_the_full_graph_false_dealers_holders_and_losses_leave_t_good_shares() -> None:
