@@ -10,12 +10,13 @@ STAMP := $(VENV)/.installed
 # Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-kernels test-alone postgresql chromium check lint types contracts replay notebooks docs
-.PHONY: dist dist-check lock clean
+.PHONY: help demo test test-fast test-slow test-kernels test-alone mutations postgresql chromium check lint types
+.PHONY: contracts replay notebooks docs dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
-	@echo "make test    every test (test-fast, test-slow, test-alone)"
+	@echo "make test    the tests before a merge (test-fast, test-slow); CI plays test-kernels and test-alone, too"
+	@echo "make mutations  changes lines that matter, one at a time, and sees a test fail for each"
 	@echo "make check   ruff, its format, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four and a half hours of a core)"
 	@echo "make notebooks  the notebooks of examples/ again, with their outputs"
@@ -27,13 +28,12 @@ help:
 demo: $(STAMP)
 	@exec $(BIN)/distrust demo
 
-# One session for all but the attacks: each worker collects the tests once. Half as many workers again as cores: tests
+# One session for both stages: each worker collects the tests once. Half as many workers again as cores: tests
 # over services wait for each other's processes now and then.
 WORKERS = $$($(BIN)/python -c 'import os; print(max(2, 3 * os.cpu_count() // 2))')
 
 test: $(STAMP) postgresql chromium
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone and not kernels" $(PYTEST)
-	@$(MAKE) --no-print-directory test-alone
 
 test-fast: $(STAMP)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone and not kernels" $(PYTEST)
@@ -58,7 +58,10 @@ test-kernels: $(STAMP)
 	@$(BIN)/pytest -q -n auto -m "kernels and not alone" $$(grep -rl "mark\.kernels" tests --include='*.py') $(PYTEST)
 
 test-alone: $(STAMP)
-	@$(BIN)/pytest -q -m alone $$(grep -rl "mark\.alone" tests --include='*.py') $(PYTEST)
+	@$(BIN)/pytest -q -m "alone" $$(grep -rl "mark\.alone" tests --include='*.py') $(PYTEST)
+
+mutations: $(STAMP)
+	@$(BIN)/python -m tests.repo.mutations $(WORD)
 
 check: lint types contracts
 

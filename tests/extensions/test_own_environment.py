@@ -47,7 +47,7 @@ name = "{name}"
 seed = 5
 {more}
 [fleet]
-processes = 2
+processes = 1
 """
 
 

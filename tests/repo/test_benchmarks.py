@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.forked import Forked, forking
+from tests.support.picked import picked
 
 ROOT = Path(__file__).parents[2]
 RATIOS = {"client_ratio", "aggregator_ratio", "k", "t"}
@@ -26,30 +27,27 @@ def require_figures(target: Path, listed: dict[str, set[str]]) -> None:
             assert fields <= row.keys()
 
 
-@pytest.mark.parametrize(
-    ("script", "listed"),
-    [
-        pytest.param("secagg", {"results": RATIOS}, id="secagg"),
-        pytest.param(
-            "secagg_http", {"results": {"fleet_ratio", "ratio", "wire_bytes", "k", "t"}}, id="secagg-over-http"
-        ),
-        pytest.param("shuffle", {"runs": {"rate", "share", "cpu_ratio", "cpu"}}, id="shuffle"),
-        pytest.param("memory", {"runs": {"mechanism", "start", "peak", "fleet"}}, id="memory"),
-        pytest.param(
-            "policies", {"results": {"policy", "mechanism", "first", "again", "limit", "ratio"}}, id="policies"
-        ),
-        pytest.param("samplers", {"results": {"law", "rate", "ratio", "table"}}, id="samplers"),
-        pytest.param("calculator", {"calls": {"words", "cpu", "ended"}}, id="calculator"),
-        pytest.param(
-            "contextual",
-            {
-                "rounds": {"rate", "after", "ratio", "limit", "cpu"},
-                "cohorts": {"dimension", "cpu", "rate", "ratio", "limit"},
-            },
-            id="contextual",
-        ),
-    ],
-)
+QUICK = [
+    pytest.param("secagg", {"results": RATIOS}, id="secagg"),
+    pytest.param("secagg_http", {"results": {"fleet_ratio", "ratio", "wire_bytes", "k", "t"}}, id="secagg-over-http"),
+    pytest.param("shuffle", {"runs": {"rate", "share", "cpu_ratio", "cpu"}}, id="shuffle"),
+    pytest.param("memory", {"runs": {"mechanism", "start", "peak", "fleet"}}, id="memory"),
+    pytest.param("policies", {"results": {"policy", "mechanism", "first", "again", "limit", "ratio"}}, id="policies"),
+    pytest.param("samplers", {"results": {"law", "rate", "ratio", "table"}}, id="samplers"),
+    pytest.param("calculator", {"calls": {"words", "cpu", "ended"}}, id="calculator"),
+    pytest.param(
+        "contextual",
+        {
+            "rounds": {"rate", "after", "ratio", "limit", "cpu"},
+            "cohorts": {"dimension", "cpu", "rate", "ratio", "limit"},
+        },
+        id="contextual",
+    ),
+]
+FEW = 3  # benchmarks that are tried here; CI tries all
+
+
+@pytest.mark.parametrize(("script", "listed"), picked(QUICK, FEW, "benchmarks"))
 def test_a_quick_benchmark_writes_its_figures(
     script: str, listed: dict[str, set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

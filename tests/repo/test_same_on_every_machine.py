@@ -13,6 +13,8 @@ from distrust.lab.sweep.table import differing_columns
 from tests.support.printed_plans import CELL
 from tests.support.processors import ROOT, SETS, environment
 
+pytestmark = pytest.mark.kernels
+
 FARTHEST = [name for name in SETS if name not in ("the processor", "AVX2")]
 """The sets whose bytes are compared with the processor's own. The one between is left out."""
 
@@ -49,7 +51,6 @@ def row(text: str) -> Row:
     return Row.model_validate_json(text)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FARTHEST)
 def test_plans_and_the_demo_are_the_same_bytes_and_cells_the_same_rows_with_other_features(name: str) -> None:
     ours, theirs = lines("the processor"), lines(name)

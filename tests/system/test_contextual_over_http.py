@@ -24,11 +24,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 CONTEXTS = 'name = "contextual-synthetic"\narms = 20\ndimension = 3'
 ONE = 'name = "glm-sphere"\narms = 5\ndimension = 3'
 MANY = f'{ONE}\nparameters = "multi"'
-ROWS = 'name = "contextual-mslr"\narms = 5\ndimension = 3'
-LOANS = 'name = "auto-lending"\nmade_up = 100\narms = 5'
 GAUSSIAN = 'name = "local-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
 AGGREGATED = 'name = "distributed-discrete-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
-SKELLAM = 'name = "distributed-skellam"\nepsilon = 5.0\ndelta = 1e-2'
 SEALED = 'name = "shuffled-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
 BITS = 'name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-2'
 TREE = 'name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler"'
@@ -38,18 +35,16 @@ SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
 @pytest.mark.parametrize(
     ("policy", "mechanism", "world", "horizon"),
     [
-        pytest.param('name = "linucb"\nbatch = 40', AGGREGATED, CONTEXTS, 240, id="aggregated"),
+        pytest.param('name = "linucb"\nbatch = 40', AGGREGATED, CONTEXTS, 120, id="aggregated"),
         pytest.param('name = "linucb"\nbatch = 40', BITS, CONTEXTS, 120, id="labelled-bits"),
         pytest.param('name = "linucb"\nbatch = 40', TREE, CONTEXTS, 240, id="tree"),
         pytest.param('name = "linucb"\nbatch = 40', SEALED, CONTEXTS, 80, id="sealed"),
-        pytest.param('name = "linucb"\nbatch = 40', SKELLAM, ROWS, 80, id="skellam-on-real-rows"),
         pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
-        pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 40, id="one-client-a-round"),
-        pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 30, id="sgd-logistic"),
-        pytest.param('name = "ldp-sgd"', SPHERE, LOANS, 10, id="sgd-car-loans"),
-        pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 30, id="ols-multi-screened"),
-        pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 30, id="sgd-multi-on-blocks"),
-        pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 30, id="ucb-multi"),
+        pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 20, id="one-client-a-round"),
+        pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 15, id="sgd-logistic"),
+        pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 20, id="ols-multi-screened"),
+        pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 20, id="sgd-multi-on-blocks"),
+        pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 15, id="ucb-multi"),
         pytest.param('name = "ldp-gloc"\nbatch = 40', AGGREGATED, ONE, 120, id="gloc-in-mini-cohorts"),
     ],
 )

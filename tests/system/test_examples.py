@@ -1,20 +1,17 @@
 """Tests that the notebooks of examples/ print the outputs that they show, and that their pictures are small."""
 
 import base64
-import os
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distrust.lab.sweep import code
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
-FEW = 2  # notebooks that are executed here; all of them with ALL, which CI sets
-ALL = "DISTRUST_ALL_NOTEBOOKS"
+FEW = 1  # notebooks that are executed here; CI executes all
 PAPERS = {"ctx", "dlb", "free", "glb", "mab"}
 MOST_BYTES = 60_000  # of a picture
 
@@ -32,13 +29,6 @@ def shown(notebook: Any) -> list[tuple[str, Any]]:
     return result
 
 
-def picked() -> list[Path]:
-    """Return the notebooks to execute. The digest of the code picks them: other code executes others."""
-    if os.environ.get(ALL):
-        return NOTEBOOKS
-    return sorted(random.Random(code.code_digest()).sample(NOTEBOOKS, FEW))
-
-
 def test_notebooks_print_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat  # noqa: PLC0415 - what executes notebooks takes a second to load, in every process that collects
 
@@ -47,7 +37,7 @@ def test_notebooks_print_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("COLUMNS", raising=False)  # pandas wraps at it
     assert notebooks() == NOTEBOOKS
     assert {path.stem for path in NOTEBOOKS} == PAPERS | {"compare_trust_models"}
-    for path, now in executed(picked()):
+    for path, now in executed(picked(NOTEBOOKS, FEW, "notebooks")):
         committed = shown(nbformat.read(path, as_version=4))
         assert len(committed) > 3, path.name
         assert shown(now) == committed, path.name

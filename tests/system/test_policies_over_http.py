@@ -15,13 +15,12 @@ from tests.support.http_runs import learned, over_http
 pytestmark = pytest.mark.slow
 
 LEAVING = "dropout = 0.1"
-POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
 SKELLAM = 'name = "distributed-skellam"\nepsilon = 1.0\ncalibration = "paper"'
 LAPLACE = 'name = "central-laplace"\nepsilon = 1.0\nvia = "shuffler"'
 BITS = 'name = "shuffled-binomial"\nepsilon = 1.0\ndelta = 1e-3'
 IDENTITY = 'name = "identity"\nvia = "shuffler"'
 ROWS = {
-    "se-by-4": ("first_batch = 3\nbase = 4", POLYA, 700, LEAVING),
+    "se-by-4": ("first_batch = 3\nbase = 4", LAPLACE, 700, LEAVING),
     "se-published-code": ('first_batch = 3\nconstants = "published-code"', SKELLAM, 700, LEAVING),
     "dp-se": ('name = "dp-se"\nfailure = 0.5', LAPLACE, 2000, LEAVING),
     "vb-sdp-ae": ('name = "vb-sdp-ae"\nfirst_batch = 4', BITS, 1400, LEAVING),
@@ -44,7 +43,7 @@ def test_a_policy_is_the_same_in_process_and_over_http(stack: Stack, row: str) -
         world = 'name = "linear-sphere"\narms = 6'
     file = parse(
         f'run = "{row}"\nhorizon = {horizon}\n[policy]\n{words}\n[mechanism]\n{mechanism}\n[unsafe]\nnoise_seed = 7\n'
-        f"[environment]\nseed = 7\n{world}\n[fleet]\nprocesses = 2\n{fleet}"
+        f"[environment]\nseed = 7\n{world}\n[fleet]\nprocesses = 1\n{fleet}"
     )
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 CASES = [
     pytest.param("server", "distributed-polya-aggregator", id="server-of-masked-sums"),
     pytest.param("aggregator", "distributed-polya-aggregator", id="aggregator"),
-    pytest.param("shuffler", "shuffled-binomial-shuffler", id="shuffler-of-bits"),
     pytest.param("shuffler", "identity-shuffler", id="shuffler-of-sealed-records"),
 ]
 

@@ -110,8 +110,11 @@ FIXED: dict[str, set[Path_]] = {
 SEALED = {"local-laplace-discrete", "local-gaussian", "local-sphere"}
 """Mechanisms of the runs above whose clients send sealed reports."""
 
-PATIENCE = 5.0  # seconds
+PATIENCE = 60.0  # seconds; only a fleet that plays on takes so long
 WHOLE = 100  # a block that no cohort fills
+
+EACH_INTERMEDIARY = ("masked", "sealed", "bits", "assigned", "contexts-alone")
+"""A channel of each way in which an intermediary takes messages, and one with cohorts of one client."""
 
 
 def config(channel: str, name: str = "run") -> RunConfig:
@@ -303,7 +306,7 @@ async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_ba
     assert sum(survivors) == view.clients - given_back
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("channel", EACH_INTERMEDIARY)
 def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clients_nothing(
     channel: str, tmp_path: Path
 ) -> None:
@@ -328,7 +331,7 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
     assert all(why.startswith("refused: ") for why in reasons.values())
 
 
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("channel", EACH_INTERMEDIARY)
 def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_back(
     channel: str, tmp_path: Path
 ) -> None:
@@ -349,8 +352,11 @@ def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_ba
     assert asyncio.run(attack()).endswith("is not what users have agreed to: its round has changed")
 
 
-@pytest.mark.parametrize("field", ["ticket_key", "channel"])
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize(
+    ("channel", "field"),
+    [(channel, ("ticket_key", "channel")[place % 2]) for place, channel in enumerate(CHANNELS)]
+    + [("masked", "channel"), ("sealed", "ticket_key")],
+)
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
     channel: str, field: str, tmp_path: Path
 ) -> None:
