@@ -63,7 +63,7 @@ def test_a_quick_benchmark_writes_its_figures(
 def test_a_benchmark_runs_as_the_command_that_its_page_shows(tmp_path: Path) -> None:
     target = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.simulate", "--quick", "--json", str(target)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     require_figures(target, {"results": {"mechanism", "first", "again", "ratio"}})
 

@@ -152,14 +152,14 @@ class Up:
 
     def until_healthy(self, name: str) -> None:
         self.until_logged(name, '"port"')  # it listens: before, each check would be a process for nothing
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while not self.loopback.healthy(SERVICES[name]):
             assert self.running[name].poll() is None, self.log(name)
             assert time.monotonic() < end, self.log(name)
             time.sleep(0.05)
 
     def until_logged(self, name: str, words: str) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while words not in self.log(name):
             assert self.running[name].poll() is None, self.log(name)
             assert time.monotonic() < end, self.log(name)
@@ -171,7 +171,7 @@ class Up:
     def ended(self, process: subprocess.Popen[bytes]) -> int | None:
         """Return the exit code; None after three minutes, which is longer than any stage of a cohort lasts."""
         try:
-            return process.wait(180)
+            return process.wait(600)
         except subprocess.TimeoutExpired:
             return None
 
@@ -184,7 +184,7 @@ class Up:
         for process in self.running.values():
             process.send_signal(signal.SIGTERM)
         for process in self.running.values():
-            process.wait(30)
+            process.wait(120)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def compose_up(tmp_path: Path) -> Iterator[Up]:
 @pytest.mark.slow
 def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_up: Up) -> None:
     up = compose_up
-    assert up.start("token").wait(60) == 0, up.log("token")
+    assert up.start("token").wait(300) == 0, up.log("token")
     assert not up.loopback.healthy(SERVICES["server"])  # a health check must be able to fail
     for name in ("shuffler", "aggregator", "server"):
         up.start(name)
@@ -213,7 +213,7 @@ def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_
     assert result["chosen"] is not None
     assert result["guarantee"]["kind"] == "pure"
     # A second `docker compose up` finds the volumes, the tokens and the finished run.
-    assert up.start("token").wait(60) == 0, up.log("token")
+    assert up.start("token").wait(300) == 0, up.log("token")
     again, fleet = up.start("run"), up.start("fleet")
     assert [up.ended(again), up.ended(fleet)] == [0, 0], up.ends()
     repeated = json.loads((up.folder / mounts(SERVICES["run"])["/data"] / "demo.json").read_text("utf-8"))

@@ -60,7 +60,7 @@ class AggregatorHarness:
     def released(self) -> BatchAnswer:
         """Return the batch, or why there is none, once the mixing thread is done."""
         self.service.settled(self.cohort.address)
-        self.service._mixer.submit(lambda: None).result(timeout=20)
+        self.service._mixer.submit(lambda: None).result(timeout=240)
         result = self.service.batch(self.cohort.address)
         return BatchAnswer.model_validate_json(result) if isinstance(result, bytes) else result
 

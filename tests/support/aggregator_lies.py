@@ -221,7 +221,7 @@ def attack(
                 wire.granted = granted
                 fleets[name] = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=4), run, wire)
             serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
-            ends = await asyncio.wait_for(serving, 100)
+            ends = await asyncio.wait_for(serving, 300)
             view = await server.get(f"/v1/runs/{run.run}", RunView)
             reasons = {name: list(one.stats.reasons) for name, one in fleets.items()}
             for name, end in zip(fleets, ends, strict=True):

@@ -45,7 +45,7 @@ class AssigningShuffler:
 
     def released(self, cohort: Cohort) -> GroupedRecords:
         self.service.settled(cohort.address)
-        self.service._mixer.submit(lambda: None).result(timeout=20)
+        self.service._mixer.submit(lambda: None).result(timeout=240)
         result = self.service.batch(cohort.address)
         assert isinstance(result, bytes)
         batch = BatchAnswer.model_validate_json(result).batch

@@ -190,7 +190,7 @@ def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
     return code, (folder / f"{party}.log").read_text("utf-8")
 
 
-def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
+def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait until the condition is true. Raises AssertionError when `seconds` are over."""
     end = time.monotonic() + seconds
     while not true():

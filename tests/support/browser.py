@@ -18,7 +18,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE_MS = 20_000
+PATIENCE_MS = 90_000
 SIZES = {375: 800, 768: 1024, 1280: 900}
 """Widths and heights of a telephone, a tablet and a desk's screen."""
 

@@ -69,7 +69,7 @@ class Loopback:
         kind, program, *words = service["healthcheck"]["test"]
         assert (kind, program) == ("CMD", "distrust")
         command = [ENTRYPOINT, *(self.translate(word, service) for word in words)]
-        return Process(command, self.environment(service), self.folder / "health.log", ROOT).wait(60) == 0
+        return Process(command, self.environment(service), self.folder / "health.log", ROOT).wait(300) == 0
 
 
 def text_names(text: str, inside: str) -> bool:

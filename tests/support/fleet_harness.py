@@ -34,7 +34,7 @@ CONFIGS: dict[bytes, RunConfig] = {}
 """Configurations by R, the digest of their run, as far as rounds of them were made (see `conftest.make_round`)."""
 
 LOOK = 0.005
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def config_of(round_: Round) -> RunConfig:

@@ -122,7 +122,7 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(happened: Callable[[], bool], seconds: float = 240.0) -> None:
     """Wait until the condition is true. Raises AssertionError when `seconds` are over."""
     end = time.monotonic() + seconds
     while not happened():

@@ -314,7 +314,7 @@ async def _record(
             await peer.post("/v1/runs", config, RunView)
         wires = [(config, RecordingTransport(f"fleet {n}", apps, exchanges)) for config in configs for n in (1, 2)]
         fleets = [fleet(config, wire) for config, wire in wires]
-        ends = set(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60))
+        ends = set(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 240))
         assert ends <= {"finished", "failed"}  # failed: nothing was measured
         views = {config.run: await peer.get(f"/v1/runs/{config.run}", RunView) for config in configs}
         return views, {party: await _transcripts(operator, party, configs) for party in PARTIES}

@@ -116,7 +116,7 @@ class ServerHarness:
 def serve(harness: ServerHarness, run: str, clients: InMemoryClients, until: int = 10**9) -> RunView:
     async def whole() -> RunView:
         try:
-            return await asyncio.wait_for(harness.play(run, clients, until), 60)
+            return await asyncio.wait_for(harness.play(run, clients, until), 240)
         finally:
             await harness.coordinator.stop()
 
@@ -124,7 +124,7 @@ def serve(harness: ServerHarness, run: str, clients: InMemoryClients, until: int
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  the harness has no event for it
             await asyncio.sleep(0.001)
 

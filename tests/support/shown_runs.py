@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from distrust.common.messages.upload import Departure
+from distrust.common.run.round import TicketAnswer
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Stack
 from tests.support.http_runs import in_background, over_http
@@ -72,7 +74,7 @@ def play(stack: Stack) -> ShownRuns:
         in_background(partial(over_http, stack, file)).result()  # a browser's own event loop may run in this thread
     join(stack, lost)
     with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while client.get("/v1/runs/lost").json()["cohorts_aborted"] == 0:
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -81,16 +83,22 @@ def play(stack: Stack) -> ShownRuns:
 
 def join(stack: Stack, file: RunFile, clients: int = 16) -> str:
     """Start a run, take tickets of its first cohort, and send nothing more. Return the cohort's name."""
+    return join_with_tickets(stack, file, clients).cohort
+
+
+def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Departure:
+    """Do as `join`. Return the message by which all these clients leave the cohort."""
     with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
         operator = {"Authorization": f"Bearer {stack.urls.token}"}
         body = file.config.model_dump(mode="json")
         assert client.post("/v1/runs", json=body, headers=operator).status_code == 201
         keys = b"".join(hashlib.sha256(secrets.token_bytes(8)).digest() for _ in range(clients))
         wanted = {"request": secrets.token_hex(16), "round": 1, "want": clients, "keys": _text(keys)}
-        run = file.config.run
-        assert client.post(f"/v1/runs/{run}/tickets", json=wanted).status_code == 200
-        name: str = client.get(f"/v1/runs/{run}/rounds/1").json()["cohorts"][0]["cohort"]
-    return name
+        answer = client.post(f"/v1/runs/{file.config.run}/tickets", json=wanted)
+        assert answer.status_code == 200
+        (grant,) = TicketAnswer.model_validate_json(answer.content).grants
+    slots = list(range(grant.first, grant.first + grant.count))
+    return Departure(cohort=grant.cohort, slots=slots, tickets=grant.signatures, keys=keys)
 
 
 def _text(raw: bytes) -> str:

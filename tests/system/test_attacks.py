@@ -25,7 +25,7 @@ SLOWER = 2.0
 LARGER = 2.0
 ATTEMPTS = 6
 TIMES = 6  # pieces of honest work
-HEAD_SECONDS, BODY_SECONDS = 0.6, 0.8
+HEAD_SECONDS, BODY_SECONDS = 1.0, 2.0
 PARTIES = ["shuffler", "aggregator", "server"]
 
 
@@ -174,8 +174,11 @@ def test_a_large_body_that_nothing_reads_ends_its_connection(
     connection = hasty.connect(f"{head} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + b"x" * size)
     connection.settimeout(30)
     assert connection.recv(65_536).split()[1] == status
-    time.sleep(0.3)
-    assert closed(connection) == ends
+    if ends:
+        until(lambda: closed(connection))
+    else:
+        time.sleep(0.3)
+        assert not closed(connection)
 
 
 @pytest.mark.alone
@@ -240,7 +243,7 @@ def test_half_a_head_is_closed_when_its_time_is_over_however_slowly_it_goes_on(h
     silent = [hasty.connect(raw) for raw in (b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: x\r\n") * 10]
     dripping = hasty.connect(b"GET /healthz HTTP/1.1\r\nX: ")
     while not closed(dripping):
-        assert time.monotonic() - began < 20 * HEAD_SECONDS
+        assert time.monotonic() - began < 60 * HEAD_SECONDS
         time.sleep(0.05)
         drip(dripping)
     assert time.monotonic() - began > HEAD_SECONDS / 2
@@ -255,12 +258,12 @@ def test_half_a_body_is_refused_when_its_time_is_over_and_cannot_go_on_for_ever(
     dripping.settimeout(0.05)
     received = b""
     while b"too slow" not in received:
-        assert time.monotonic() - began < 20 * BODY_SECONDS
+        assert time.monotonic() - began < 30 * BODY_SECONDS
         drip(dripping)
         received += read_from(dripping)
     assert b" 408 " in received
     while not closed(dripping):
-        assert time.monotonic() - began < 20 * BODY_SECONDS + 10
+        assert time.monotonic() - began < 60 * BODY_SECONDS
         drip(dripping)
         time.sleep(0.05)
 
@@ -280,12 +283,12 @@ def read_from(connection: socket.socket) -> bytes:
 
 
 def test_hanging_up_in_the_middle_of_a_body_is_quiet(service: Attacked) -> None:
-    failed, gone = service.counted(500), service.counted(499)
+    failed, before, left_out = service.counted(500), service.counted(499), service.left_out()
     for _ in range(20):
         service.connect(service.upload(1000) + b"{")
-    time.sleep(0.5)  # so that the service has let them in
+    time.sleep(0.5)  # so that the service has let in most of them
     service.hang_up()
-    until(lambda: service.counted(499) == gone + 20)
+    until(lambda: service.counted(499) - before + service.left_out() - left_out == 20)
     assert service.counted(500) == failed
     assert "Traceback" not in service.log_text()
 

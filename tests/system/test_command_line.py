@@ -35,7 +35,7 @@ SMALL_FIRST = SMALL.replace("horizon = 200", "horizon = 200\npolicy.first_batch 
 
 def distrust(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [*DISTRUST, *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, env=_env())
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600, env=_env())
 
 
 def _env() -> dict[str, str]:
@@ -155,7 +155,7 @@ def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code
         until(lambda: len(ours(tmp_path)) >= 6)  # the command, three services, two fleets
         os.kill(running.pid, number)
         rest = running.stderr.read()
-        assert running.wait(60) == code, rest
+        assert running.wait(240) == code, rest
     until(lambda: ours(tmp_path) == [])
     assert "Traceback" not in rest
     assert ("interrupted" in rest) == (number == signal.SIGINT)

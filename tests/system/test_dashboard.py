@@ -115,8 +115,8 @@ def test_a_run_is_started_from_the_form_played_by_a_fleet_and_watched_to_its_end
         page.evaluate("window.loadedOnce = true")
         # The fleet accepts this file's digest only, so the form must make the same configuration to the byte.
         with Fleets(FORM, stack.urls, stack.data_dir.path / "logs") as fleets:
-            expect(page.locator("h1 .badge")).to_have_text("finished", timeout=60_000)
-            fleets.wait(20)
+            expect(page.locator("h1 .badge")).to_have_text("finished", timeout=240_000)
+            fleets.wait(120)
             fleets.check()
         expect(page.get_by_role("status")).to_contain_text("The run is finished.")
         expect(page.get_by_role("img", name="Confidence intervals, round by round")).to_be_visible()

@@ -38,7 +38,7 @@ def test_a_service_killed_in_the_middle_of_a_run_comes_back_and_nothing_is_lost_
             until(lambda least=clients: tickets_out(stack, file.config.run) >= least)  # type: ignore[misc]
             assert not playing.done(), "the run was over before anything was broken"
             stack.restart(victim)
-        result = playing.result(180)
+        result = playing.result(600)
     assert learned(result) == learned(in_process.run(file))
 
 

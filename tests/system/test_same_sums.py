@@ -55,4 +55,4 @@ def test_runs_at_once_do_not_mix(stack: Stack) -> None:
     ]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]
     for file, future in zip(files, futures, strict=True):
-        assert learned(future.result(120)) == learned(in_process.run(file))
+        assert learned(future.result(600)) == learned(in_process.run(file))

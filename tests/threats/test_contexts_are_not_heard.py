@@ -146,7 +146,7 @@ async def play(folder: Path, files: Sequence[RunFile]) -> RecordedRun:
             for number in (1, 2):
                 wire = RecordingTransport(f"fleet {number}", apps, exchanges)
                 fleets.append(fleet_over(World(file.world(), SEED), PrivacyRequirements(), options, file.config, wire))
-        ends = await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60)
+        ends = await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 240)
         assert set(ends) == {"finished"}
         for file in files:
             views[file.config.run] = await peer.get(f"/v1/runs/{file.config.run}", RunView)

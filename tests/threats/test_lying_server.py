@@ -150,7 +150,7 @@ async def begun(apps: Any, server: Peer, exchanges: list[Exchange], channel: str
     if first > 1:
         wire = EarlyRounds(first, apps, exchanges)
         fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=24), run, wire)
-        assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
+        assert await asyncio.wait_for(fleet.serve(), 240) == "finished"
     return run
 
 
@@ -285,7 +285,7 @@ async def honest_run(apps: Any, exchanges: list[Exchange], run: RunConfig) -> No
     """Let a fleet play the run with true answers, and assert that it finishes and none of its clients refuses."""
     wire = RecordingTransport("honest", apps, exchanges)
     fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=8), run, wire)
-    assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
+    assert await asyncio.wait_for(fleet.serve(), 240) == "finished"
     assert fleet.stats.reasons == {}
     assert sent(exchanges, "honest")
 

@@ -117,7 +117,7 @@ def test_a_batch_that_cannot_be_written_is_released_later(harness: AggregatorHar
 
     event.listen(harness.database._engine, "before_cursor_execute", full)
     harness.answer("unmask", range(5))
-    harness.service._mixer.submit(lambda: None).result(timeout=20)
+    harness.service._mixer.submit(lambda: None).result(timeout=240)
     with harness.database.reading() as tx:
         assert tx.exec_driver_sql("SELECT stage FROM cohorts").scalar_one() == "mixing"
     event.remove(harness.database._engine, "before_cursor_execute", full)

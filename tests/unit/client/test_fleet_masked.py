@@ -176,7 +176,7 @@ def test_users_refuse_a_survivors_list_below_their_floor(
         while fleet.stats.clients["refused"] < 20:  # noqa: ASYNC110 - no event tells that a user refuses
             await asyncio.sleep(0.01)
         clock.advance(61)
-        return await asyncio.wait_for(task, 20)
+        return await asyncio.wait_for(task, 120)
 
     asyncio.run(play())
     ended = {name: fleet.stats.clients[name] for name in ("late", "served")}

@@ -120,11 +120,17 @@ def test_silent_clients_vanish_and_the_shuffler_waits_for_its_deadline(
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(60):
+            while sum(len(upload.items) for upload in harness.uploads) < staying:  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(harness._pool.submit(lambda: None).result)  # behind the last upload: it is stored
         assert not task.done()
         clock.advance(61)
-        return await asyncio.wait_for(task, 10)
+        return await asyncio.wait_for(task, 60)
 
+    cohort = round_.assignments[0].cohort.cohort
+    leaves = departures(40, 0.2, UnsafeSeededStream(world.seed, "demo", cohort, "departures"))
+    staying = int(survives(leaves).sum())
     assert asyncio.run(play()) == "finished"
     assert harness.departures == []
     assert _batch(shuffler, round_.assignments[0].cohort).state == "released"

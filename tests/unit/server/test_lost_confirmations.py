@@ -100,7 +100,7 @@ def run_with(faults: Faults, folder: Path, *, waiting: bool) -> RunView:
     harness.service.create(config(horizon=300))
 
     async def whole() -> RunView:
-        view = await asyncio.wait_for((play_waiting if waiting else play)(harness, faults), 60)
+        view = await asyncio.wait_for((play_waiting if waiting else play)(harness, faults), 240)
         await harness.coordinator.stop()
         return view
 

@@ -120,7 +120,7 @@ def test_an_intermediary_that_is_away_for_a_while_costs_nothing(harness: ServerH
         await asyncio.sleep(0.05)
         assert harness.service.view("demo").cohorts_released == 0
         harness.intermediaries.down = False
-        view = await asyncio.wait_for(harness.play("demo", clients), 30)
+        view = await asyncio.wait_for(harness.play("demo", clients), 240)
         await harness.coordinator.stop()
         return view
 
@@ -136,7 +136,9 @@ def test_runs_do_not_mix(harness: ServerHarness) -> None:
         }
         for run in clients_of:
             harness.service.create(config(run))
-        await asyncio.wait_for(asyncio.gather(*(harness.play(run, clients) for run, clients in clients_of.items())), 60)
+        await asyncio.wait_for(
+            asyncio.gather(*(harness.play(run, clients) for run, clients in clients_of.items())), 240
+        )
         await harness.coordinator.stop()
         for run, clients in clients_of.items():
             assert set(clients.sent) == {

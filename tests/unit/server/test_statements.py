@@ -110,7 +110,7 @@ def test_an_aggregator_that_lies_about_its_statements_ends_the_cohort_as_aborted
     async def collected() -> None:
         harness.service.create(config())
         await harness.ask("demo", 1)
-        for _ in range(4000):
+        for _ in range(30_000):
             if harness.service.view("demo").cohorts_aborted:
                 break
             await asyncio.sleep(0.002)

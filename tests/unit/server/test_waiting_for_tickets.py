@@ -251,7 +251,7 @@ def test_a_run_has_the_same_end_whether_its_clients_wait_or_not(tmp_path: Path) 
         clients = InMemoryClients(intermediaries, REWARDS, {"1.1": 2})
 
         async def play(harness: ServerHarness = harness, clients: InMemoryClients = clients) -> RunView:
-            view = await asyncio.wait_for(harness.play_waiting("demo", clients), 60)
+            view = await asyncio.wait_for(harness.play_waiting("demo", clients), 240)
             await harness.coordinator.stop()
             return view
 

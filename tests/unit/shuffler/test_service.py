@@ -38,7 +38,7 @@ class ShufflerHarness:
 
     def released(self, cohort: Cohort) -> BatchAnswer:
         self.service.settled(cohort.address)
-        self.service._mixer.submit(lambda: None).result(timeout=20)
+        self.service._mixer.submit(lambda: None).result(timeout=240)
         result = self.service.batch(cohort.address)
         return BatchAnswer.model_validate_json(result) if isinstance(result, bytes) else result
 

@@ -115,7 +115,7 @@ def test_a_small_body_always_has_room() -> None:
     async def whole() -> None:
         bodies = Bodies(3 * CHUNK, RATE)
         await Sender(bodies).send(3 * CHUNK, more=False)
-        assert len((await asyncio.wait_for(Sender(bodies).send(SMALL, more=False), 5))["body"]) == SMALL
+        assert len((await asyncio.wait_for(Sender(bodies).send(SMALL, more=False), 60))["body"]) == SMALL
 
     asyncio.run(whole())
 
@@ -130,7 +130,7 @@ def test_a_body_that_drips_is_refused_when_its_time_is_over() -> None:
         assert caught.value.status_code == 408
         return time.monotonic() - began
 
-    assert asyncio.run(whole()) < 5
+    assert asyncio.run(whole()) < 60
 
 
 @pytest.mark.parametrize("clients", [0, 1, 7])

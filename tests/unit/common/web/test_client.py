@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -158,6 +159,11 @@ DRIPS = [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Type: applicati
 
 @pytest.mark.parametrize("first", DRIPS, ids=["headers", "body"])
 def test_a_service_that_sends_a_byte_now_and_then_does_not_hold_its_caller(first: bytes) -> None:
+    """The one connection goes from call to call. A call has what is left of 0.2 seconds, at least 0.1, and its wait.
+
+    Time that this process loses between two lines counts, too: hence the ranges of what is stated and measured.
+    """
+
     async def call(http: Http, url: str, wait: float) -> tuple[str, float]:
         began = time.monotonic()
         with pytest.raises(Unavailable) as caught:
@@ -171,22 +177,22 @@ def test_a_service_that_sends_a_byte_now_and_then_does_not_hold_its_caller(first
             return list(await asyncio.gather(*(call(http, url, wait) for wait in (0.5, 0.0, 0.0))))
 
     (long, polled), (short, _), (_, queued) = asyncio.run(calls())
-    assert long.endswith("no whole answer in 0.7 seconds (1 attempts)")
-    assert short.endswith("no whole answer in 0.2 seconds (1 attempts)")  # time without a connection is not counted
-    assert polled > 0.65
-    assert 1.0 < queued < 10
+    assert re.search(r"no whole answer in 0\.(6\d*|7) seconds \(1 attempts\)$", long)
+    assert re.search(r"no whole answer in 0\.(1\d*|2) seconds \(1 attempts\)$", short)  # waits in the queue are free
+    assert polled > 0.59
+    assert queued > 0.59 + 0.09 + 0.09
 
 
 def test_an_answer_that_comes_fast_enough_is_read_to_its_end_after_its_deadline() -> None:
     async def answer() -> AsyncIterator[bytes]:
         for _ in range(6):
-            yield b" " * 2**19
+            yield b" " * 2**22  # four more seconds each
             await asyncio.sleep(0.1)
         yield b'{"number": 3}'
 
     async def read() -> Hello:
         transport = httpx.MockTransport(lambda _: httpx.Response(200, content=answer()))
-        async with Http(Patience(0.001, 0.002, total=0.3, answer=0.1), sender=OverHttpx(transport)) as http:
+        async with Http(Patience(0.001, 0.002, total=0.5, answer=0.1), sender=OverHttpx(transport)) as http:
             return await http.peer("http://s").get("/v1/x", Hello)
 
     assert asyncio.run(read()) == Hello(number=3)

@@ -50,11 +50,15 @@ def test_a_connection_that_its_caller_closed_is_told_whatever_it_sent(listener: 
 
 def test_closed_connections_are_left_out_and_others_let_in(listener: socket.socket) -> None:
     made: list[asyncio.Protocol] = []
-    came = asyncio.Event()
+    came, gone = asyncio.Event(), asyncio.Event()
     left_out: list[None] = []
 
+    class Called(asyncio.Protocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            gone.set()
+
     def protocol() -> asyncio.Protocol:
-        made.append(asyncio.Protocol())
+        made.append(Called())
         came.set()
         return made[-1]
 
@@ -64,11 +68,11 @@ def test_closed_connections_are_left_out_and_others_let_in(listener: socket.sock
         with socket.create_connection(listener.getsockname()) as caller:
             entrance = Entrance(listener, protocol, 100.0, lambda: left_out.append(None))
             admitting = asyncio.create_task(entrance.admit())
-            await asyncio.wait_for(came.wait(), 10)
+            await asyncio.wait_for(came.wait(), 60)
             admitting.cancel()
             await asyncio.gather(admitting, return_exceptions=True)
             caller.close()
-            await asyncio.sleep(0.05)  # the transport closes its side
+            await asyncio.wait_for(gone.wait(), 60)  # the transport has closed its side
 
     asyncio.run(whole())
     assert (len(made), len(left_out)) == (1, 2 * BURST)
