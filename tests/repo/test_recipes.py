@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.checkout import ROOT, listed
+from tests.support.picked import ALL, picked
 
 PAGE = ROOT / "CONTRIBUTING.md"
 EXAMPLES = Path(__file__).parent / "recipes"
@@ -96,6 +97,7 @@ class Recipe:
     def run(self, *words: str) -> str:
         """Run a module of Python in the copy and return what it prints."""
         home = {"HOME": str(self.copy), "PYTHONPATH": f"{self.copy / 'src'}:{self.copy}", "OPENBLAS_NUM_THREADS": "1"}
+        home[ALL] = "1"  # a new policy is played on every mechanism
         home["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and importing them takes a second
         command = [sys.executable, "-m", *words]
         done = subprocess.run(command, cwd=self.copy, env=home, capture_output=True, text=True, check=False)
@@ -159,8 +161,7 @@ MAKE = """def explore_then_commit(arms: int, failure: float = 0.1) -> Policy:
 """
 
 
-@pytest.mark.slow
-def test_the_recipe_of_a_policy(copy: Path) -> None:
+def follow_policy(copy: Path) -> None:
     recipe = Recipe("Add a policy", "explore-then-commit", copy)
     (messages,), (specs,) = set(recipe.files(1)), recipe.tables(2)
     recipe.insert(messages, f"{specs}: ", POLICY)
@@ -178,8 +179,7 @@ def test_the_recipe_of_a_policy(copy: Path) -> None:
     assert "[explore-then-commit-on-distributed-polya]" in output
 
 
-@pytest.mark.slow
-def test_the_recipe_of_a_mechanism(copy: Path) -> None:
+def follow_mechanism(copy: Path) -> None:
     recipe = Recipe("Add a mechanism", "local-response", copy)
     recipe.write(1, "local_response.py")
     (registry,), (classes,) = recipe.files(2), recipe.tables(2)
@@ -202,8 +202,7 @@ unsafe = {noise_seed = 3}
 """
 
 
-@pytest.mark.slow
-def test_the_recipe_of_an_environment(copy: Path) -> None:
+def follow_environment(copy: Path) -> None:
     recipe = Recipe("Add an environment", "beta", copy)
     recipe.write(1, "beta.py")
     (listed,), (specs,) = recipe.files(2), recipe.tables(2)
@@ -265,8 +264,7 @@ def test_pulls_are_told_and_an_unknown_run_is_refused(tmp_path: Path) -> None:
 """
 
 
-@pytest.mark.slow
-def test_the_recipe_of_an_endpoint(copy: Path) -> None:
+def follow_endpoint(copy: Path) -> None:
     recipe = Recipe("Add an endpoint", "pulls", copy)
     messages, (service, _), (routes,), (tests,) = (recipe.files(step) for step in range(1, 5))
     recipe.insert(messages[0], "", MESSAGE)
@@ -276,3 +274,13 @@ def test_the_recipe_of_an_endpoint(copy: Path) -> None:
     recipe.insert(routes, '@run_routes.get("/runs/{run}/config"', ROUTE)
     recipe.insert(tests, "", TEST)
     assert "test_pulls_are_told_and_an_unknown_run_is_refused" in recipe.play(5)
+
+
+RECIPES = {follow.__name__: follow for follow in (follow_policy, follow_mechanism, follow_environment, follow_endpoint)}
+FEW = 2  # recipes that are followed here; CI follows all
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", picked(list(RECIPES), FEW, "recipes"))
+def test_a_recipe_works(recipe: str, copy: Path) -> None:
+    RECIPES[recipe](copy)

@@ -3,7 +3,10 @@
 import re
 from itertools import product
 
+import pytest
+
 from tests.support.checkout import ROOT
+from tests.support.picked import ALL, picked
 
 MARKS = ("slow", "alone", "kernels")
 STAGES = ("fast", "slow", "kernels", "alone")
@@ -31,7 +34,20 @@ def test_every_mark_is_in_one_stage_of_ci_and_make_test_has_the_first_two() -> N
 
 def test_ci_plays_every_stage() -> None:
     text = (ROOT / ".ci" / "run").read_text("utf-8")
-    assert re.findall(r"^(?:DISTRUST_TEST_ALL=1 )?stage (\w+) \|\|", text, re.MULTILINE) == list(STAGES)
+    assert re.findall(r"^stage (\w+) \|\|", text, re.MULTILINE) == list(STAGES)
+
+
+def test_ci_leaves_nothing_out_that_other_runs_pick_from() -> None:
+    text = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert re.search(rf"^export .*\b{ALL}=1\b", text, re.MULTILINE)
+    offered = list(range(9))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(ALL, "1")
+        assert picked(offered, 2, "numbers") == offered
+        environment.delenv(ALL)
+        few = picked(offered, 2, "numbers")
+        assert len(few) == 2
+        assert few == sorted(few) == picked(offered, 2, "numbers")
 
 
 def test_every_mark_is_declared() -> None:

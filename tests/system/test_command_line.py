@@ -29,6 +29,8 @@ epsilon = 1.0
 name = "bernoulli"
 seed = 4
 means = [0.1, 0.9]
+[fleet]
+processes = 1
 """
 SMALL_FIRST = SMALL.replace("horizon = 200", "horizon = 200\npolicy.first_batch = 4")
 
@@ -152,7 +154,7 @@ def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code
         assert running.stderr is not None
         line = running.stderr.readline()
         assert "round 1" in line
-        until(lambda: len(ours(tmp_path)) >= 6)  # the command, three services, two fleets
+        until(lambda: len(ours(tmp_path)) >= 5)  # the command, three services, a fleet
         os.kill(running.pid, number)
         rest = running.stderr.read()
         assert running.wait(240) == code, rest

@@ -11,6 +11,7 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
 from tests.support.http_runs import learned, over_http, seeded_run
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
@@ -32,22 +33,23 @@ TREE = 'name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler
 SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
 
 
-@pytest.mark.parametrize(
-    ("policy", "mechanism", "world", "horizon"),
-    [
-        pytest.param('name = "linucb"\nbatch = 40', AGGREGATED, CONTEXTS, 120, id="aggregated"),
-        pytest.param('name = "linucb"\nbatch = 40', BITS, CONTEXTS, 120, id="labelled-bits"),
-        pytest.param('name = "linucb"\nbatch = 40', TREE, CONTEXTS, 240, id="tree"),
-        pytest.param('name = "linucb"\nbatch = 40', SEALED, CONTEXTS, 80, id="sealed"),
-        pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
-        pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 20, id="one-client-a-round"),
-        pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 15, id="sgd-logistic"),
-        pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 20, id="ols-multi-screened"),
-        pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 20, id="sgd-multi-on-blocks"),
-        pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 15, id="ucb-multi"),
-        pytest.param('name = "ldp-gloc"\nbatch = 40', AGGREGATED, ONE, 120, id="gloc-in-mini-cohorts"),
-    ],
-)
+RUNS = [
+    pytest.param('name = "linucb"\nbatch = 40', AGGREGATED, CONTEXTS, 120, id="aggregated"),
+    pytest.param('name = "linucb"\nbatch = 40', BITS, CONTEXTS, 120, id="labelled-bits"),
+    pytest.param('name = "linucb"\nbatch = 40', TREE, CONTEXTS, 240, id="tree"),
+    pytest.param('name = "linucb"\nbatch = 40', SEALED, CONTEXTS, 80, id="sealed"),
+    pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
+    pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 20, id="one-client-a-round"),
+    pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 15, id="sgd-logistic"),
+    pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 20, id="ols-multi-screened"),
+    pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 20, id="sgd-multi-on-blocks"),
+    pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 15, id="ucb-multi"),
+    pytest.param('name = "ldp-gloc"\nbatch = 40', AGGREGATED, ONE, 120, id="gloc-in-mini-cohorts"),
+]
+FEW = 6  # of them; CI plays all
+
+
+@pytest.mark.parametrize(("policy", "mechanism", "world", "horizon"), picked(RUNS, FEW, "contextual"))
 def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_learns(
     request: pytest.FixtureRequest, policy: str, mechanism: str, world: str, *, horizon: int, stack: Stack
 ) -> None:

@@ -12,6 +12,7 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
 from tests.support.http_runs import learned, over_http, seeded_run
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
@@ -32,46 +33,47 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
 SEALED = 'name = "identity"\nvia = "shuffler"'
 
 
-@pytest.mark.parametrize(
-    ("policy", "mechanism", "world", "horizon"),
-    [
-        pytest.param(
-            'name = "dp-dpe"',
-            'name = "distributed-polya"\nepsilon = 10.0',
-            DISTRIBUTED,
-            600,
-            id="dp-dpe-vectors-through-secure-aggregation",
-        ),
-        pytest.param(
-            'name = "dp-dpe"',
-            'name = "shuffled-binomial"\nepsilon = 10.0\ndelta = 1e-3',
-            DISTRIBUTED,
-            600,
-            id="dp-dpe-vectors-as-labelled-bits",
-        ),
-        pytest.param(
-            'name = "dp-pe"',
-            'name = "distributed-skellam"\nepsilon = 5.0',
-            SPHERE,
-            480,
-            id="dp-pe-cohorts-of-all-sizes",
-        ),
-        pytest.param(
-            'name = "almost-free"\nmodel = "local"',
-            'name = "local-laplace-discrete"\nepsilon = 5.0',
-            SPHERE,
-            750,
-            id="almost-free-through-the-shuffler",
-        ),
-        pytest.param(
-            'name = "almost-free"\nmodel = "central"',
-            'name = "central-laplace"\nepsilon = 5.0\nvia = "shuffler"',
-            SPHERE,
-            600,
-            id="almost-free-with-the-analyzers-noise",
-        ),
-    ],
-)
+RUNS = [
+    pytest.param(
+        'name = "dp-dpe"',
+        'name = "distributed-polya"\nepsilon = 10.0',
+        DISTRIBUTED,
+        600,
+        id="dp-dpe-vectors-through-secure-aggregation",
+    ),
+    pytest.param(
+        'name = "dp-dpe"',
+        'name = "shuffled-binomial"\nepsilon = 10.0\ndelta = 1e-3',
+        DISTRIBUTED,
+        600,
+        id="dp-dpe-vectors-as-labelled-bits",
+    ),
+    pytest.param(
+        'name = "dp-pe"',
+        'name = "distributed-skellam"\nepsilon = 5.0',
+        SPHERE,
+        480,
+        id="dp-pe-cohorts-of-all-sizes",
+    ),
+    pytest.param(
+        'name = "almost-free"\nmodel = "local"',
+        'name = "local-laplace-discrete"\nepsilon = 5.0',
+        SPHERE,
+        750,
+        id="almost-free-through-the-shuffler",
+    ),
+    pytest.param(
+        'name = "almost-free"\nmodel = "central"',
+        'name = "central-laplace"\nepsilon = 5.0\nvia = "shuffler"',
+        SPHERE,
+        600,
+        id="almost-free-with-the-analyzers-noise",
+    ),
+]
+FEW = 3  # of them; CI plays all
+
+
+@pytest.mark.parametrize(("policy", "mechanism", "world", "horizon"), picked(RUNS, FEW, "linear"))
 def test_a_linear_run_is_the_same_in_process_and_over_http(
     request: pytest.FixtureRequest, stack: Stack, policy: str, mechanism: str, *, world: str, horizon: int
 ) -> None:

@@ -11,6 +11,7 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
 from tests.support.http_runs import learned, over_http
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.parametrize("row", ROWS)
+FEW = 4  # of them; CI plays all
+
+
+@pytest.mark.parametrize("row", picked(list(ROWS), FEW, "policies"))
 def test_a_policy_is_the_same_in_process_and_over_http(stack: Stack, row: str) -> None:
     words, mechanism, horizon, fleet = ROWS[row]
     world = 'name = "bernoulli"\nmeans = [0.05, 0.95, 0.5]'

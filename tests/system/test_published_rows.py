@@ -16,6 +16,7 @@ from distrust.lab.sweep.cells import cell_digest, cell_run_file, checkpoints, lo
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import TOLERANCE, differing_columns
+from tests.support.picked import picked
 from tests.support.published import PUBLISHED, rows
 
 pytestmark = pytest.mark.slow
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 DEAR = 1.0  # seconds of a run when its rows were published: only `make replay` plays longer cells
 CELLS = 1  # of each experiment
+FEW = 11  # experiments; CI plays a cell of all
 MANY = 20_000  # rounds in lock step, whose published seconds are a share of a group's: more of them are not all played
 FIRST = 14_000  # rounds that are played then: seven points of the curve, two of them after the longest warm-up
 
@@ -57,7 +59,7 @@ def check_beginning(experiment: Experiment, row: Row) -> None:
     assert (row.digest, row.seed) == (cell_digest(experiment, row.cell), file.environment.seed)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", picked(PUBLISHED, FEW, "experiments"))
 def test_cells_that_are_played_again_are_the_published_rows(name: str) -> None:
     experiment, published = load_experiment(name), rows(name)
     wanted = chosen(experiment, published)

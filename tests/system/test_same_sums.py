@@ -11,6 +11,7 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
 from tests.support.http_runs import MECHANISMS, in_background, learned, over_http, smallest_run
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,10 @@ PLAYED = [
 ]
 
 
-@pytest.mark.parametrize("mechanism", PLAYED)
+FEW = 9  # of them; CI plays all
+
+
+@pytest.mark.parametrize("mechanism", picked(PLAYED, FEW, "same sums"))
 def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_http(
     stack: Stack, mechanism: str
 ) -> None:

@@ -13,6 +13,7 @@ from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ReleasedCohort, RoundRecord, run_ledger
+from tests.support.picked import picked
 
 
 def config(**changes: Any) -> RunConfig:
@@ -162,6 +163,8 @@ RUNS = [
     *((name, "successive-elimination") for name in MECHANISMS if name not in {"identity", "relaxed-secagg-shuffle"}),
     *((name, "linucb") for name in ("shuffled-binomial", "central-gaussian", "tree")),
 ]
+FEW = 9
+"""Runs that the next two tests look at. CI looks at all."""
 
 
 def least_budget(name: str, policy: str, contributions: int, delta: float) -> float | None:
@@ -175,7 +178,7 @@ def least_budget(name: str, policy: str, contributions: int, delta: float) -> fl
 
 
 @pytest.mark.parametrize("delta", [0.0, DELTA / 2, 100 * DELTA])
-@pytest.mark.parametrize(("name", "policy"), RUNS)
+@pytest.mark.parametrize(("name", "policy"), picked(RUNS, FEW, "ledgers"))
 def test_every_class_of_an_admitted_ledger_is_within_its_budget(name: str, policy: str, delta: float) -> None:
     """Each budget is the least that R contributions fit into, and what it admits for R it admits for fewer."""
     for contributions in (4, 2, 1):
@@ -191,7 +194,7 @@ def test_every_class_of_an_admitted_ledger_is_within_its_budget(name: str, polic
 
 
 @pytest.mark.parametrize("delta", [0.0, DELTA / 2, 100 * DELTA])
-@pytest.mark.parametrize(("name", "policy"), RUNS)
+@pytest.mark.parametrize(("name", "policy"), picked(RUNS, FEW, "budgets"))
 def test_the_clients_admit_what_the_learner_admits(name: str, policy: str, delta: float) -> None:
     """A run file is played over services where it is played in process: the clients' limits are its budget."""
     mechanisms = [one for record in played(name, policy) for one in record.mechanisms.values()]
