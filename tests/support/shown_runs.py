@@ -101,5 +101,12 @@ def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Departu
     return Departure(cohort=grant.cohort, slots=slots, tickets=grant.signatures, keys=keys)
 
 
+def leave(stack: Stack, leaving: Departure) -> None:
+    """Tell the aggregator that these clients leave their cohort."""
+    url = f"{stack.urls.aggregator}/v1/cohorts/{leaving.cohort}/departures"
+    answer = httpx.post(url, json=leaving.model_dump(mode="json"), trust_env=False)
+    assert (answer.status_code, answer.json()["accepted"]) == (200, len(leaving.slots))
+
+
 def _text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")

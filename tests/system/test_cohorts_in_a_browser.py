@@ -20,7 +20,7 @@ from distrust.lab.stack.stack import Stack
 from tests.support.browser import Browser, origin, overflow, violations
 from tests.support.forked import forking
 from tests.support.http_runs import in_background
-from tests.support.shown_runs import MASKED, ShownRuns, join, join_with_tickets, play, small_run
+from tests.support.shown_runs import MASKED, ShownRuns, join, join_with_tickets, leave, play, small_run
 
 pytestmark = pytest.mark.slow
 
@@ -318,22 +318,18 @@ def test_the_table_counts_the_alive_of_each_stage_and_no_nonsense(browser: Brows
 
 
 def test_an_open_cohorts_page_follows_it_to_its_end(browser: Browser, runs: ShownRuns) -> None:
-    stack = runs.stack
-    leaving = join_with_tickets(stack, small_run("followed", MASKED, stage_seconds=600.0))
-    url = f"{stack.urls.server}/runs/followed/cohorts/{leaving.cohort}"
-    with browser.page(url, others=[stack.urls.aggregator]) as page:
+    leaving, urls = join_with_tickets(runs.stack, small_run("followed", MASKED, stage_seconds=600.0)), runs.stack.urls
+    with browser.page(f"{urls.server}/runs/followed/cohorts/{leaving.cohort}", others=[urls.aggregator]) as page:
         assert violations(page) == []
         expect(page.locator("dl [data-fact=alive]")).to_have_text("needs its token")
-        ask(page, str(stack.urls.token))
+        ask(page, str(urls.token))
         expect(page.locator("dl [data-fact=alive]")).to_have_text("16")
-        page.fill("#token-server", str(stack.urls.token))
+        page.fill("#token-server", str(urls.token))
         page.press("#token-server", "Enter")
         expect(page.locator("form.token[data-party=server] .told")).to_contain_text("of this cohort")
         page.evaluate("window.loadedOnce = true")
         assert page.locator(".step").last.get_attribute("data-stage") == "estimate"
-        departures = f"{stack.urls.aggregator}/v1/cohorts/{leaving.cohort}/departures"
-        answer = httpx.post(departures, json=leaving.model_dump(mode="json"), trust_env=False)
-        assert (answer.status_code, answer.json()["accepted"]) == (200, 16)
+        leave(runs.stack, leaving)
         expect(page.locator("#news")).to_have_text("This cohort was aborted.")
         expect(page.locator("section.problem")).to_contain_text("0 clients in stage keys")
         assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
