@@ -5,14 +5,16 @@ import re
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.repo.licences import add_licences, licences
 from tests.repo.structure import ROOT
 
 
 def test_every_library_of_a_partys_image_has_the_licence_that_it_states_itself() -> None:
+    # Late: these modules take a second and a half to load, in every process that collects the tests.
+    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415  as above
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415  as above
+
     pinned = re.findall(r"^(\S+)==(\S+)", (ROOT / "requirements-runtime.lock").read_text("utf-8"), re.MULTILINE)
     parts = [{"type": "library", "name": name, "version": version} for name, version in pinned]
     bill: dict[str, Any] = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": parts}

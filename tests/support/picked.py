@@ -1,4 +1,4 @@
-"""Picks the few of many similar things that one run of the suite plays, by the digest of the code.
+"""Picks the few of many similar things that one run of the suite plays, by the digest of the code's files.
 
 So other code plays others, and the same code the same ones. CI plays all of them.
 """
@@ -19,5 +19,5 @@ def picked(offered: Sequence[T], few: int, what: str) -> list[T]:
     """Return `few` of what is offered, or all of it for CI, in its order. Picks of another `what` are independent."""
     if os.environ.get(ALL):
         return list(offered)
-    places = random.Random(f"{code.code_digest()} {what}").sample(range(len(offered)), few)
+    places = random.Random(f"{code.files_digest()} {what}").sample(range(len(offered)), few)
     return [offered[place] for place in sorted(places)]
