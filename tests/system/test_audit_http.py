@@ -150,8 +150,8 @@ def test_half_the_noise_is_found_out_at_that_delta(stack: Stack, few_cohorts: No
         pytest.param(planned_mechanism("distributed-polya", 3, 3, 4, "linf"), 150, 5, id="boxes-thirty-in-a-message"),
         pytest.param(
             planned_mechanism("shuffled-binomial", 3, 3, 3, "l2"),
-            50,
-            50,
+            130,
+            130,
             id="a-ball-on-its-own",
             marks=pytest.mark.slow,
         ),
