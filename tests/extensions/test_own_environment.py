@@ -36,8 +36,9 @@ horizon = {horizon}
 [policy]
 first_batch = 6
 [mechanism]
-name = "distributed-polya"
-epsilon = 1.0
+name = "local-laplace-discrete"
+via = "shuffler"
+epsilon = 8.0
 [intermediary]
 minimum = 4
 [unsafe]

@@ -29,8 +29,9 @@ horizon = 700
 name = "{name}"
 {more}
 [mechanism]
-name = "distributed-polya"
-epsilon = 1.0
+name = "local-laplace-discrete"
+via = "shuffler"
+epsilon = 8.0
 [intermediary]
 minimum = 4
 [unsafe]

@@ -19,6 +19,7 @@ from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
 from distrust.common.crypto.parameters import neighbourhood, window
 from distrust.lab.secagg_simulation import make_cohort
 from tests.support.mask_algebra import Graph, Story, believed, dimension, groups, opening, ring, subsets
+from tests.support.picked import picked
 
 
 def own_stories(graph: Graph, slot: int, threshold: int, minimum: int) -> list[Story]:
@@ -108,8 +109,14 @@ def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Stor
         pytest.param(4, 3, 2, 2, id="two-members-sets-open-two-of-four"),
         pytest.param(4, 2, 2, 4, id="every-share-is-needed"),
         pytest.param(5, 4, 3, 4, id="five"),
-        pytest.param(6, 5, 3, 4, id="six", marks=pytest.mark.slow),
-        pytest.param(6, 4, 3, 4, id="six-on-a-ring", marks=pytest.mark.slow),
+        *picked(
+            [
+                pytest.param(6, 5, 3, 4, id="six", marks=pytest.mark.slow),
+                pytest.param(6, 4, 3, 4, id="six-on-a-ring", marks=pytest.mark.slow),
+            ],
+            1,
+            "six clients",
+        ),
         pytest.param(6, 2, 2, 6, id="six-on-a-sparse-ring"),
     ],
 )

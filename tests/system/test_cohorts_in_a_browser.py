@@ -20,6 +20,7 @@ from distrust.lab.stack.stack import Stack
 from tests.support.browser import Browser, origin, overflow, violations
 from tests.support.forked import forking
 from tests.support.http_runs import in_background
+from tests.support.picked import picked
 from tests.support.shown_runs import MASKED, ShownRuns, join, join_with_tickets, leave, play, small_run
 
 pytestmark = pytest.mark.slow
@@ -391,7 +392,7 @@ def test_the_sliders_of_the_privacy_page_change_the_answer(browser: Browser, run
         expect(page.locator("#answer h2")).to_contain_text("n = 82")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (768, "light"), (1280, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), picked([(375, "dark"), (768, "light"), (1280, "dark")], 1, "screens"))
 def test_both_pages_fit_every_screen(browser: Browser, runs: ShownRuns, width: int, scheme: str) -> None:
     for url in (f"{runs.stack.urls.server}/privacy", runs.cohort("lost")):
         with browser.page(url, width=width, scheme=scheme) as page:  # type: ignore[arg-type]  "light" or "dark"

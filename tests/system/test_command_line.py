@@ -17,6 +17,7 @@ from distrust.lab.cli.console import exit_code_of
 from distrust.lab.stack.stack import BASE_PORT, LOOPBACK
 from tests.support.forked import forking
 from tests.support.http_runs import until
+from tests.support.picked import picked
 
 DISTRUST = [sys.executable, "-m", "distrust.lab"]
 SMALL = """
@@ -141,11 +142,15 @@ def ours(folder: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
-    [
-        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
-        pytest.param(signal.SIGTERM, 143, id="terminated"),
-        pytest.param(signal.SIGKILL, -9, id="killed-outright"),
-    ],
+    picked(
+        [
+            pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+            pytest.param(signal.SIGTERM, 143, id="terminated"),
+            pytest.param(signal.SIGKILL, -9, id="killed-outright"),
+        ],
+        2,
+        "signals",
+    ),
 )
 def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code: int) -> None:
     (tmp_path / "long.toml").write_text(SMALL.replace("horizon = 200", "horizon = 200000"), "utf-8")

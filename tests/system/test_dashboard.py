@@ -22,12 +22,13 @@ from distrust.lab.stack.stack import Stack
 from tests.support.browser import SIZES, Browser, overflow, screenshot, violations
 from tests.support.forked import forking
 from tests.support.http_runs import over_http
+from tests.support.picked import picked
 from tests.support.shown_runs import MASKED, join, small_run
 
 pytestmark = pytest.mark.slow
 
 SHOTS = os.environ.get("DISTRUST_SCREENSHOTS")
-"""Folder for pictures of each page at each width, for people. If unset, no pictures are written."""
+"""Folder for pictures of each page that is tested, at each width, for people. If unset, none are written."""
 
 
 def run_file(name: str, mechanism: str, intermediary: str, leaving: float = 0.0) -> RunFile:
@@ -265,7 +266,7 @@ def test_all_that_is_missing_is_marked_at_once_and_a_refusal_beside_its_field(br
         expect(page.locator("#f-run-error")).to_contain_text("exists with another configuration")
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/open", f"/runs/open/cohorts/{OPEN}"])
+@pytest.mark.parametrize("path", picked(["/", "/runs/open", f"/runs/open/cohorts/{OPEN}"], 1, "live pages"))
 def test_a_live_page_says_since_when_the_server_sends_nothing_and_stops_when_it_is_back(
     browser: Browser, stack: Stack, path: str
 ) -> None:
@@ -381,12 +382,11 @@ RUNS = ["/", "/runs/shuffled", "/runs/open", "/runs/deserted", "/compare?a=shuff
 PATHS = [*RUNS, "/start", "/?before=0"]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", picked(PATHS, 3, "pages"))
 def test_a_page_is_accessible_in_light_and_dark_and_fits_every_screen(
     browser: Browser, stack: Stack, path: str
 ) -> None:
-    refused = [422] if path == "/?before=0" else []
-    with browser.page(stack.urls.server + path, refused=refused) as page:
+    with browser.page(stack.urls.server + path, refused=[422] if path == "/?before=0" else []) as page:
         for scheme in ("dark", "light"):
             page.emulate_media(color_scheme=scheme)
             assert violations(page) == []

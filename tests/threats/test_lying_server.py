@@ -355,7 +355,7 @@ def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_ba
 @pytest.mark.parametrize(
     ("channel", "field"),
     [(channel, ("ticket_key", "channel")[place % 2]) for place, channel in enumerate(CHANNELS)]
-    + [("masked", "channel"), ("sealed", "ticket_key")],
+    + [("masked", "channel"), ("sealed", "channel")],
 )
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
     channel: str, field: str, tmp_path: Path
