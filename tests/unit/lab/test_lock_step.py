@@ -21,6 +21,7 @@ from distrust.lab.run.lock_step import in_lock_step, play_together
 from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase
 from distrust.lab.run.progress import print_result
 from distrust.lab.run.run_file import RunFile, parse
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
@@ -115,10 +116,14 @@ OWN_CONTEXTS = ("identity", "local, batches", "aggregator", "tree")
 
 @pytest.mark.parametrize(
     ("case", "world"),
-    [
-        *(pytest.param(case, SYNTHETIC, id=f"{case}-fixed contexts") for case in CASES),
-        *(pytest.param(case, SPHERE, id=f"{case}-own contexts") for case in OWN_CONTEXTS),
-    ],
+    picked(
+        [
+            *(pytest.param(case, SYNTHETIC, id=f"{case}-fixed contexts") for case in CASES),
+            *(pytest.param(case, SPHERE, id=f"{case}-own contexts") for case in OWN_CONTEXTS),
+        ],
+        8,
+        "lock step",
+    ),
 )
 def test_with_the_streams_of_the_services_everything_is_as_over_services(case: str, world: str) -> None:
     mechanism, batch = CASES[case]

@@ -15,6 +15,7 @@ from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, pla
 from distrust.common.mechanisms.families.base import MechanismName
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Norm
+from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +55,8 @@ def planned_mechanism(name: MechanismName, norm: Norm, dimension: int, calibrati
 SHAPES = [(norm, dimension) for norm in NORMS for dimension in DIMENSIONS]
 DIFFERENT = [(norm, dimension) for norm, dimension in SHAPES if dimension > 1 or norm == "linf"]
 """The shapes without repeats: in one coordinate all norms are one."""
-every = pytest.mark.parametrize("name", MECHANISMS)
+FEW = 8  # mechanisms; CI tests all
+every = pytest.mark.parametrize("name", picked(list(MECHANISMS), FEW, "mechanisms of vectors"))
 
 
 def inside(norm: Norm, dimension: int) -> NDArray[np.float64]:
