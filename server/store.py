@@ -49,7 +49,7 @@ from distrust.common.wire import Via
 from distrust.server.keys import RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 
-VERSION = "0001"  # the newest revision of the tables below (migrations/); a database of another one is refused
+VERSION = "0002"  # the newest revision of the tables below (migrations/); a database of another one is refused
 
 METADATA = MetaData()
 

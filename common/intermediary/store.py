@@ -41,7 +41,7 @@ from distrust.common.errors import WrongCohort
 from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import EVERY, CohortStage
 
-VERSION = "0001"  # the newest revision of the tables below (migrations/); a database of another one is refused
+VERSION = "0002"  # the newest revision of the tables below (migrations/); a database of another one is refused
 METADATA = MetaData()
 
 _Counter = BigInteger().with_variant(Integer, "sqlite")
@@ -56,7 +56,7 @@ COHORTS = Table(
     Column("stage", String(16), nullable=False),
     Column("since", Float),  # when the open stage's deadline begins to run, seconds since the epoch
     Column("reason", Text),  # only of an aborted cohort
-    UniqueConstraint("run_digest", "cohort"),
+    UniqueConstraint("run_digest", "cohort", name="cohorts_run_digest_cohort_key"),
 )
 
 MESSAGES = Table(

@@ -23,6 +23,7 @@ from tests.support.cohorts import Authority, address, labelled
 from tests.support.manual_clock import ManualClock
 
 WANTED = Wanted("first", 1, None, 3)
+RUN = "INSERT INTO runs VALUES (1, 'first', {}, x'00', x'00', x'00', 'running', NULL)"
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_commits_that_only_the_log_of_a_killed_server_has_are_read(stopped: Path
     if (child := os.fork()) == 0:  # SQLite empties the log when it closes a database
         database = sqlite3.connect(path, isolation_level=None)
         database.execute("PRAGMA wal_autocheckpoint = 0")
-        database.execute("INSERT INTO runs VALUES (1, 'first', '{}', x'00', 'running', NULL)")
+        database.execute(RUN.format("'{}'"))
         os._exit(0)
     os.waitpid(child, 0)
     assert (stopped / "server.sqlite3-wal").stat().st_size > 0
@@ -104,7 +105,7 @@ def test_a_link_to_a_database_is_read_with_the_log_beside_its_target(stopped: Pa
     path = (stopped / "server.sqlite3").rename(stopped / "real" / "server.sqlite3")
     (stopped / "server.sqlite3").symlink_to(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("INSERT INTO runs VALUES (1, 'first', '{}', x'00', 'running', NULL)")
+        database.execute(RUN.format("'{}'"))
         assert path.with_name("server.sqlite3-wal").stat().st_size > 0
         with pytest.raises(RunFailed, match="run first failed: its stored configuration is refused"):
             outline(stopped)
@@ -138,7 +139,7 @@ def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...],
 
 def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
-        database.execute("INSERT INTO runs VALUES (1, 'first', hex(zeroblob(1000)), x'00', 'running', NULL)")
+        database.execute(RUN.format("hex(zeroblob(1000))"))
     monkeypatch.setattr("distrust.common.stored_file.DEADLINE_SECONDS", 0.02)
     opened = open_stored(stopped / "server.sqlite3")
     with closing(opened), pytest.raises(sqlite3.OperationalError, match="interrupted"):
@@ -177,7 +178,7 @@ def test_stored_values_that_no_shuffler_writes_are_one_sentence(damage: str, sto
     authority, database = Authority(), Database(f"sqlite:///{stopped}/shuffler.sqlite3", METADATA, VERSION)
     shuffler = Shuffler(database, ManualClock())
     cohort = shuffler.open(authority.bits())
-    shuffler.receive("c1", "report", authority.upload(cohort, "report", {0: labelled(cohort, [1, 2, 3])}))
+    shuffler.receive(cohort.address, "report", authority.upload(cohort, "report", {0: labelled(cohort, [1, 2, 3])}))
     shuffler.close()
     database.close()
     parties = StoredParties(DataDir(stopped))

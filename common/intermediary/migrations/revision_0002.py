@@ -1,0 +1,90 @@
+"""Cohorts are kept by run and name, messages by their cohort's number; what was delivered is listed; wire version 3.
+
+No cohort goes on: its clients hold tickets and keys of the version before.
+"""
+
+import hashlib
+from collections import Counter
+
+import sqlalchemy as sa
+from alembic import op
+
+from distrust.common import wire_1_to_3
+
+revision = "0002"
+down_revision = "0001"
+
+OPEN = "the cohort was open when the database was migrated to wire version 3"
+STATED = ("batch", "shares", "confirm", "masked", "unmask")  # stages of an intermediary's own statements in JSON
+
+NAMES = {"uq": "%(table_name)s_%(column_0_N_name)s_key"}  # PostgreSQL's own names; in SQLite the keys have none
+COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+COHORTS = sa.table("cohorts", *map(sa.column, ("number", "run_digest", "cohort", "body", "stage", "since", "reason")))
+MESSAGES = sa.table("messages", *map(sa.column, ("number", "cohort", "stage", "slot", "digest", "body")))
+DELIVERED = sa.table("delivered", *map(sa.column, ("run_digest", "position", "digest")))
+
+
+def upgrade() -> None:
+    """Change the tables, and the rows of each."""
+    connection = op.get_bind()
+    over = COHORTS.c.stage.in_(("done", "aborted"))
+    connection.execute(sa.update(COHORTS).where(~over).values(stage="aborted", since=None, reason=OPEN))
+    _list_deliveries()
+    _rewrite_cohorts(connection)
+    _rewrite_statements(connection)
+    _number_messages(connection)
+
+
+def _list_deliveries() -> None:
+    op.create_table(
+        "delivered",
+        sa.Column("number", COUNTER, primary_key=True),
+        sa.Column("run_digest", sa.LargeBinary(32), nullable=False),
+        sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(32), nullable=False),
+        sa.UniqueConstraint("run_digest", "position"),
+        sa.UniqueConstraint("run_digest", "digest"),
+    )
+
+
+def _rewrite_cohorts(connection: sa.Connection) -> None:
+    """Rewrite the cohorts with their run's digest, and list those that were released: by run, in their order."""
+    op.add_column("cohorts", sa.Column("run_digest", sa.LargeBinary(32)))
+    delivered = Counter[bytes]()
+    for number, body, stage in wire_1_to_3.rows(connection, COHORTS, "number", "body", "stage"):
+        text, run = wire_1_to_3.cohort(body.decode())
+        values = {"body": text.encode(), "run_digest": run}
+        connection.execute(sa.update(COHORTS).where(COHORTS.c.number == number).values(values))
+        if stage == "done":
+            delivered[run] += 1
+            entry = {"run_digest": run, "position": delivered[run], "digest": hashlib.sha256(text.encode()).digest()}
+            connection.execute(sa.insert(DELIVERED).values(entry))
+    with op.batch_alter_table("cohorts", naming_convention=NAMES) as batch:
+        batch.alter_column("run_digest", existing_type=sa.LargeBinary(32), nullable=False)
+        batch.drop_constraint("cohorts_cohort_key", type_="unique")
+        batch.create_unique_constraint("cohorts_run_digest_cohort_key", ["run_digest", "cohort"])
+
+
+def _rewrite_statements(connection: sa.Connection) -> None:
+    """Rewrite the intermediary's own statements, with their digests. Clients' bodies stay as they came."""
+    own = MESSAGES.c.slot == -1, MESSAGES.c.stage.in_(STATED)
+    for number, stage, body in wire_1_to_3.rows(connection, MESSAGES, "number", "stage", "body", where=own):
+        rewritten = wire_1_to_3.answer if stage == "batch" else wire_1_to_3.message
+        raw = rewritten(body.decode()).encode()
+        values = {"body": raw, "digest": hashlib.sha256(raw).digest()}
+        connection.execute(sa.update(MESSAGES).where(MESSAGES.c.number == number).values(values))
+
+
+def _number_messages(connection: sa.Connection) -> None:
+    """Put the number of a cohort in place of its name.
+
+    The number is written with a plus, which no name begins with: a cohort may be called as another one's number is.
+    """
+    number = sa.literal("+") + sa.cast(COHORTS.c.number, sa.String(20))
+    of = sa.select(number).where(COHORTS.c.cohort == MESSAGES.c.cohort).scalar_subquery()
+    connection.execute(sa.update(MESSAGES).values(cohort=of))
+    with op.batch_alter_table("messages") as batch:
+        batch.alter_column(
+            "cohort", existing_type=sa.String(80), type_=COUNTER, nullable=False, postgresql_using="cohort::bigint"
+        )

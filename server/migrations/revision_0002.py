@@ -1,0 +1,71 @@
+"""Runs have an id, and a key of their noise; cohorts their intermediary and their digest; messages wire version 3.
+
+No run goes on: its clients hold tickets and keys of the version before. So the keys of noise are zeros, which no
+analysis reads. Stored configurations keep their version and their digest.
+"""
+
+import hashlib
+import json
+
+import sqlalchemy as sa
+from alembic import op
+
+from distrust.common import wire_1_to_3
+
+revision = "0002"
+down_revision = "0001"
+
+OPEN = "the run was open when its database was migrated to wire version 3: start it again under another name"
+
+RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", "noise_key", "state", "reason")))
+COHORTS = sa.table("cohorts", *map(sa.column, ("cohort", "run", "state", "via", "digest", "message")))
+BATCHES = sa.table("batches", *map(sa.column, ("cohort", "body")))
+REGRETS = sa.table("regrets", *map(sa.column, ("run", "body")))
+EVENTS = sa.table("events", *map(sa.column, ("run", "body")))
+
+
+def upgrade() -> None:
+    """Change the tables, and the rows of each."""
+    connection = op.get_bind()
+    _end_open_runs(connection)
+    _identify_runs(connection)
+    _rewrite_cohorts(connection)
+    for table, key, rewritten in ((BATCHES, "cohort", wire_1_to_3.answer), (REGRETS, "run", wire_1_to_3.message)):
+        for name, body in wire_1_to_3.rows(connection, table, key, "body"):
+            connection.execute(sa.update(table).where(table.c[key] == name).values(body=rewritten(body)))
+
+
+def _end_open_runs(connection: sa.Connection) -> None:
+    """End open runs as failed, and abort their open cohorts."""
+    running = sa.select(RUNS.c.run).where(RUNS.c.state == "running")
+    opened = COHORTS.c.run.in_(running), COHORTS.c.state == "open"
+    connection.execute(sa.update(COHORTS).where(*opened).values(state="aborted"))
+    for run in connection.execute(running.order_by(RUNS.c.number)).scalars().all():
+        event = json.dumps({"number": 1, "run": run, "kind": "failed", "detail": OPEN}, separators=(",", ":"))
+        connection.execute(sa.insert(EVENTS).values(run=run, body=event))
+        connection.execute(sa.update(RUNS).where(RUNS.c.run == run).values(state="failed", reason=OPEN))
+
+
+def _identify_runs(connection: sa.Connection) -> None:
+    """Give every run the same id and the same key of its noise: zeros."""
+    op.add_column("runs", sa.Column("run_id", sa.LargeBinary(16)))
+    op.add_column("runs", sa.Column("noise_key", sa.LargeBinary(32)))
+    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.RUN_ID, noise_key=bytes(32)))
+    with op.batch_alter_table("runs") as batch:
+        batch.alter_column("run_id", existing_type=sa.LargeBinary(16), nullable=False)
+        batch.alter_column("noise_key", existing_type=sa.LargeBinary(32), nullable=False)
+
+
+def _rewrite_cohorts(connection: sa.Connection) -> None:
+    """Rewrite the cohorts' messages, and keep of each which intermediary serves it and the digest."""
+    op.add_column("cohorts", sa.Column("via", sa.String(16)))
+    op.add_column("cohorts", sa.Column("digest", sa.LargeBinary(32)))
+    for name, text in wire_1_to_3.rows(connection, COHORTS, "cohort", "message"):
+        message, _ = wire_1_to_3.cohort(text)
+        via = "aggregator" if json.loads(message)["channel"]["kind"] == "masked" else "shuffler"
+        values = {"message": message, "digest": hashlib.sha256(message.encode()).digest(), "via": via}
+        connection.execute(sa.update(COHORTS).where(COHORTS.c.cohort == name).values(values))
+    with op.batch_alter_table("cohorts") as batch:
+        batch.alter_column("via", existing_type=sa.String(16), nullable=False)
+        batch.alter_column("digest", existing_type=sa.LargeBinary(32), nullable=False)
+    op.create_index("ix_cohorts_digest", "cohorts", ["digest"])

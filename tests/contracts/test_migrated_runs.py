@@ -1,0 +1,184 @@
+"""Tests of what services show of runs that were migrated to wire version 3, on SQLite and on PostgreSQL."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from sqlalchemy import Connection, text
+
+from distrust.aggregator.service import Aggregator
+from distrust.common.crypto.context import encode, run_digest
+from distrust.common.database import Database
+from distrust.common.intermediary import store as intermediary
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.migration import migrate
+from distrust.common.wire import decode_blob, encode_blob
+from distrust.lab.cli.migrate import HISTORIES
+from distrust.lab.run.parties import StoredParties, Wanted
+from distrust.lab.stack.data_dir import DataDir
+from distrust.server.keys import Keys, new_keys
+from distrust.server.service import Service
+from distrust.server.store import COHORTS, open_database
+from distrust.shuffler.service import Shuffler
+from tests.support.manual_clock import ManualClock
+from tests.support.schemas import engine, first_schema
+
+Old = Callable[[str], str]
+FINISHED, OPEN = ("summed", "shuffled"), ("open-summed", "open-shuffled")
+SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+
+
+@contextmanager
+def served(url: str, keys: Keys | None = None) -> Iterator[Service]:
+    """Migrate a server's database, and yield its service."""
+    migrate(url, HISTORIES, backed_up=True)
+    with closing(open_database(url)) as database:
+        yield Service(database, keys or new_keys())
+
+
+@contextmanager
+def carried(url: str, party: type[Aggregator] | type[Shuffler]) -> Iterator[Intermediary]:
+    """Migrate an intermediary's database, and yield its service."""
+    migrate(url, HISTORIES, backed_up=True)
+    database = Database(url, intermediary.METADATA, intermediary.VERSION)
+    with closing(database), closing(party(database, ManualClock())) as service:
+        yield service
+
+
+@contextmanager
+def changing(url: str) -> Iterator[Connection]:
+    """Yield a connection that changes a database before it is migrated."""
+    made = engine(url)
+    with made.begin() as connection:
+        yield connection
+    made.dispose()
+
+
+def stored(service: Service) -> dict[str, Cohort]:
+    """Return the server's cohorts by name. Each has in its columns what today's code computes."""
+    with service.store._database.reading() as connection:
+        rows = connection.execute(COHORTS.select()).all()
+    cohorts = {row.cohort: Cohort.model_validate_json(row.message) for row in rows}
+    assert {row.cohort: (row.digest, row.via) for row in rows} == {
+        name: (cohort.digest(), cohort.via) for name, cohort in cohorts.items()
+    }
+    return cohorts
+
+
+def test_the_server_shows_runs_that_were_finished_and_ends_those_that_were_open(old: Old) -> None:
+    url = old("server")
+    with changing(url) as before:
+        before.execute(
+            text("""INSERT INTO regrets VALUES ('summed', '{"version"\\:1,"curve"\\:[[8,1.5],[24,2.0]]}')""")
+        )
+        outcomes = {name: json.loads(body) for name, body in before.execute(text("SELECT cohort, body FROM outcomes"))}
+    with served(url) as service:
+        cohorts = stored(service)
+        for run in FINISHED:
+            view = service.view(run)
+            assert (view.state, view.snapshot.chosen, view.snapshot.pulls) == ("finished", 1, 24)
+            rounds = service.rounds(run, 0, 10).rounds
+            shown = {one.cohort: one.estimate for report in rounds for one in report.cohorts}
+            assert shown == {name: body["sum"] for name, body in outcomes.items() if name.startswith(f"{run}.")}
+            assert [line.clients for line in service.ledger(run).lines] == [8, 16]
+        assert service.regret("summed").curve == [(8, 1.5), (24, 2.0)]
+        for run in OPEN:
+            view = service.view(run)
+            assert (view.state, view.cohorts_open, view.cohorts_aborted > 0) == ("failed", 0, True)
+            assert "was open when its database was migrated to wire version 3" in str(view.reason)
+            events, over = service.events(run, 0)
+            assert (over, events[-1].kind, events[-1].detail) == (True, "failed", view.reason)
+        for name, cohort in cohorts.items():
+            entries = service.transcript(cohort.run, name, 0, 100).messages
+            assert ("batch" in {entry.stage for entry in entries}) == (name in outcomes)
+            assert not any("refused" in entry.view for entry in entries)
+
+
+@pytest.mark.parametrize("party", [Aggregator, Shuffler])
+def test_an_intermediary_shows_its_cohorts_and_lists_what_it_delivered(
+    party: type[Aggregator] | type[Shuffler], old: Old
+) -> None:
+    run = FINISHED[party is Shuffler]
+    with served(old("server")) as server, carried(old(party.party), party) as service:
+        ours = {name: one for name, one in stored(server).items() if one.via == party.party}
+        listed = service.cohorts().cohorts
+        assert {entry.cohort: entry.run_digest for entry in listed} == {n: one.run_digest for n, one in ours.items()}
+        for entry in listed:
+            cohort = ours[entry.cohort]
+            assert service.terms(cohort.address) == cohort
+            answer, batch = service.batch(cohort.address), server.store.batch(entry.cohort)
+            if entry.stage == "done":
+                assert isinstance(answer, bytes)
+                assert BatchAnswer.model_validate_json(answer) == batch
+            else:
+                assert isinstance(answer, BatchAnswer)
+                assert answer.reason == "the cohort was open when the database was migrated to wire version 3"
+            transcript = service.transcript(cohort.address, 0, 500)
+            assert transcript.total == len(transcript.messages) > 0 or entry.stage == "aborted"
+            if isinstance(service, Aggregator):
+                assert service.statements(cohort.address, 0).statements == server.store.statements(entry.cohort)
+        known = server.view(run)
+        digest = run_digest(known.digest, known.run_id)
+        released = [ours[entry.cohort].digest() for entry in listed if (entry.run, entry.stage) == (run, "done")]
+        assert len(released) == 4
+        deliveries = service.delivered(digest, 0, 100)
+        assert (deliveries.count, deliveries.digests) == (4, b"".join(released))
+        server.compare(run, party.party, 0, released)
+        with service._database.reading() as connection:
+            rows = connection.execute(intermediary.MESSAGES.select()).all()
+        assert all(row.digest == hashlib.sha256(row.body).digest() for row in rows)
+
+
+def test_a_stopped_folder_that_was_migrated_is_inspected(tmp_path: Path) -> None:
+    for party in ("server", "shuffler", "aggregator"):
+        first_schema(party, f"sqlite:///{tmp_path}/{party}.sqlite3")
+        migrate(f"sqlite:///{tmp_path}/{party}.sqlite3", HISTORIES)
+    parties = StoredParties(DataDir(tmp_path))
+    for run in (*FINISHED, *OPEN):
+        wanted = Wanted(run, 1, None, 3)
+        outline = asyncio.run(parties.outline(wanted))
+        for cohort in outline.cohorts:
+            for party in ("server", outline.intermediary):
+                pages = asyncio.run(parties.pages(party, wanted, outline.address(cohort.cohort)))
+                assert pages is not None
+                assert len(pages.messages) > 0 or party != "server"
+    assert parties.missing == {}
+
+
+def test_records_that_were_sealed_before_the_migration_are_shown_as_refused(old: Old) -> None:
+    url, keys, name = old("server"), new_keys(), "shuffled.1.0.1"
+    with changing(url) as before:
+        words = before.execute(text("SELECT message FROM cohorts WHERE cohort = :name"), {"name": name}).scalar_one()
+        cohort = json.loads(words)
+        cohort["channel"] = {"kind": "sealed", "size": 1, "server_key": encode_blob(keys.public.seal)}
+        words = json.dumps(cohort, separators=(",", ":"), ensure_ascii=False)
+        record, opened = sealed(words, keys.seal)
+        assert opened == bytes(17)
+        content = {"kind": "records", "count": 1, "body": encode_blob(record), "checksum": encode_blob(bytes(32))}
+        batch = {"version": 1, "cohort": name, "survivors": 1, "content": content}
+        answer = {"version": 1, "cohort": name, "state": "released", "batch": batch}
+        values = {"name": name, "words": words, "answer": json.dumps(answer, separators=(",", ":"))}
+        before.execute(text("UPDATE cohorts SET message = :words WHERE cohort = :name"), values)
+        before.execute(text("UPDATE batches SET body = :answer WHERE cohort = :name"), values)
+    with served(url, keys) as service:
+        (shown,) = (one for one in service.transcript("shuffled", name, 0, 100).messages if one.stage == "batch")
+        assert "a sealed record does not open" in str(shown.view["refused"])
+        assert service.view("shuffled").state == "finished"
+
+
+def sealed(words: str, key: X25519PrivateKey) -> tuple[bytes, bytes]:
+    """Return a record of 17 zero bytes as 6102dc19 sealed it for a cohort, and what opens with its info."""
+    cohort, digest = json.loads(words), hashlib.sha256(words.encode()).digest()
+    config = decode_blob(cohort["config"])
+    assert isinstance(config, bytes)
+    info = encode("distrust seal v1", config, cohort["run"], cohort["round"], cohort["cohort"], digest)
+    record = SUITE.encrypt(bytes(17), key.public_key(), info)
+    return record, SUITE.decrypt(record, key, info)
