@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, TableClause, select
+from sqlalchemy import ColumnElement, Connection, TableClause, select
 
 from distrust.common.errors import BadParameter
 
@@ -53,7 +53,7 @@ def message(text: str) -> str:
 
 def rows(
     connection: Connection, table: TableClause, key: str, *columns: str, where: tuple[ColumnElement[bool], ...] = ()
-) -> Iterator[Row[Any]]:
+) -> Iterator[tuple[Any, ...]]:
     """Yield a table's rows in the order of their key, each read alone: a batch may have hundreds of megabytes.
 
     The caller may change every column of a row but its key.
@@ -61,7 +61,7 @@ def rows(
     query = select(*(table.c[name] for name in (key, *columns))).where(*where).order_by(table.c[key]).limit(1)
     row = connection.execute(query).one_or_none()
     while row is not None:
-        yield row
+        yield tuple(row)
         row = connection.execute(query.where(table.c[key] > row[0])).one_or_none()
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from distrust.aggregator.service import Aggregator
 from distrust.common.crypto.context import encode, run_digest
 from distrust.common.database import Database
+from distrust.common.errors import BadParameter
 from distrust.common.intermediary import store as intermediary
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.messages.batch import BatchAnswer
@@ -29,7 +30,7 @@ from distrust.server.service import Service
 from distrust.server.store import COHORTS, open_database
 from distrust.shuffler.service import Shuffler
 from tests.support.manual_clock import ManualClock
-from tests.support.schemas import engine, first_schema
+from tests.support.schemas import content, engine, first_schema
 
 Old = Callable[[str], str]
 FINISHED, OPEN = ("summed", "shuffled"), ("open-summed", "open-shuffled")
@@ -135,6 +136,41 @@ def test_an_intermediary_shows_its_cohorts_and_lists_what_it_delivered(
         with service._database.reading() as connection:
             rows = connection.execute(intermediary.MESSAGES.select()).all()
         assert all(row.digest == hashlib.sha256(row.body).digest() for row in rows)
+
+
+def test_messages_stay_with_their_cohort_also_where_its_name_is_the_number_of_another(old: Old) -> None:
+    url = old("aggregator")
+    with changing(url) as before:
+        for table in ("cohorts", "messages"):
+            before.execute(text(f"UPDATE {table} SET cohort = '2' WHERE cohort = 'summed.1.0.1'"))
+        had = before.execute(
+            text("SELECT c.number, m.digest FROM messages m JOIN cohorts c ON c.cohort = m.cohort")
+        ).all()
+    migrate(url, HISTORIES, backed_up=True)
+    with changing(url) as after:
+        has = after.execute(text("SELECT cohort, digest FROM messages WHERE slot >= 0")).all()
+    assert {tuple(row) for row in has} < {tuple(row) for row in had}
+    assert {number for number, _ in has} >= {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("party", "table", "column"),
+    [("server", "cohorts", "message"), ("server", "batches", "body"), ("shuffler", "cohorts", "body")],
+)
+def test_a_message_of_another_version_is_refused_and_the_database_stays_as_it_was(
+    party: str, table: str, column: str, old: Old
+) -> None:
+    url = old(party)
+    with changing(url) as before:
+        body = before.execute(text(f"SELECT {column} FROM {table}")).scalars().all()[-1]
+        other = body.replace('"version":1', '"version":2') if isinstance(body, str) else b"{}"
+        before.execute(
+            text(f"UPDATE {table} SET {column} = :other WHERE {column} = :body"), {"other": other, "body": body}
+        )
+    kept = content(url, without=frozenset({"holder"}))
+    with pytest.raises(BadParameter, match="must be a message of wire version 1, as a service stored it"):
+        migrate(url, HISTORIES, backed_up=True)
+    assert content(url, without=frozenset({"holder"})) == kept
 
 
 def test_a_stopped_folder_that_was_migrated_is_inspected(tmp_path: Path) -> None:

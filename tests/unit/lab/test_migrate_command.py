@@ -79,13 +79,13 @@ def test_commits_that_only_the_log_of_a_killed_service_has_are_in_the_copy_and_a
     if (child := os.fork()) == 0:  # SQLite empties the log when it closes a database
         database = sqlite3.connect(path, isolation_level=None)
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("INSERT INTO regrets VALUES ('summed', 'late')")
+        database.execute("INSERT INTO events VALUES (99, 'summed', 'late')")
         os._exit(0)
     os.waitpid(child, 0)
     assert path.with_name("server.sqlite3-wal").stat().st_size > 0
     assert migrate("--database", f"sqlite:///{path}").exit_code == 0
     for one in (path, path.with_name(f"server.sqlite3.before-{VERSION}")):
-        assert "INSERT INTO \"regrets\" VALUES('summed','late');" in dump(one)
+        assert "INSERT INTO \"events\" VALUES(99,'summed','late');" in dump(one)
 
 
 @pytest.mark.parametrize(
