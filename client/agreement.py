@@ -229,21 +229,25 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
     _same("decision.link", decision.link, "identity" if policy.weights is None else policy.link)
 
 
+OWN_WORLD = "this client's own world has"  # the end of a refusal, before the world's value
+
+
 def check_own_world(config: RunConfig, world: AnyWorld) -> None:
     """Raise Refused unless a client's own world has the sizes that the run's configuration says.
 
     They are public, and compared before any message is sent: whether a client answers may not depend on its data.
     """
-    _same("config.arms", config.arms, world.arms)
     policy = config.policy
+    _same("config.arms", config.arms, world.arms, OWN_WORLD)
     if not isinstance(world, ContextualWorld):
         return
     if not isinstance(policy, ContextualPolicySpec):
         raise Refused(f"config.policy.name = {policy.name!r}: {world.name} is a world of contexts")
-    _same("config.policy.features", policy.features, world.dimension)
-    _same("config.policy.parameters", policy.parameters, world.parameters)
-    _same("config.policy.rewards", list(policy.rewards), list(world.rewards))
-    _same("config.policy.weights", policy.weights, None if world.weights is None else list(world.weights))
+    _same("config.policy.features", policy.features, world.dimension, OWN_WORLD)
+    _same("config.policy.parameters", policy.parameters, world.parameters, OWN_WORLD)
+    _same("config.policy.rewards", list(policy.rewards), list(world.rewards), OWN_WORLD)
+    weights = None if world.weights is None else list(world.weights)
+    _same("config.policy.weights", policy.weights, weights, OWN_WORLD)
 
 
 def _played(decision: Decision) -> tuple[str, list[int]]:
@@ -379,7 +383,8 @@ def _listed(told: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {number!r}" for name, number in told.items())
 
 
-def _same(field: str, received: object, own: object) -> None:
+def _same(field: str, received: object, own: object, source: str = "the run's configuration gives") -> None:
+    """Raise Refused unless both values are equal. source: where the own one is from, as the sentence says it."""
     if received != own:
         shown = [one.hex() if isinstance(one, bytes) else repr(one) for one in (received, own)]
-        raise Refused(f"{field} = {shown[0]}: the run's configuration gives {shown[1]}")
+        raise Refused(f"{field} = {shown[0]}: {source} {shown[1]}")

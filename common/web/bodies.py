@@ -3,9 +3,8 @@
 import asyncio
 import functools
 import inspect
-import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
 from fastapi import Depends, FastAPI, Request
@@ -22,7 +21,7 @@ from distrust.common.errors import BadMessage, Unauthorized
 from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
 from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, render
-from distrust.common.web.settings import ServiceSettings
+from distrust.common.web.settings import ServiceSettings, is_loopback
 
 SMALL = 16 * 1024
 """Bytes of a body that always has room."""
@@ -53,7 +52,7 @@ class Visit:
         self._max_body, self._bodies = settings.max_body, bodies
         self._headers = dict(scope["headers"])
         self._body_seconds = settings.body_seconds
-        self._open = settings.operator_token_file is None
+        self._open, self._names = settings.operator_token_file is None, settings.own_names
         self._timeout: asyncio.Timeout | None = None
         self.evicted = False
         self.arriving = True  # until the body is whole
@@ -76,8 +75,8 @@ class Visit:
     def refusal(self) -> Response | None:
         """Return an answer from the headers alone, before a byte of the body is read; None: go on."""
         host = self._headers.get(b"host", b"").decode("latin-1")
-        if self._open and has_domain(host):
-            where = "has no operator's token, and answers to this machine's own names only"
+        if self._open and not is_own_name(host, self._names):
+            where = "has no operator's token, and answers to loopback and DISTRUST_HOST_NAMES only"
             return render(Unauthorized(f"this service {where}, not to {host[:80]!r}"))
         length = self._headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body:
@@ -140,20 +139,20 @@ class Visit:
         return f"the body is larger than {self._max_body} bytes"
 
 
-def has_domain(host: str) -> bool:
-    """Return whether a Host header names a domain: neither an address, nor localhost, nor a name without dots.
+def is_own_name(host: str, names: Collection[str] = ()) -> bool:
+    """Return whether a Host header names loopback: localhost, a name below it, a loopback address, or one of `names`.
 
-    Without a token loopback is all that protects a service. A web page can have its own domain resolved to loopback,
-    and call the service from a reader's browser as if it were its own; the header still names that domain.
+    Without a token loopback is all that protects a service. A web page can have its own name resolved to loopback, and
+    call the service from a reader's browser as if it were its own; the header still has that name. A name without dots
+    is no better: whoever answers for names in the reader's network chooses where it leads.
     """
-    name = host.strip().lower().partition(":")[0].rstrip(".")
-    if host.startswith("[") or "." not in name or name.endswith(".localhost"):
-        return False
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return True
-    return False
+    name, separator, port = host.strip().lower().rpartition(":")
+    if not separator or not (port.isascii() and port.isdigit()):
+        name = host.strip().lower()
+    if name.startswith("[") and name.endswith("]"):
+        return is_loopback(name[1:-1])
+    name = name.removesuffix(".")
+    return name in names or name.endswith(".localhost") or is_loopback(name)
 
 
 def _one_too_many() -> HTTPException:

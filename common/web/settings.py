@@ -23,6 +23,13 @@ class ServiceSettings(BaseSettings):
 
     host: Annotated[str, Field(description="address to listen on; not loopback only with a token file")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8000
+    host_names: Annotated[
+        str,
+        Field(
+            pattern=r"^([A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*)?$",
+            description="names besides localhost that callers without a token may use, commas between",
+        ),
+    ] = ""
     database: Annotated[str, Field(description="SQLAlchemy URL")] = ""
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
     max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
@@ -45,6 +52,11 @@ class ServiceSettings(BaseSettings):
         return hide_passwords(super().__repr_args__())
 
     @property
+    def own_names(self) -> frozenset[str]:
+        """Return the names of `host_names` in lower case, without a dot at their end."""
+        return frozenset(name.removesuffix(".") for name in self.host_names.lower().split(",") if name)
+
+    @property
     def database_url(self) -> str:
         """Return the configured database, or this service's file below the working directory."""
         return self.database or f"sqlite:///./.distrust/{self.service}.sqlite3"
@@ -64,7 +76,7 @@ class ServiceSettings(BaseSettings):
         if self.body_rate * self.body_seconds < self.max_body:
             least = f"must be at least max_body / body_seconds = {self.max_body / self.body_seconds:g}"
             raise BadParameter("body_rate", self.body_rate, least)
-        if self.operator_token() is None and not _loopback(self.host):
+        if self.operator_token() is None and not is_loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
 
 
@@ -120,7 +132,8 @@ def _token(field: str, path: Path | None) -> str | None:
     return token
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether this is localhost or a loopback address, without brackets."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -17,7 +17,7 @@ class AsgiClient:
     def __init__(self, app: FastAPI, headers: dict[str, str] | None = None) -> None:
         self.app = app
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://party", headers=headers)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://party.localhost", headers=headers)
         self._runner = asyncio.Runner()
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 
-HEAD = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
 
 
 def send_bodies(port: int, path: str, size: int, stopped: threading.Event, answers: list[tuple[str, bool]]) -> None:

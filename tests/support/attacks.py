@@ -92,11 +92,11 @@ class Attacked:
 
     def poll(self) -> bytes:
         """Return the bytes of a long poll that waits for its whole time."""
-        return f"GET {self.target.poll} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        return f"GET {self.target.poll} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
     def upload(self, size: int) -> bytes:
         """Return the head of an upload of `size` bytes that any caller may send."""
-        head = f"POST {self.target.upload} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {self.target.upload} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {size}\r\n\r\n".encode()
 
     def hang_up(self) -> None:

@@ -171,7 +171,7 @@ def test_a_large_body_that_nothing_reads_ends_its_connection(
 ) -> None:
     """The service closes the connection. Its sender needs a new one, and the rate of new ones is limited."""
     kind = f"Content-Type: application/json\r\nContent-Length: {size}"
-    connection = hasty.connect(f"{head} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n".encode() + b"x" * size)
+    connection = hasty.connect(f"{head} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n".encode() + b"x" * size)
     connection.settimeout(30)
     assert connection.recv(65_536).split()[1] == status
     if ends:
@@ -240,7 +240,7 @@ def test_invented_methods_and_paths_leave_no_label_in_the_metrics(service: Attac
 
 def test_half_a_head_is_closed_when_its_time_is_over_however_slowly_it_goes_on(hasty: Attacked) -> None:
     began = time.monotonic()
-    silent = [hasty.connect(raw) for raw in (b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: x\r\n") * 10]
+    silent = [hasty.connect(raw) for raw in (b"", b"GET", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n") * 10]
     dripping = hasty.connect(b"GET /healthz HTTP/1.1\r\nX: ")
     while not closed(dripping):
         assert time.monotonic() - began < 60 * HEAD_SECONDS

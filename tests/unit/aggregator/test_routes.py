@@ -23,7 +23,7 @@ server = Authority()
 async def running(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     app = aggregator_app(AggregatorSettings(database=f"sqlite:///{folder}/a.sqlite3"))
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url=f"http://a/v1/cohorts/{RUN_DIGEST.hex()}"
+        transport=httpx.ASGITransport(app), base_url=f"http://a.localhost/v1/cohorts/{RUN_DIGEST.hex()}"
     ) as client:
         yield client
     close(app)

@@ -3,6 +3,7 @@
 A client that failed for some contexts only would disclose, by not answering, which kind it has.
 """
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -127,8 +128,15 @@ def test_a_configuration_of_another_world_is_refused_before_any_ticket() -> None
             changed.arms = value
         else:
             changed.policy = config.policy.model_copy(update={field: value})
-        with pytest.raises(Refused, match=field):
+        with pytest.raises(Refused, match=f"{field} = {re.escape(repr(value))}: this client's own world has "):
             check_own_world(changed, world)  # type: ignore[arg-type]
+
+
+def test_a_refusal_tells_the_configurations_number_of_arms_from_the_worlds() -> None:
+    world = build_environment(read_spec({"name": "bernoulli", "seed": 1, "means": [0.1, 0.5, 0.9]}))
+    run = SimpleNamespace(arms=2, policy=None)
+    with pytest.raises(Refused, match=r"^config\.arms = 2: this client's own world has 3$"):
+        check_own_world(run, world)  # type: ignore[arg-type]  # only what is read
 
 
 def test_the_weights_of_the_configuration_are_accepted() -> None:

@@ -37,7 +37,7 @@ async def api(path: Path, intermediaries: InMemoryIntermediaries) -> AsyncIterat
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://server/v1") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://server.localhost/v1") as client,
     ):
         yield client
 
@@ -230,7 +230,7 @@ def test_listeners_read_a_long_past_one_after_another_and_in_few_pieces(
 
     async def listen() -> list[str]:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server/v1") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://server.localhost/v1") as client:
             answers = await asyncio.gather(*(client.get("/runs/demo/events") for _ in range(4)))
         return [answer.text for answer in answers]
 

@@ -16,7 +16,7 @@ def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://server/v1/runs") as client,
+            httpx.AsyncClient(transport=transport, base_url="http://server.localhost/v1/runs") as client,
         ):
             for number in range(20):
                 wish = {"request": secrets.token_hex(16), "round": 1, "want": 50}

@@ -91,7 +91,7 @@ def test_a_large_body_whose_texts_would_take_four_bytes_a_character_is_refused_u
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_a_request_that_takes_no_body_is_refused_with_one(method: str) -> None:
-    scope = {"type": "http", "method": method, "headers": [(b"content-length", b"5")]}
+    scope = {"type": "http", "method": method, "headers": [(b"host", b"localhost"), (b"content-length", b"5")]}
     caller = Sender(Bodies(3 * CHUNK, RATE)).visit
     visit = Visit(scope, caller._receive, caller._send, ServiceSettings(), Bodies(3 * CHUNK, RATE))
     refusal = visit.refusal()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import POLICIES
@@ -26,7 +27,7 @@ def test_a_server_without_runs_says_how_to_start_one(client: AsgiClient) -> None
     page = client.get("/")
     assert page.status_code == 200
     assert "No run yet" in page.text
-    assert "distrust run RUN.toml --server http://party" in page.text
+    assert "distrust run RUN.toml --server http://party.localhost" in page.text
 
 
 def test_pages_forbid_scripts_styles_and_frames_of_others(client: AsgiClient) -> None:
@@ -153,16 +154,33 @@ def test_a_server_without_a_token_answers_to_no_domain_that_a_page_may_have_reso
     client: AsgiClient, tmp_path: Path
 ) -> None:
     foreign = ["evil.example", "evil.example:8701", "Evil.Example.", "127.0.0.1.evil.example", "localhost.evil.org"]
+    foreign += ["server:8701", "wpad", "10.0.0.1:8701", "[2001:db8::1]:8701", "[::1", "a:b:localhost", ""]
     for host in foreign:
         for method, path in (("GET", "/"), ("GET", "/v1/runs"), ("POST", "/v1/runs"), ("DELETE", "/v1/runs/demo")):
             refused = client.request(method, path, headers={"Host": host})
             assert refused.status_code == 401
-            assert "this machine's own names only" in refused.json()["detail"]
-    for host in ("127.0.0.1:8701", "localhost:8701", "a.localhost", "[::1]:8701", "server:8701"):
+            assert "answers to loopback and DISTRUST_HOST_NAMES only" in refused.json()["detail"]
+    for host in ("127.0.0.1:8701", "localhost:8701", "LOCALHOST", "a.localhost", "[::1]:8701", "127.8.9.1"):
         assert client.get("/", headers={"Host": host}).status_code == 200
     (tmp_path / "token").write_text("operator's secret")
     settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", operator_token_file=tmp_path / "token")
     app = server_app(settings, InMemoryIntermediaries())
     with AsgiClient(app) as guarded:
         assert guarded.get("/", headers={"Host": "runs.example"}).status_code == 200
+    app.state.database.close()
+
+
+def test_a_server_without_a_token_answers_to_the_names_that_its_operator_lists(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="host_names"):
+        ServerSettings(host_names="gate:8701")
+    settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", host_names="gate,Runs.Example")
+    app = server_app(settings, InMemoryIntermediaries())
+    with AsgiClient(app) as client:
+        answers = {
+            host: client.get("/healthz", headers={"Host": host}).status_code
+            for host in ("gate:8701", "runs.example", "RUNS.example.:80", "localhost", "server", "a.gate", "gate.example")
+        }
+    assert answers == dict.fromkeys(("gate:8701", "runs.example", "RUNS.example.:80", "localhost"), 200) | dict.fromkeys(
+        ("server", "a.gate", "gate.example"), 401
+    )
     app.state.database.close()
