@@ -9,6 +9,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -35,10 +36,10 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.schema import another_schema, create_schema, stored_schema
-from distrust.common.stored_file import log_of, open_stored
+from distrust.common.stored_file import log_of, open_stored, stored_names
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
@@ -52,6 +53,7 @@ _HOLDER = Table(
 
 BUSY_SECONDS = 30  # that a write waits for SQLite's lock; then it raises Unavailable
 CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
+_SHOWN_TABLES = 5  # of a foreign file
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
 
 _POSTGRES_DRIVER = "psycopg"
@@ -161,11 +163,13 @@ class Database:
     url       SQLAlchemy URL; a file's directory is made.
     metadata  the service's tables, created when absent.
     version   the schema's newest revision, which a new database gets; a database of another one is refused.
-    Raises    BadParameter for a URL that cannot be used, Unavailable for a database that cannot be opened or written.
+    Raises    BadParameter for a URL that cannot be used, and for a SQLite file of another program or another service;
+              Unavailable for a database that cannot be opened or written.
     """
 
     def __init__(self, url: str, metadata: MetaData, version: str) -> None:
         self.url = parse_url(url)
+        _refuse_foreign(self.url, metadata)
         self._writer = threading.Lock() if self.url.get_backend_name() == "sqlite" else None
         self._engine = _sqlite(self.url) if self._writer else _server(self.url)
         self._holder: FileHold | ServerHold | None = None
@@ -227,11 +231,14 @@ class Database:
                         self._holder.check(connection)
                     yield connection
         except OperationalError as error:
-            raise Unavailable(_sentence(self.url, error)) from error
+            raise self._failure(error) from error
         except DatabaseError as error:
             if type(error) is not DatabaseError:
                 raise  # a bug of ours: a constraint, a wrong statement
-            raise Unavailable(_sentence(self.url, error)) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: DBAPIError) -> ProtocolError:
+        return Unavailable(_sentence(self.url, error))
 
     def _hold_on_server(self) -> ServerHold:
         try:
@@ -258,8 +265,9 @@ class StoredDatabase(Database):
     the log, the file FILE-shm, which it may write anew. Otherwise no file is made, changed or locked. It lasts for a
     moment, between the services' runs: a read during which a service writes to the database is refused.
 
-    Raises  Unavailable for a database that this user may not read, that is none of ours, or of another version; for one
-            with values that are computed while they are read, and one that takes long to read.
+    Raises  Unavailable for a database that this user may not read, or of another version; for one with values that are
+            computed while they are read, and one that takes long to read. BadParameter for one that no later try reads:
+            it is damaged, or lacks a table or a column.
     """
 
     def __init__(self, path: Path, version: str) -> None:
@@ -284,10 +292,15 @@ class StoredDatabase(Database):
             with super()._begin(write=write) as connection:
                 yield connection
         except DBAPIError as error:  # none is a bug of ours: another user may have written what is read
-            raise Unavailable(_sentence(self.url, error)) from error
+            raise self._failure(error) from error
         finally:
             if self._still and (self._log.exists() or self._state() != before):
                 raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
+
+    def _failure(self, error: DBAPIError) -> ProtocolError:
+        if any(words in str(error.orig).lower() for words in _LASTING):
+            return BadParameter("database", _name(self.url), _cause(self.url, error))
+        return super()._failure(error)
 
     def _state(self) -> tuple[int, int, int] | None:
         """Return what changes when a service writes to the file: its number, size and time; None without a file."""
@@ -325,6 +338,32 @@ def parse_url(url: str) -> URL:
     if parsed.get_backend_name() == "sqlite" and (parsed.database or ":").startswith((":", "file:")):
         raise BadParameter("database", url, "must name a file by its path: a service must not forget")
     return parsed
+
+
+_HOUSEKEEPING = {"alembic_version", "schema_version", "readiness", "holder"}
+"""Tables that every service has."""
+
+
+def _refuse_foreign(url: URL, metadata: MetaData) -> None:
+    """Raise BadParameter for a SQLite file with the tables of another program, or of another service. Change nothing.
+
+    A file of an older version has most of this service's tables, and is told by its version. A file that cannot be read
+    is left to those who open it to write.
+    """
+    file, own = Path(url.database or ""), set(metadata.tables)
+    if url.get_backend_name() != "sqlite" or not file.is_file():
+        return
+    try:
+        found = stored_names(file)
+    except sqlite3.Error:
+        return
+    tables = found - _HOUSEKEEPING
+    if not tables or (found & _HOUSEKEEPING and 2 * len(tables & own) > len(own)):
+        return
+    shown = ", ".join(sorted(tables)[:_SHOWN_TABLES])
+    whose = "another service" if "schema_version" in found else "another program"
+    allowed = f"must name a file of this service's own: this one has the tables of {whose} ({shown})"
+    raise BadParameter("database", _name(url), allowed)
 
 
 def _sqlite(url: URL) -> Engine:
@@ -367,6 +406,7 @@ _CAUSES = {
     "malformed": "it is damaged; docs/operations.md, Restore, says what a copy of it may still do",
     "full": "the disk is full; free some space, nothing that was answered is lost",
     "no such table": "it is no database of a service",
+    "no such column": "it is no database of this service's version: a column is missing",
     "readonly": "it cannot be written; check the file's owner and mode",
     "unable to open": "it cannot be opened; check the path and the directory's mode",
     "disk i/o": "the disk failed, or is full",
@@ -376,12 +416,19 @@ _CAUSES = {
 }
 
 
+_LASTING = ("not a database", "malformed", "no such table", "no such column", "too big", "it must have", "is no file")
+"""Faults of a file that stay as they are. A caller who is told to try later would try for ever."""
+
+
 def _sentence(url: URL, error: DBAPIError) -> str:
+    return f"database {_name(url)}: {_cause(url, error)}"
+
+
+def _cause(url: URL, error: DBAPIError) -> str:
     text = str(error.orig)
     causes = _CAUSES if url.get_backend_name() == "sqlite" else {}  # a server's messages hold names that users chose
     message = (text.splitlines() or [type(error).__name__])[0]
-    cause = next((sentence for word, sentence in causes.items() if word in text.lower()), message)
-    return f"database {_name(url)}: {cause}"
+    return next((sentence for word, sentence in causes.items() if word in text.lower()), message)
 
 
 def _free(url: URL) -> int:

@@ -6,6 +6,7 @@
 import sqlite3
 import stat
 import time
+from contextlib import closing
 from pathlib import Path
 
 DEADLINE_SECONDS = 60.0
@@ -43,6 +44,28 @@ def open_stored(path: Path) -> sqlite3.Connection:
 
     Raises  sqlite3.DatabaseError for what is no file, and for anything but stored tables, such as views.
     """
+    connection = _opened(path)
+    try:
+        _check_objects(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def stored_names(path: Path) -> set[str]:
+    """Return the names of a file's tables and views; none for an empty file. It is only read.
+
+    Raises  sqlite3.Error for what is no database, and one that cannot be read now.
+    """
+    with closing(_opened(path)) as connection:
+        rows = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+        )
+        return {str(name) for (name,) in rows}
+
+
+def _opened(path: Path) -> sqlite3.Connection:
     file, log = path.resolve(), log_of(path)
     for one in (file, log, log.with_name(f"{file.name}-shm")):
         if one.exists() and not stat.S_ISREG(one.stat().st_mode):  # a pipe would keep SQLite waiting
@@ -56,7 +79,6 @@ def open_stored(path: Path) -> sqlite3.Connection:
         end = time.monotonic() + DEADLINE_SECONDS
         connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
-        _check_objects(connection)
     except BaseException:
         connection.close()
         raise

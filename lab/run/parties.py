@@ -287,7 +287,7 @@ class StoredParties:
     gets anything.
 
     Raises  BadParameter for a folder without a server's database, or with one that this user may not read. Reading
-            raises Unavailable where the server's database is damaged.
+            raises BadParameter or BadMessage where the server's database is damaged.
     """
 
     def __init__(self, data_dir: DataDir) -> None:
@@ -331,7 +331,7 @@ class StoredParties:
             service = self._services[party]
             with _readable(f"cohort {name_in(address)}"):
                 return None if service is None else Pages(*service.stored_sample(address, wanted.limit))
-        except (Unavailable, WrongCohort) as error:
+        except (BadMessage, BadParameter, Unavailable, WrongCohort) as error:
             self.missing[party] = error.detail
             return None
 
@@ -383,11 +383,11 @@ _UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, Rec
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Raise Unavailable for stored bytes that are not what the service wrote: its code believes what it reads."""
+    """Raise BadMessage for stored bytes that are not what the service wrote: its code believes what it reads."""
     try:
         yield
     except _UNREADABLE as error:
-        raise Unavailable(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
+        raise BadMessage(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
 
 
 def _stored(path: Path, version: str) -> "StoredDatabase":

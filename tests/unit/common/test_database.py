@@ -1,6 +1,8 @@
 """Tests that a database commits before it answers, and refuses in one sentence what it cannot keep."""
 
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from sqlalchemy import Column, Integer, MetaData, Table, func, insert, make_url,
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.schema import another_schema
+from distrust.common.intermediary.store import METADATA as INTERMEDIARY
+from distrust.server.store import METADATA as SERVER
 
 METADATA = MetaData()
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True), Column("value", Integer))
@@ -124,6 +128,48 @@ def test_a_file_that_is_no_database_is_one_clear_sentence(tmp_path: Path) -> Non
     (tmp_path / "x.sqlite3").write_bytes(b"anything but a database " * 300)
     with pytest.raises(Unavailable, match="it is damaged, or no database; docs"):
         Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, "0001")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "CREATE TABLE bills (id)",
+        "CREATE VIEW bills AS SELECT 1",
+        "CREATE TABLE numbers (number, value)",
+        "CREATE TABLE schema_version (version)",
+    ],
+    ids=["table", "view", "table-that-is-called-like-ours", "version-of-its-own"],
+)
+def test_another_programs_database_is_refused_and_not_touched(command: str, tmp_path: Path) -> None:
+    """A file that has no table of ours, or has one that no schema_version of ours belongs to, is another program's."""
+    file = tmp_path / "x.sqlite3"
+    with closing(sqlite3.connect(file)) as foreign:
+        foreign.execute(command)
+        foreign.execute("CREATE TABLE users (name)")
+        foreign.commit()
+    file.chmod(0o644)
+    before = file.read_bytes()
+    with pytest.raises(BadParameter, match=r"database = '.*x\.sqlite3': must name a file of this service's own: .*users"):
+        Database(f"sqlite:///{file}", METADATA, "0001")
+    assert file.read_bytes() == before
+    assert (sorted(path.name for path in tmp_path.iterdir()), file.stat().st_mode & 0o777) == (["x.sqlite3"], 0o644)
+
+
+@pytest.mark.parametrize(("own", "others"), [(SERVER, INTERMEDIARY), (INTERMEDIARY, SERVER)])
+def test_another_services_database_is_refused_and_not_touched(own: MetaData, others: MetaData, tmp_path: Path) -> None:
+    """Also where both services happen to have the same number of a version."""
+    Database(f"sqlite:///{tmp_path}/x.sqlite3", others, "0007").close()
+    before = (tmp_path / "x.sqlite3").read_bytes()
+    with pytest.raises(BadParameter, match=r"this one has the tables of another service \(.*cohorts"):
+        Database(f"sqlite:///{tmp_path}/x.sqlite3", own, "0007")
+    assert (tmp_path / "x.sqlite3").read_bytes() == before
+    Database(f"sqlite:///{tmp_path}/x.sqlite3", others, "0007").close()
+
+
+def test_an_empty_file_becomes_a_services_database(tmp_path: Path) -> None:
+    (tmp_path / "x.sqlite3").touch()
+    Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, "0001").close()
+    Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, "0001").close()
 
 
 def test_a_database_is_held_by_one_at_a_time_and_let_go_when_closed(tmp_path: Path) -> None:

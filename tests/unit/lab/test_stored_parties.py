@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distrust.common.database import Database
-from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
+from distrust.common.errors import BAD_INPUT, BadParameter, RunFailed, Unavailable, WrongCohort, exit_status
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.stored_file import open_stored
 from distrust.lab.__main__ import app
@@ -74,7 +74,7 @@ def test_a_database_of_another_revision_is_not_migrated_and_the_command_is_named
 @pytest.mark.parametrize("raw", [b"", b"no database " * 999])
 def test_what_is_no_servers_database_is_refused(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "server.sqlite3").write_bytes(raw)
-    with pytest.raises(Unavailable, match=r"server\.sqlite3:? (it )?is (damaged, or )?no database"):
+    with pytest.raises(BadParameter, match=r"server\.sqlite3': it is (damaged, or )?no database"):
         outline(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...],
     with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
         for command in commands:
             database.execute(command)
-    with pytest.raises(Unavailable, match=r"server\.sqlite3: it (must have .* alone: it has|is damaged)"):
+    with pytest.raises(BadParameter, match=r"server\.sqlite3': it (must have .* alone: it has|is damaged)"):
         outline(stopped)
     refused = CliRunner().invoke(app, ["list", "runs", "--data", str(stopped)]).exception
     assert isinstance(refused, BadParameter)
@@ -146,8 +146,25 @@ def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch:
         opened.execute(ENDLESS).fetchall()
     monkeypatch.setattr("distrust.common.stored_file.DEADLINE_SECONDS", 60)
     monkeypatch.setattr("distrust.common.stored_file.LONGEST_VALUE", 1500)
-    with pytest.raises(Unavailable, match=r"server\.sqlite3: it has a value that is too long"):
+    with pytest.raises(BadParameter, match=r"server\.sqlite3': it has a value that is too long"):
         outline(stopped)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("ALTER TABLE runs RENAME COLUMN reason TO because", "of this service's version: a column is missing"),
+        ("DROP TABLE runs", "it is no database of a service"),
+    ],
+)
+def test_what_no_later_try_reads_is_bad_input_and_no_try_later(command: str, words: str, stopped: Path) -> None:
+    with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
+        database.execute(command)
+    refused = CliRunner().invoke(app, ["inspect", "first", "--data", str(stopped)]).exception
+    assert isinstance(refused, BadParameter)
+    assert exit_status(refused) == BAD_INPUT
+    assert words in refused.detail
+    assert "try again" not in refused.detail
 
 
 @pytest.mark.parametrize("name", ["server.sqlite3", "server.sqlite3-wal", "server.keys"])
@@ -157,7 +174,7 @@ def test_a_pipe_in_place_of_a_file_is_refused(name: str, stopped: Path) -> None:
     if name == "server.keys":
         assert StoredParties(DataDir(stopped))._key is None
     else:
-        with pytest.raises(Unavailable, match=f"{name} is no file"):
+        with pytest.raises(BadParameter, match=f"{name} is no file"):
             outline(stopped)
 
 
