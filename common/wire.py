@@ -3,11 +3,20 @@
 import base64
 import binascii
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WithJsonSchema,
+)
 
-from distrust.common.errors import BadParameter, without_controls
+from distrust.common.errors import BadMessage, BadParameter, describe_error, without_controls
 
 WIRE: Final = 3
 """Version of the messages between parties. A party speaks one version, and refuses every other."""
@@ -78,6 +87,25 @@ Blob = Annotated[
     WithJsonSchema({"type": "string", "format": "base64url", "pattern": "^[A-Za-z0-9_-]*$"}),
 ]
 """Bytes that travel as base64url text."""
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_message(model: type[M], raw: bytes | bytearray) -> M:
+    """Return another party's message from its JSON.
+
+    A message checks its values, and computes with them for that. Another party chooses them so that this fails: by a
+    division by zero, say, or a number beyond all doubles. Such a message is one that cannot be read, like any other.
+
+    Raises  ValidationError for values that are refused; BadMessage where a check itself failed.
+    """
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError:
+        raise
+    except Exception as error:  # whatever a check raises, the message is at fault
+        raise BadMessage(f"its values cannot be checked: {without_controls(describe_error(error))}") from error
 
 
 class Message(BaseModel):

@@ -22,6 +22,7 @@ from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
 from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, render
 from distrust.common.web.settings import ServiceSettings, is_loopback
+from distrust.common.wire import read_message
 
 SMALL = 16 * 1024
 """Bytes of a body that always has room."""
@@ -228,7 +229,8 @@ class JsonBody(Generic[M]):
     """A FastAPI dependency that reads a request's whole body as one message.
 
     most    JSON values in the body; None: enough for the items that the service's settings allow in one upload.
-    Raises  BadMessage, a line a field; HTTPException 413 for more values, counted before anything is parsed.
+    Raises  BadMessage, a line a field, or where a check of its values fails; HTTPException 413 for more values, counted
+            before anything is parsed.
     """
 
     def __init__(self, model: type[M], most: int | None = None) -> None:
@@ -259,7 +261,7 @@ class JsonBody(Generic[M]):
             raise HTTPException(413, f"the body has more values than {allowed} take: send it in parts")
         if self._most is None and len(raw) >= _BIG and not is_plain(raw):
             raise BadMessage(f"a body of {_BIG} bytes or more must be plain ASCII, without \\u escapes")
-        return self.model.model_validate_json(raw)
+        return read_message(self.model, raw)
 
 
 def is_plain(raw: bytearray) -> bool:

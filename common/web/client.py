@@ -19,7 +19,7 @@ from distrust.common.errors import BadMessage, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.web.sending import Arrival, NoAnswer, Params, Pool, Request, Sender, build_request, header_bytes
-from distrust.common.wire import cut_reason
+from distrust.common.wire import cut_reason, read_message
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -189,10 +189,11 @@ class Peer:
 
     def _read(self, answer: type[A], raw: bytes) -> A:
         try:
-            return answer.model_validate_json(raw)
-        except ValidationError as error:
+            return read_message(answer, raw)
+        except (BadMessage, ValidationError) as error:
             unreadable = f"{without_passwords(self.url)} answered something that is no {answer.__name__.lstrip('_')}"
-            raise BadMessage(f"{unreadable}: {first(error, answer)}") from error
+            why = error.detail if isinstance(error, BadMessage) else first(error, answer)
+            raise BadMessage(f"{unreadable}: {why}") from error
 
 
 class Problem(BaseModel):
@@ -209,8 +210,8 @@ class Problem(BaseModel):
 def from_document(raw: bytes, status: int) -> ProtocolError:
     """Return the error of a problem document; for any other body a plain ProtocolError."""
     try:
-        problem = Problem.model_validate_json(raw)
-    except ValidationError:
+        problem = read_message(Problem, raw)
+    except (BadMessage, ValidationError):
         return ProtocolError(f"HTTP {status}, and no problem document")
     kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
     error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already

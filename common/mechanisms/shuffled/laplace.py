@@ -15,11 +15,10 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
-    EPSILON_RULE,
+    EPSILONS,
     MechanismSpec,
     Need,
     delta_allowed,
-    epsilon_allowed,
     needed,
     needed_delta,
     require,
@@ -158,7 +157,9 @@ class ShuffledLaplace(LaplaceLike):
 
     name: Literal["shuffled-laplace"] = "shuffled-laplace"
     delta: float
-    local: Annotated[float, Field(description="ε₀ in nats: what a message alone promises")]
+    local: Annotated[
+        float, Field(ge=EPSILONS[0], le=EPSILONS[1], description="ε₀ in nats: what a message alone promises")
+    ]
     dealt: Annotated[
         bool, Field(description="whether the shuffler assigns actions, and opens what was played of each")
     ] = False
@@ -166,7 +167,6 @@ class ShuffledLaplace(LaplaceLike):
     @model_validator(mode="after")
     def _is_local(self) -> Self:
         require(delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
-        require(epsilon_allowed(self.local), "local", self.local, EPSILON_RULE)
         return self
 
     @classmethod

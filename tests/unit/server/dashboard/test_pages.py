@@ -176,11 +176,8 @@ def test_a_server_without_a_token_answers_to_the_names_that_its_operator_lists(t
     settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", host_names="gate,Runs.Example")
     app = server_app(settings, InMemoryIntermediaries())
     with AsgiClient(app) as client:
-        answers = {
-            host: client.get("/healthz", headers={"Host": host}).status_code
-            for host in ("gate:8701", "runs.example", "RUNS.example.:80", "localhost", "server", "a.gate", "gate.example")
-        }
-    assert answers == dict.fromkeys(("gate:8701", "runs.example", "RUNS.example.:80", "localhost"), 200) | dict.fromkeys(
-        ("server", "a.gate", "gate.example"), 401
-    )
+        for host in ("gate:8701", "runs.example", "RUNS.example.:80", "localhost"):
+            assert client.get("/healthz", headers={"Host": host}).status_code == 200
+        for host in ("server", "a.gate", "gate.example"):
+            assert client.get("/healthz", headers={"Host": host}).status_code == 401
     app.state.database.close()
