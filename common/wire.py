@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    StrictInt,
     ValidationError,
     WithJsonSchema,
 )
@@ -98,14 +99,35 @@ def read_message(model: type[M], raw: bytes | bytearray) -> M:
     A message checks its values, and computes with them for that. Another party chooses them so that this fails: by a
     division by zero, say, or a number beyond all doubles. Such a message is one that cannot be read, like any other.
 
-    Raises  ValidationError for values that are refused; BadMessage where a check itself failed.
+    Raises  ValidationError for values that are refused; BadMessage for a message of another version, whatever else it
+            lacks, and where a check itself failed.
     """
     try:
         return model.model_validate_json(raw)
     except ValidationError:
+        _check_version(model, raw)
         raise
     except Exception as error:  # whatever a check raises, the message is at fault
         raise BadMessage(f"its values cannot be checked: {without_controls(describe_error(error))}") from error
+
+
+class _Versioned(BaseModel):
+    """The one part of a message that every version has."""
+
+    version: StrictInt
+
+
+def _check_version(model: type[BaseModel], raw: bytes | bytearray) -> None:
+    """Raise BadMessage for JSON that says it is of another version of the wire than `model`."""
+    field = model.model_fields.get("version")
+    own = () if field is None else get_args(field.annotation)
+    try:
+        received = _Versioned.model_validate_json(raw).version
+    except ValidationError:  # the fault is another one, or this one has a place of its own in the explanation
+        return
+    if own and received not in own:
+        spoken = f"it is of version {received} of the wire, and this program speaks version {own[0]}"
+        raise BadMessage(f"{spoken}: all parties of a run need one version of distrust")
 
 
 class Message(BaseModel):

@@ -1,9 +1,11 @@
 """Tests that the transport over HTTP uses the paths that the services have."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
@@ -14,13 +16,14 @@ from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import Aborted, Unavailable, WrongCohort
+from distrust.common.errors import Aborted, BadMessage, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.run.round import Round, RoundView
 from distrust.common.web.client import Http, Patience, Problem
 from distrust.common.web.intermediary import close
+from distrust.common.wire import Version
 from tests.support.asgi import OverHttpx
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness
 
@@ -103,6 +106,22 @@ def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
         "http://server/v1/runs/demo/tickets?wait=25.0",
     ]
     assert all("authorization" not in request.headers for request in seen)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_fleet_of_another_version_stops_before_it_asks_for_tickets(step: int, world: World) -> None:
+    """What else the other version's round has or lacks is not told: the version explains it."""
+    (own,) = get_args(Version)
+    transport, seen = _answering((200, json.dumps({"version": own + step, "run": "demo", "news": True})))
+
+    async def serve() -> None:
+        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+            await Fleet(HttpTransport(http, PLACES, "demo"), world, PrivacyRequirements()).serve()
+
+    sentence = f"it is of version {own + step} of the wire, and this program speaks version {own}: all parties of a run"
+    with pytest.raises(BadMessage, match=f"^http://server answered something that is no RoundView: {sentence}"):
+        asyncio.run(serve())
+    assert [request.url.path for request in seen] == ["/v1/runs/demo/round"]
 
 
 def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_back(make_round: MakeRound) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -16,7 +16,7 @@ import pytest
 from distrust.common.run.progress import RunEvent
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.bodies import MOST_BODIES
-from distrust.common.wire import encode_blob
+from distrust.common.wire import Version, encode_blob
 from distrust.server.app import ServerSettings, server_app
 from distrust.server.service import Service
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -300,5 +300,39 @@ def test_requests_that_wait_for_tickets_hold_no_place_among_the_bodies_that_are_
             ends = [TicketAnswer.model_validate_json((await task).content) for task in waits]
         assert {one.view.state for one in ends if one.view is not None} == {"cancelled"}
         assert len(ends) == MOST_BODIES + 1
+
+    over_http(tmp_path, body)
+
+
+def test_a_request_for_tickets_of_another_version_is_refused_for_its_version_and_takes_no_slot(tmp_path: Path) -> None:
+    """It lacks what a request of today has: an older fleet is told why, and the cohort keeps its tickets."""
+    (own,) = get_args(Version)
+
+    async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
+        await create(client)
+        view = await round_of(client, "demo")
+        assert view.round is not None
+        cohort = view.round.assignments[0].cohort
+        for other in (own - 1, own + 1):
+            for wait in ({}, {"wait": 5}):
+                old = {"version": other, "ask": 4}
+                refused = await client.post("/runs/demo/tickets", json=old, params=wait)
+                assert await problem(refused) == (422, "bad-message")
+                told = f"it is of version {other} of the wire, and this program speaks version {own}: all parties"
+                assert refused.json()["detail"].startswith(told)
+        answer = await client.post("/runs/demo/tickets", json=wish(cohort.clients, 1))
+        grant = TicketAnswer.model_validate_json(answer.content).grants[0]
+        assert (grant.cohort, grant.first, grant.count) == (cohort.cohort, 0, cohort.clients)
+
+    over_http(tmp_path, body)
+
+
+@pytest.mark.parametrize("version", [None, "1", 1.5, [], 10**400])
+def test_what_is_no_number_of_a_version_is_a_bad_field(tmp_path: Path, version: object) -> None:
+    async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
+        await create(client)
+        refused = await client.post("/runs/demo/tickets", json={**wish(1, 1), "version": version})
+        assert await problem(refused) == (422, "bad-message")
+        assert "version" in refused.json()["detail"]
 
     over_http(tmp_path, body)
