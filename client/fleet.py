@@ -274,7 +274,7 @@ class Fleet:
         name = assignment.cohort.cohort
         if name not in self._sessions:
             randomizer = CohortRandomizer(round_, assignment, self._world)
-            min_survivors = self._requirements.min_survivors
+            min_survivors = self._requirements.min_survivors or 1  # the floor was compared with a default
             masked = assignment.cohort.via == "aggregator"
             protocol = SecAggProtocol(randomizer, min_survivors) if masked else ShuffleProtocol(randomizer)
             uploader = replace(self._uploader, colluders=most_colluders(round_, assignment.cohort))

@@ -18,6 +18,10 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users that have set no limits of their own
+
+MIN_SPREAD, MAX_SPREAD_DELTA = 50, 1e-5
+"""Least floor t and largest δ, without limits of one's own, where other clients' noise counts: see docs, survivors."""
+
 HOW_TO_ALLOW = "[budget] of the run file sets the limits of the clients of `distrust run`, {} that of other fleets"
 _ROUNDING = 1e-9  # relative: sums of ε in another order may differ in last digits, and are no refusal
 _LARGEST_DELTA = 0.499  # of a budget
@@ -29,8 +33,9 @@ class PrivacyRequirements:
     """A user's own conditions. No message of the server changes them.
 
     max_epsilon    largest ε (nats) of a guarantee. The user computes it itself from the mechanism's law.
-    max_delta      largest δ of it.
-    min_survivors  smallest number of survivors that the noise may count on.
+    max_delta      largest δ of it. None: MAX_SPREAD_DELTA in the models distributed and shuffle, else MAX_DELTA.
+    min_survivors  smallest number of survivors that the noise may count on. None: MIN_SPREAD in these two models, else
+                   1. Neither default concerns cohorts of one client, nor a user that takes part in unsafe rounds.
     max_survivors  largest number of survivors that noise may be spread over. A server that announces an inflated n, and
                    invents the other clients, would otherwise remove the noise of the few real ones.
     allow_unsafe   take part in rounds without privacy; for experiments.
@@ -40,8 +45,8 @@ class PrivacyRequirements:
     """
 
     max_epsilon: float = MAX_EPSILON
-    max_delta: float = MAX_DELTA
-    min_survivors: int = 1
+    max_delta: float | None = None
+    min_survivors: int | None = None
     max_survivors: int = 1_000_000
     allow_unsafe: bool = False
     contributions: int = 1
@@ -77,32 +82,34 @@ class PrivacyRequirements:
         budget  the run's, by which its learner admits. A cohort whose mechanism states more than these limits is
                 accepted if the limits allow the whole budget, and all `contributions` are proven to be within it.
         """
-        if mechanism.floor < self.min_survivors:
-            reason = f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}"
-            raise Refused(reason, limit="min_survivors")
         promised = promise_of(mechanism)
+        spread = promised.model in _SPREAD and mechanism.clients > 1 and not self.allow_unsafe
+        self._check_floor(mechanism, MIN_SPREAD if spread else 1)
+        max_delta = self.max_delta
+        if max_delta is None:
+            max_delta = MAX_SPREAD_DELTA if spread else MAX_DELTA
         if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most", limit="max_survivors")
         alone = Entry("a cohort", 1, 1, promised)
         if self.allow_unsafe:
             return alone
-        refusal = self._refusal(promised)
+        refusal = self._refusal(promised, max_delta)
         if refusal is None and self.contributions == 1:
             return alone
-        allowed = budget is not None and budget.epsilon <= self.max_epsilon and budget.delta <= self.max_delta
+        allowed = budget is not None and budget.epsilon <= self.max_epsilon and budget.delta <= max_delta
         if refusal is not None and (promised.kind == "none" or not allowed):
             raise refusal
         cost = self._entry(mechanism, promised)
         costs = [*agreed, cost] if self.contributions > 1 else [cost]
         if refusal is None or budget is None:
-            self._check_budget(costs)
+            self._check_budget(costs, max_delta)
             return cost
         try:
             PrivacyLedger(self.contributions, budget, tuple(costs)).check(budget)
         except BudgetExceeded:
             shown = cost.once(budget.delta)
-            one_is_too_much = self._refusal(promised if shown.kind == "none" else shown)
+            one_is_too_much = self._refusal(promised if shown.kind == "none" else shown, max_delta)
             if one_is_too_much:
                 raise one_is_too_much from None
             raise
@@ -128,28 +135,34 @@ class PrivacyRequirements:
             reason = f"config: the digest of run {config.run} is {config.digest().hex()}"
             raise Refused(f"{reason}, and this user takes part in {self.config_digest.hex()} only")
 
-    def _refusal(self, promised: Guarantee) -> Refused | None:
+    def _check_floor(self, mechanism: AnyMechanism, default: int) -> None:
+        least = default if self.min_survivors is None else self.min_survivors
+        if mechanism.floor < least:
+            reason = f"the noise counts on {mechanism.floor} survivors, and this user on {least}"
+            raise Refused(f"{reason}; {HOW_TO_ALLOW.format('DISTRUST_MIN_SURVIVORS')}", limit="min_survivors")
+
+    def _refusal(self, promised: Guarantee, max_delta: float) -> Refused | None:
         """Return why one cohort is too much for these limits; None where it is not."""
-        if promised.kind == "renyi" and promised.delta > self.max_delta > 0:
-            promised = _shown_at(promised, self.max_delta)  # it holds at every δ, and is shown at one
+        if promised.kind == "renyi" and promised.delta > max_delta > 0:
+            promised = _shown_at(promised, max_delta)  # it holds at every δ, and is shown at one
         if promised.kind == "none" or promised.epsilon is None:
             return Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
             shown, most = told_apart(promised.epsilon, self.max_epsilon)
             above = f"ε = {shown} is above this user's {most}"
             return Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_EPSILON')}", limit="epsilon")
-        if promised.delta > self.max_delta:
-            shown, most = told_apart(promised.delta, self.max_delta)
+        if promised.delta > max_delta:
+            shown, most = told_apart(promised.delta, max_delta)
             above = f"δ = {shown} is above this user's {most}"
             return Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_DELTA')}", limit="delta")
         return None
 
-    def _check_budget(self, costs: Sequence[Entry]) -> None:
-        budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
+    def _check_budget(self, costs: Sequence[Entry], max_delta: float) -> None:
+        budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(max_delta, _LARGEST_DELTA))
         try:
             PrivacyLedger(self.contributions, budget, tuple(costs)).check(budget)
         except BudgetExceeded as error:
-            if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, MAX_DELTA):
+            if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, None):
                 raise
             raise BudgetExceeded(
                 error.epsilon, self.contributions, error.budget, error.delta, limit="this user's limit"

@@ -15,7 +15,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
-from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirements
+from distrust.client.requirements import (
+    MAX_DELTA,
+    MAX_EPSILON,
+    MAX_SPREAD_DELTA,
+    MIN_SPREAD,
+    PrivacyRequirements,
+)
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
@@ -67,9 +73,24 @@ class FleetSettings(BaseSettings):
         Path | None, Field(description="write the fleet's counts as one JSON object at its end; - for stdout")
     ] = None
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = MAX_EPSILON
-    max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = MAX_DELTA
+    max_delta: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1,
+            description=f"users refuse a round with a larger δ; unset: {MAX_SPREAD_DELTA:g} in the models distributed "
+            f"and shuffle, else {MAX_DELTA:g}",
+        ),
+    ] = None
     contributions: Annotated[int, Field(ge=1, le=1000, description="cohorts that a user takes part in, in all")] = 1
-    min_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise counts on fewer")] = 1
+    min_survivors: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description=f"users refuse a round whose noise counts on fewer; unset: {MIN_SPREAD} in the models "
+            "distributed and shuffle, else 1",
+        ),
+    ] = None
     max_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise is spread over more")] = (
         1_000_000
     )

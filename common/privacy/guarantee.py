@@ -66,11 +66,17 @@ class Guarantee(Message):
 class BudgetSpec(Message):
     """The table `[budget]` of a run file: what one client may spend in the whole run.
 
-    The learner refuses a plan that would overdraw it.
+    The learner refuses a plan that would overdraw it. The fleets of `distrust run` have it as their clients' limits.
+
+    min_survivors  smallest floor t of a cohort that these clients accept; absent: their own default.
     """
 
     epsilon: Annotated[float, Field(gt=0, description="ε, in nats")]
     delta: Annotated[float, Field(ge=0, lt=0.5, description="0: pure privacy only")] = 0.0
+    min_survivors: Annotated[
+        int | None,
+        Field(ge=1, description="least survivors that noise may count on", exclude_if=lambda value: value is None),
+    ] = None
 
 
 def sum_assumptions(honest: int) -> tuple[str, ...]:

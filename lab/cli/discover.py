@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -157,7 +157,7 @@ name = "{policy}"
 {asks}
 [mechanism]              # how a sum is made private
 name = "{mechanism}"
-{privacy}
+{privacy}{budget}
 [intermediary]           # losses and corruption that it must survive
 dropout = 0.1            # clients that may vanish, as a share of a cohort
 corrupt = 0.1            # clients that may collude with it
@@ -170,6 +170,14 @@ name = "{environment}"
 processes = 2
 dropout = 0.0            # chance that a client leaves before it has answered
 """
+
+
+SMALL_COHORTS = """
+[budget]                 # what the clients accept
+epsilon = 1.0
+{delta}min_survivors = 1        # the first phases are short: without this, clients refuse noise of fewer than 50
+"""
+"""Part of a run file whose first cohorts are small, and get their noise from one another."""
 
 
 @app.command("init", epilog=examples("distrust init first.toml", "distrust init ctx.toml --policy linucb"))
@@ -285,18 +293,30 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
         lines = [] if kind.model == "none" else ["epsilon = 1.0            # nats, a client"]
         lines += ["delta = 1e-6"] if kind.takes_delta else []
         lines += ["batches = 10_000         # length of the stream that it counts"] if kind.takes_batches else []
+        small = rewards == "linear" and kind.model in {"distributed", "shuffle"}
         yield TEMPLATE.format(
             path=path,
             run=re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("._-")[:80] or "run",
             horizon=20_000,
             policy=chosen,
-            asks="batch = 20               # clients of a round\n" if rewards == "contextual" else "",
+            asks=_sizes(POLICIES[chosen].model_fields),
             mechanism=noise,
             privacy="".join(f"{line}\n" for line in lines),
+            budget=SMALL_COHORTS.format(delta="delta = 1e-6\n" if kind.takes_delta else "") if small else "",
             environment=world,
             example=EXAMPLES.get(world, ""),
             seed=seed,
         )
+
+
+def _sizes(keys: Collection[str]) -> str:
+    """Return the line of a policy's table by which first cohorts are large enough for clients without limits of their own.
+
+    keys  of the policy's table.
+    """
+    if "first_batch" in keys:
+        return "first_batch = 6          # the first batches have 2^6 clients an arm\n"
+    return "batch = 64               # clients of a round\n" if "batch" in keys else ""
 
 
 @app.command("doctor", epilog=examples("distrust doctor", "distrust doctor --data /srv/distrust --json -"))

@@ -302,8 +302,11 @@ def check_clients(file: RunFile) -> None:
             except (Refused, BudgetExceeded) as error:
                 field = "contributions" if isinstance(error, BudgetExceeded) else str(error.extra.get("limit", "name"))
                 whose: Any = limits if hasattr(limits, field) else file.config.mechanism
-                table = "returning" if field in settings else "mechanism"
-                of_clients = whose is limits and field not in settings  # then only a variable can have set it
+                table = {"contributions": "returning", "min_survivors": "budget"}.get(field, "mechanism")
+                missing = field == "min_survivors" and limits.min_survivors is None  # the clients' default refuses
+                of_clients = (
+                    whose is limits and field not in settings and not missing
+                )  # only a variable can have set it
                 name = f"DISTRUST_{field.upper()}" if of_clients else f"{table}.{field}"
                 why = f"the clients of this run would refuse it: {error.detail}"
                 raise BadParameter(name, getattr(whose, field), why) from error

@@ -118,6 +118,8 @@ def fleet_environment(file: RunFile, urls: Urls) -> dict[str, str]:
     if config.budget is not None:  # the clients' own from here on: they refuse a round that overdraws it
         variables["DISTRUST_MAX_EPSILON"] = repr(config.budget.epsilon)
         variables["DISTRUST_MAX_DELTA"] = repr(config.budget.delta)
+        if config.budget.min_survivors is not None:
+            variables["DISTRUST_MIN_SURVIVORS"] = str(config.budget.min_survivors)
         variables["DISTRUST_CONTRIBUTIONS"] = str(config.contributions)  # without a budget, clients add nothing up
     if config.unsafe is not None:
         variables["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)

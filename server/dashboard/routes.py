@@ -129,6 +129,7 @@ _HINTS = {
     "intermediary.stage_seconds": "seconds after which a stage is closed without those who are missing",
     "budget.epsilon": "most that one client may spend in the whole run",
     "budget.delta": "0 for pure privacy only",
+    "budget.min_survivors": "least floor that clients of `distrust run` accept; left out: their own limit",
     "returning.contributions": "cohorts that one client may take part in; 1 when left out",
 }
 

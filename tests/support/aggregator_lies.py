@@ -12,7 +12,6 @@ import httpx
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
@@ -21,6 +20,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.wire import decode_blob, encode_blob
+from tests.support.limits import lenient
 from tests.support.mask_algebra import Story, groups
 from tests.support.recording import (
     PARTIES,
@@ -219,7 +219,7 @@ def attack(
                 tamper = {"tamper": tampers[name](exchanges, name)} if name in tampers else {}
                 wire = InTurn(name, apps, exchanges, **tamper)
                 wire.granted = granted
-                fleets[name] = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=4), run, wire)
+                fleets[name] = fleet_over(WORLD, lenient(), FleetOptions(block=4), run, wire)
             serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
             ends = await asyncio.wait_for(serving, 300)
             view = await server.get(f"/v1/runs/{run.run}", RunView)

@@ -44,10 +44,11 @@ from distrust.server.app import ServerSettings
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.shuffler.app import ShufflerSettings
 from tests.support.asgi import OverHttpx
+from tests.support.limits import lenient
 
 TOKEN, INSPECTOR = "open sesame, says the operator", "only looking, says the inspector"
 SEED = 7_301_964_528_173_045_519
-USUAL = PrivacyRequirements()
+USUAL = lenient()
 OPTIONS = FleetOptions(block=8)
 PARTIES = ("server", "shuffler", "aggregator")
 

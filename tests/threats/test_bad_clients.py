@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from distrust.client.fleet import FleetOptions
-from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.statistics import Reward
 from distrust.common.crypto.keys import BOX
@@ -18,6 +17,7 @@ from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
+from tests.support.limits import lenient
 from tests.support.recording import Exchange, JumpingClock, RecordedRun, record_run
 
 N = 32
@@ -76,7 +76,7 @@ def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
         [config],
         0.0,
         monkeypatch,
-        requirements=PrivacyRequirements(allow_unsafe=True),
+        requirements=lenient(allow_unsafe=True),
         options=FleetOptions(block=8),
     )
     view = recorded.views["run"]
@@ -104,7 +104,7 @@ def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_serve
         [RunConfig.model_validate(CONFIG)],
         0.0,
         monkeypatch,
-        requirements=PrivacyRequirements(allow_unsafe=True),
+        requirements=lenient(allow_unsafe=True),
         options=FleetOptions(block=8),
     )
     reason = "27 clients whose shares were confirmed, at least 29 needed: nothing is released"
@@ -142,7 +142,7 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
     config = RunConfig.model_validate(
         CONFIG | {"horizon": 2 * clients, "policy": policy, "intermediary": CONFIG["intermediary"] | rates}
     )
-    requirements, options = PrivacyRequirements(allow_unsafe=True), FleetOptions(block=8)
+    requirements, options = lenient(allow_unsafe=True), FleetOptions(block=8)
     recorded = record_run(tmp_path, [config], lost / clients, monkeypatch, requirements=requirements, options=options)
     view = recorded.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
@@ -182,7 +182,7 @@ def test_a_client_that_sends_other_keys_than_it_announced_is_refused_alone(
         monkeypatch,
         exchanges=exchanges,
         clock=JumpingClock(exchanges, "keys", 2 * (N - 1), 60.0),
-        requirements=PrivacyRequirements(allow_unsafe=True),
+        requirements=lenient(allow_unsafe=True),
         options=FleetOptions(block=8),
     )
     assert [outcome.survivors for outcome in _released(recorded)] == [N - 1, N - 1]

@@ -22,7 +22,6 @@ from scipy.stats import binom
 from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import CohortRandomizer, World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Cohort
@@ -30,6 +29,7 @@ from distrust.common.randomness import Stream
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import Round
 from distrust.lab.run.run_file import RunFile, parse_table
+from tests.support.limits import lenient
 from tests.support.recording import (
     PARTIES,
     SEED,
@@ -145,7 +145,7 @@ async def play(folder: Path, files: Sequence[RunFile]) -> RecordedRun:
             await peer.post("/v1/runs", file.config, RunView)
             for number in (1, 2):
                 wire = RecordingTransport(f"fleet {number}", apps, exchanges)
-                fleets.append(fleet_over(World(file.world(), SEED), PrivacyRequirements(), options, file.config, wire))
+                fleets.append(fleet_over(World(file.world(), SEED), lenient(), options, file.config, wire))
         ends = await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 240)
         assert set(ends) == {"finished"}
         for file in files:

@@ -23,7 +23,6 @@ from distrust.client.environments import build_environment, read_spec
 from distrust.client.environments.contextual import GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import Conflict, ProtocolError
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.run.config import RunConfig
@@ -31,6 +30,7 @@ from distrust.common.run.progress import RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.client import Peer
 from tests.support.picked import picked
+from tests.support.limits import lenient
 from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, RecordingTransport, Tamper, fleet_over, services
 from tests.support.server_lies import (
     ACTIONS,
@@ -151,7 +151,7 @@ async def begun(apps: Any, server: Peer, exchanges: list[Exchange], channel: str
 
     if first > 1:
         wire = EarlyRounds(first, apps, exchanges)
-        fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=24), run, wire)
+        fleet = fleet_over(world(run), lenient(), FleetOptions(block=24), run, wire)
         assert await asyncio.wait_for(fleet.serve(), 240) == "finished"
     return run
 
@@ -175,7 +175,7 @@ async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: 
     """
     caller = f"lied to in {run.run}"
     wire = RecordingTransport(caller, apps, exchanges, tamper)
-    fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=block), run, wire)
+    fleet = fleet_over(world(run), lenient(), FleetOptions(block=block), run, wire)
     try:
         await asyncio.wait_for(fleet.serve(), PATIENCE)
     except ProtocolError as error:
@@ -286,7 +286,7 @@ def noticed(tamper: Tamper, read: asyncio.Event) -> Tamper:
 async def honest_run(apps: Any, exchanges: list[Exchange], run: RunConfig) -> None:
     """Let a fleet play the run with true answers, and assert that it finishes and none of its clients refuses."""
     wire = RecordingTransport("honest", apps, exchanges)
-    fleet = fleet_over(world(run), PrivacyRequirements(), FleetOptions(block=8), run, wire)
+    fleet = fleet_over(world(run), lenient(), FleetOptions(block=8), run, wire)
     assert await asyncio.wait_for(fleet.serve(), 240) == "finished"
     assert fleet.stats.reasons == {}
     assert sent(exchanges, "honest")

@@ -16,6 +16,7 @@ from distrust.lab.run.connection import check_clients
 from distrust.lab.run.fleet_processes import fleet_environment
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Urls
+from tests.support.limits import lenient
 from tests.support.recording import Exchange, record_run
 
 NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=None)
@@ -78,7 +79,11 @@ seed = 1
 
 
 def requirements(file: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
-    """Return the users' requirements in a fleet started for this run file, through its environment variables."""
+    """Return the users' requirements in a fleet started for this run file, through its environment variables.
+
+    The users accept small cohorts.
+    """
+    monkeypatch.setenv("DISTRUST_MIN_SURVIVORS", "1")
     for name, value in fleet_environment(file, NOWHERE).items():
         monkeypatch.setenv(name, value)
     return FleetSettings().requirements()
@@ -221,7 +226,7 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
     """40 contributions of ε = 0.5 add up to more than a user accepts in one cohort, which is no limit of the sum."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     held = requirements(undeclared, monkeypatch)
-    assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
+    assert held == PrivacyRequirements(min_survivors=1, config_digest=undeclared.config.digest())
     recorded = record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=held)
     spent = [recorded.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
     assert recorded.views["run"].state == "finished"
@@ -234,7 +239,9 @@ def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
     """The run declares no budget, so the refusal names the user's limit and no budget."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
-        record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=PrivacyRequirements(contributions=40))
+        record_run(
+            tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=lenient(contributions=40, max_delta=None)
+        )
 
 
 @pytest.mark.parametrize(("contributions", "epsilon", "delta"), [(1, 0.6, 5e-4), (2, 0.8, 5e-4), (2, 0.3, 0.05)])
@@ -249,7 +256,7 @@ horizon = 36
 policy = {{name = "linucb", batch = 18}}
 mechanism = {{name = "shuffled-binomial", epsilon = 0.5, delta = 1e-3}}
 returning = {{contributions = {contributions}}}
-budget = {{epsilon = {epsilon}, delta = {delta}}}
+budget = {{epsilon = {epsilon}, delta = {delta}, min_survivors = 14}}
 environment = {{name = "contextual-synthetic", arms = 4, dimension = 2, seed = 1}}
 """
     )

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Limits, Uploader
@@ -19,6 +18,7 @@ from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
 
@@ -36,7 +36,7 @@ def test_clients_whose_refusal_may_be_among_the_unlisted_ones_do_not_count_as_se
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
-    fleet = Fleet(_Brief([round_], shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=20))
+    fleet = Fleet(_Brief([round_], shuffler, TICKET_KEY), world, lenient(), FleetOptions(block=20))
     assert serve(fleet) == ["cancelled"]
     assert (fleet.stats.clients["served"], fleet.stats.clients["refused"]) == (0, 20)
 

@@ -10,7 +10,6 @@ import pytest
 from distrust.client.departures import departures
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import CohortRandomizer, World, true_vectors
-from distrust.client.requirements import PrivacyRequirements
 from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, Refused, WrongCohort
@@ -23,9 +22,10 @@ from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
-UNSAFE = PrivacyRequirements(allow_unsafe=True)
+UNSAFE = lenient(allow_unsafe=True)
 
 
 def _groups(shuffler: Shuffler, round_: Round) -> list[list[int]]:
@@ -86,7 +86,7 @@ def test_who_leaves_before_it_asks_is_told_nothing_and_who_leaves_later_sends_no
 ) -> None:
     round_ = make_assigned(times=(20, 10, 10), dropout=0.4)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
-    serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.4)))
+    serve(Fleet(harness, world, lenient(), FleetOptions(block=16, dropout=0.4)))
     stream = UnsafeSeededStream(world.seed, "demo", round_.assignments[0].cohort.cohort, "departures")
     leaves = departures(40, 0.4, stream)
     shown = {slot for request in harness.action_requests for slot in request.slots}
@@ -140,7 +140,7 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_any_client_
     shown = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
     harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=rf"the shuffler was told cohort\.{field}"):
-        serve(Fleet(harness, world, PrivacyRequirements()))
+        serve(Fleet(harness, world, lenient()))
     assert harness.uploads == []
 
 
@@ -211,7 +211,7 @@ def test_an_answer_that_does_not_add_up_is_played_by_no_client(
     kind = type("_Changing", (_Careless,), {"change": staticmethod(change)})
     harness = kind([make_assigned()], shuffler, TICKET_KEY)
     harness.cancelled = False
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=20))
 
     async def a_while() -> None:
         playing = asyncio.create_task(fleet.serve())

@@ -11,7 +11,6 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
@@ -19,10 +18,11 @@ from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
+from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
 
 MakeRound = Callable[..., Round]
-UNSAFE = PrivacyRequirements(allow_unsafe=True)
+UNSAFE = lenient(allow_unsafe=True)
 NOISE = 9
 
 
@@ -118,7 +118,7 @@ def test_without_a_noise_seed_every_client_draws_for_itself(
 ) -> None:
     """Arm 0 always pays: 20 clients add up to 20 g plus noise beyond 50 g / ε with probability below e^-40."""
     round_ = make_round(clients=20, dropout=0.0)
-    serve(Fleet(FleetHarness([round_], aggregator, TICKET_KEY), world, PrivacyRequirements(min_survivors=18)))
+    serve(Fleet(FleetHarness([round_], aggregator, TICKET_KEY), world, lenient(min_survivors=18)))
     batch = _batch(aggregator, round_.assignments[0].cohort)
     estimate = round_.mechanism.estimate(np.array([_sum(batch, round_)], dtype=np.uint64), 20, UnsafeSeededStream(0))
     assert abs(estimate[0] - 20) < 50

@@ -14,6 +14,7 @@ from distrust.common.messages.upload import Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, LyingFleetHarness, config_of, serve
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
 
@@ -21,10 +22,8 @@ MakeRound = Callable[..., Round]
 @pytest.mark.parametrize(
     ("terms", "error"),
     [
-        pytest.param(PrivacyRequirements(max_epsilon=0.5), Refused, id="one-round"),
-        pytest.param(
-            PrivacyRequirements(max_epsilon=1.5, max_delta=1e-9, contributions=2), BudgetExceeded, id="several"
-        ),
+        pytest.param(lenient(max_epsilon=0.5), Refused, id="one-round"),
+        pytest.param(lenient(max_epsilon=1.5, max_delta=1e-9, contributions=2), BudgetExceeded, id="several"),
     ],
 )
 def test_terms_that_a_round_breaks_before_tickets_are_taken_count_for_one_user(
@@ -46,7 +45,7 @@ def test_a_fleet_with_a_pin_refuses_any_other_configuration_before_it_takes_tick
     round_ = make_round("local-laplace-discrete", via="shuffler", corrupt=0.0)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
     served, meant = config_of(round_).digest(), config_of(make_round()).digest()
-    fleet = Fleet(harness, world, PrivacyRequirements(config_digest=meant))
+    fleet = Fleet(harness, world, lenient(config_digest=meant))
     with pytest.raises(Refused) as raised:
         serve(fleet)
     own = f"the digest of run demo is {served.hex()}, and this user takes part in {meant.hex()} only"
@@ -58,7 +57,7 @@ def test_a_fleet_with_a_pin_plays_the_configuration_that_it_names(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler")
-    pinned = PrivacyRequirements(config_digest=config_of(round_).digest())
+    pinned = lenient(config_digest=config_of(round_).digest())
     fleet = Fleet(FleetHarness([round_], shuffler, TICKET_KEY), world, pinned)
     assert serve(fleet) == ["finished"]
     assert fleet.stats.report()["clients"]["served"] == 20
@@ -70,9 +69,7 @@ def test_users_that_hold_tickets_when_their_fleet_refuses_are_all_counted(
     """The shuffler was told another minimum than the 7 users of the first block, who find out before they send."""
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
     shown = round_.assignments[0].cohort.model_copy(update={"minimum": 1})
-    fleet = Fleet(
-        LyingFleetHarness(round_, shown, shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=7)
-    )
+    fleet = Fleet(LyingFleetHarness(round_, shown, shuffler, TICKET_KEY), world, lenient(), FleetOptions(block=7))
     with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1") as raised:
         serve(fleet)
     report = fleet.stats.report()
@@ -87,7 +84,7 @@ def test_users_whose_sealed_reports_are_refused_by_their_digest_are_all_counted_
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
     shown = round_.assignments[0].cohort.model_copy(update={"minimum": 1})
     harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=40))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=40))
     with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients 18") as raised:
         serve(fleet)
     assert (len(harness.uploads), harness.looks) == (1, [shown.cohort])
@@ -115,7 +112,7 @@ def test_labelled_bits_and_masked_inputs_never_leave_before_the_cohort_is_compar
     party = shuffler if cohort.via == "shuffler" else aggregator
     harness = LyingFleetHarness(read_in_part, shown, party, TICKET_KEY)
     with pytest.raises(Refused, match=rf"the {cohort.via} was told cohort\.minimum = 1"):
-        serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=block)))
+        serve(Fleet(harness, world, lenient(), FleetOptions(block=block)))
     assert (harness.uploads, harness.looks) == ([], [cohort.cohort])
 
 
@@ -135,7 +132,7 @@ def test_an_intermediary_that_refuses_messages_of_the_cohort_that_it_shows_ends_
     round_ = make_round(name, clients=20, **({"via": "shuffler"} if name.startswith("local") else {}))
     cohort = round_.assignments[0].cohort
     harness = _Stubborn([round_], shuffler if cohort.via == "shuffler" else aggregator, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=40))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=40))
     refuses = f"the {cohort.via} refuses the messages of its clients as those of another cohort"
     with pytest.raises(Refused, match=f"{refuses}, and shows the one that they agreed to"):
         serve(fleet)

@@ -12,7 +12,6 @@ import pytest
 from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
@@ -25,10 +24,11 @@ from distrust.common.run.round import Round, TicketAnswer
 from distrust.common.wire import LONGEST_REASON
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
+from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
 
 MakeRound = Callable[..., Round]
-UNSAFE = PrivacyRequirements(allow_unsafe=True)
+UNSAFE = lenient(allow_unsafe=True)
 
 
 def _batch(shuffler: Shuffler, cohort: Cohort) -> BatchAnswer:
@@ -94,7 +94,7 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
     """The clock stands still, so only announced departures can end the cohort."""
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.2))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=16, dropout=0.2))
     serve(fleet)
     leaves = departures(
         40, 0.2, UnsafeSeededStream(world.seed, "demo", round_.assignments[0].cohort.cohort, "departures")
@@ -116,7 +116,7 @@ def test_silent_clients_vanish_and_the_shuffler_waits_for_its_deadline(
 ) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(dropout=0.2, silent=True))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(dropout=0.2, silent=True))
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
@@ -139,7 +139,7 @@ def test_silent_clients_vanish_and_the_shuffler_waits_for_its_deadline(
 def test_uploads_are_cut_to_size(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=40)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
-    serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=30, limits=Limits(items=8))))
+    serve(Fleet(harness, world, lenient(), FleetOptions(block=30, limits=Limits(items=8))))
     assert sorted(len(upload.items) for upload in harness.uploads) == [2, 6, 8, 8, 8, 8]
 
 
@@ -152,7 +152,7 @@ def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: W
         return SystemStream()
 
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=40)
-    serve(Fleet(FleetHarness([round_], shuffler, TICKET_KEY), replace(world, fresh=fresh), PrivacyRequirements()))
+    serve(Fleet(FleetHarness([round_], shuffler, TICKET_KEY), replace(world, fresh=fresh), lenient()))
     assert threads
     assert threading.get_ident() not in threads
 
@@ -161,7 +161,7 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     harness = FleetHarness([make_round("identity", via="shuffler")], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements())
+    fleet = Fleet(harness, world, lenient())
     with pytest.raises(Refused, match="no privacy"):
         serve(fleet)
     assert harness.uploads == []
@@ -185,7 +185,7 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anything_is
     shown = round_.assignments[0].cohort.model_copy(update=changes)
     harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=why):
-        serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=7)))
+        serve(Fleet(harness, world, lenient(), FleetOptions(block=7)))
     assert harness.uploads == []
     assert [one.cohort for one in harness.departures] == ["demo.1.0.1"]  # the others need not wait for them
 
@@ -195,7 +195,7 @@ def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
 ) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, cohorts=2)
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=7))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=7))
     serve(fleet)
     assert harness.looks == [one.cohort.cohort for one in round_.assignments]
     assert len(harness.uploads) > 10
@@ -227,7 +227,7 @@ def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
     then = first.model_copy(update={"mechanism": bare.mechanism.model_copy(update=same)})
     harness = _TwoFaced(first, then, shuffler)
     with pytest.raises(Refused):
-        serve(Fleet(harness, world, PrivacyRequirements()))
+        serve(Fleet(harness, world, lenient()))
     assert harness.uploads == []
 
 
@@ -250,7 +250,7 @@ def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     harness = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=20))
     serve(fleet)
     clients = fleet.stats.clients
     assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
@@ -278,7 +278,7 @@ def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_no_client(
     """The first upload holds slots 0 to 6: its users give up, and no slot counts as used by another."""
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
     harness = _Slandering(round_, refused, shuffler)
-    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20, limits=Limits(items=7)))
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=20, limits=Limits(items=7)))
     assert serve(fleet) == ["cancelled"]
     assert [len(upload.items) for upload in harness.uploads] == [7]
     assert (fleet.stats.clients["robbed"], fleet.stats.clients["refused"]) == (0, 20)
@@ -306,13 +306,13 @@ def test_a_service_that_stays_away_ends_the_fleet_with_its_name(
 ) -> None:
     harness = _Away([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     with pytest.raises(Unavailable, match="the shuffler is away"):
-        serve(Fleet(harness, world, PrivacyRequirements()))
+        serve(Fleet(harness, world, lenient()))
 
 
 def test_a_cancelled_run_ends_the_fleet(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
     harness = FleetHarness([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     harness.cancelled = True
-    assert serve(Fleet(harness, world, PrivacyRequirements())) == ["cancelled"]
+    assert serve(Fleet(harness, world, lenient())) == ["cancelled"]
 
 
 class _Listing(FleetHarness):

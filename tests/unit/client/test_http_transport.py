@@ -15,7 +15,6 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import Aborted, BadMessage, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
@@ -26,6 +25,7 @@ from distrust.common.web.intermediary import close
 from distrust.common.wire import Version
 from tests.support.asgi import OverHttpx
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
 PLACES = Addresses("http://server", "http://shuffler", "http://aggregator")
@@ -60,14 +60,14 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
     make_round: MakeRound, world: World, tmp_path: Path
 ) -> None:
     round_ = make_round(clients=40, dropout=0.2)
-    app = aggregator_app(AggregatorSettings(database=f"sqlite:///{tmp_path}/a.sqlite3"))
+    app = aggregator_app(AggregatorSettings(database=f"sqlite:///{tmp_path}/a.sqlite3", host_names="aggregator"))
     service: Aggregator = app.state.service
     harness = _Wired([round_], service, TICKET_KEY)
 
     async def play() -> tuple[str, Http]:
         async with Http(QUICK, sender=OverHttpx(httpx.ASGITransport(app))) as http:
             harness.transport = HttpTransport(http, PLACES, "demo")
-            return await Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
+            return await Fleet(harness, world, lenient(), FleetOptions(block=11, dropout=0.2)).serve(), http
 
     state, http = asyncio.run(play())
     assert state == "finished"
@@ -116,7 +116,7 @@ def test_a_fleet_of_another_version_stops_before_it_asks_for_tickets(step: int, 
 
     async def serve() -> None:
         async with Http(QUICK, sender=OverHttpx(transport)) as http:
-            await Fleet(HttpTransport(http, PLACES, "demo"), world, PrivacyRequirements()).serve()
+            await Fleet(HttpTransport(http, PLACES, "demo"), world, lenient()).serve()
 
     sentence = f"it is of version {own + step} of the wire, and this program speaks version {own}: all parties of a run"
     with pytest.raises(BadMessage, match=f"^http://server answered something that is no RoundView: {sentence}"):

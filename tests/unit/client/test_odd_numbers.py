@@ -13,7 +13,6 @@ import pytest
 from fastapi import APIRouter
 from pydantic import ValidationError, model_validator
 
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BadMessage, ProtocolError
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.run.round import Round, RoundView
@@ -24,6 +23,7 @@ from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Message, read_message
 from tests.support.asgi import AsgiClient, OverHttpx
 from tests.support.fleet_harness import CONFIGS
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
 Place = tuple[str | int, ...]
@@ -59,7 +59,7 @@ def _outcome(round_: Round, raw: bytes) -> str:
         view = read_message(RoundView, raw)
         assert view.round is not None
         config = CONFIGS[round_.assignments[0].cohort.config]
-        PrivacyRequirements(min_survivors=1, max_delta=1e-2).check(config, view.round, view.round.assignments[0])
+        lenient(min_survivors=1, max_delta=1e-2).check(config, view.round, view.round.assignments[0])
     except ValidationError:
         return "no message"
     except ProtocolError:

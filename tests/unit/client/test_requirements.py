@@ -13,6 +13,7 @@ from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from tests.support.fleet_harness import RUN_ID, config_of
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
 
@@ -44,39 +45,39 @@ def _with_channel(round_: Round, **changes: Any) -> Round:
     ],
 )
 def test_an_honest_round_is_accepted(make_round: MakeRound, name: str, more: dict[str, Any]) -> None:
-    _check(PrivacyRequirements(min_survivors=16), make_round(name, **more))
+    _check(lenient(min_survivors=16), make_round(name, **more))
 
 
 def test_a_weaker_guarantee_than_the_users_own_is_refused(make_round: MakeRound) -> None:
-    _check(PrivacyRequirements(max_epsilon=1.0), make_round())
+    _check(lenient(max_epsilon=1.0), make_round())
     with pytest.raises(Refused, match=r"ε = 1 is above this user's 0\.99"):
-        _check(PrivacyRequirements(max_epsilon=0.99), make_round())
+        _check(lenient(max_epsilon=0.99), make_round())
     with pytest.raises(Refused, match=r"ε = 1 is above this user's 0\.99999998;"):  # never "1 is above 1"
-        _check(PrivacyRequirements(max_epsilon=1 - 2e-8), make_round())
+        _check(lenient(max_epsilon=1 - 2e-8), make_round())
 
 
 def test_a_larger_delta_than_the_users_own_is_refused(make_round: MakeRound) -> None:
     round_ = make_round("shuffled-binomial", delta=1e-3)
-    _check(PrivacyRequirements(max_delta=1e-3), round_)
+    _check(lenient(max_delta=1e-3), round_)
     for smaller in (1e-4, 1e-3 * (1 - 1e-6)):
         with pytest.raises(Refused, match=r"δ = 0\.001 is above this user's 0\.000"):
-            _check(PrivacyRequirements(max_delta=smaller), round_)
+            _check(lenient(max_delta=smaller), round_)
 
 
 def test_a_floor_below_the_users_own_is_refused(make_round: MakeRound) -> None:
     with pytest.raises(Refused, match="counts on 16 survivors, and this user on 17"):
-        _check(PrivacyRequirements(min_survivors=17), make_round())
+        _check(lenient(min_survivors=17), make_round())
 
 
 def test_a_round_without_privacy_needs_a_user_that_allows_it(make_round: MakeRound) -> None:
     with pytest.raises(Refused, match="no privacy"):
-        _check(PrivacyRequirements(), make_round("identity"))
-    _check(PrivacyRequirements(allow_unsafe=True), make_round("identity"))
+        _check(lenient(), make_round("identity"))
+    _check(lenient(allow_unsafe=True), make_round("identity"))
 
 
 def test_even_an_unsafe_user_insists_on_its_floor(make_round: MakeRound) -> None:
     with pytest.raises(Refused, match="counts on"):
-        _check(PrivacyRequirements(min_survivors=17, allow_unsafe=True), make_round("identity"))
+        _check(lenient(min_survivors=17, allow_unsafe=True), make_round("identity"))
 
 
 @pytest.mark.parametrize(
@@ -92,13 +93,13 @@ def test_a_cohort_that_contradicts_its_round_is_refused(
     make_round: MakeRound, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Refused, match=words):
-        _check(PrivacyRequirements(), _with_cohort(make_round(), **changes))
+        _check(lenient(), _with_cohort(make_round(), **changes))
 
 
 @pytest.mark.parametrize("changes", [{"neighbours": 2}, {"threshold": 1}])
 def test_a_thinner_graph_or_a_lower_threshold_is_refused(make_round: MakeRound, changes: dict[str, int]) -> None:
     with pytest.raises(Refused, match="the run's rates give k = "):
-        _check(PrivacyRequirements(), _with_channel(make_round(), **changes))
+        _check(lenient(), _with_channel(make_round(), **changes))
 
 
 @pytest.mark.parametrize(
@@ -114,14 +115,14 @@ def test_a_channel_that_does_not_fit_the_mechanism_is_refused(
     make_round: MakeRound, name: str, more: dict[str, Any], changes: dict[str, int]
 ) -> None:
     with pytest.raises(Refused, match="does not fit"):
-        _check(PrivacyRequirements(), _with_channel(make_round(name, **more), **changes))
+        _check(lenient(), _with_channel(make_round(name, **more), **changes))
 
 
 def test_labelled_bits_may_not_travel_as_another_channel(make_round: MakeRound) -> None:
     bits, records = make_round("shuffled-binomial", delta=1e-6), make_round("local-laplace-discrete", via="shuffler")
     swapped = _with_cohort(bits, channel=records.assignments[0].cohort.channel)
     with pytest.raises(Refused, match="does not fit"):
-        _check(PrivacyRequirements(), swapped)
+        _check(lenient(), swapped)
 
 
 @pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "central-laplace-discrete"])
@@ -133,7 +134,7 @@ def test_a_share_of_noise_that_counts_on_a_sum_is_never_sealed_to_the_server_alo
     size = packed_size(round_.mechanism.modulus, 1)
     records = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort.channel
     with pytest.raises(Refused, match=r"via the aggregator, and cohort demo\.1\.0\.1 is served by the shuffler"):
-        _check(PrivacyRequirements(), _with_cohort(round_, channel=records.model_copy(update={"size": size})))
+        _check(lenient(), _with_cohort(round_, channel=records.model_copy(update={"size": size})))
 
 
 def test_noise_that_counts_on_the_clients_who_may_collude_is_refused(make_round: MakeRound) -> None:
@@ -141,27 +142,27 @@ def test_noise_that_counts_on_the_clients_who_may_collude_is_refused(make_round:
     round_ = make_round()
     spread = round_.mechanism.model_copy(update={"floor": 17})
     with pytest.raises(Refused, match=r"mechanism\.floor = 17: .* gives 16"):
-        _check(PrivacyRequirements(), round_.model_copy(update={"mechanism": spread}))
+        _check(lenient(), round_.model_copy(update={"mechanism": spread}))
 
 
 def test_noise_spread_over_more_clients_than_the_user_believes_in_is_refused(make_round: MakeRound) -> None:
     """An inflated n: with a thousand invented clients the few real ones would add a hundredth of the noise."""
-    _check(PrivacyRequirements(max_survivors=16), make_round())
+    _check(lenient(max_survivors=16), make_round())
     with pytest.raises(Refused, match="spreads its noise over 800 survivors, and this user believes in 16 at most"):
-        _check(PrivacyRequirements(max_survivors=16), make_round(clients=1000))
+        _check(lenient(max_survivors=16), make_round(clients=1000))
 
 
 def test_a_returning_user_refuses_what_would_overdraw_its_own_budget(make_round: Callable[..., Round]) -> None:
     """ε = 1 a round: three of them are ε = 3, and a fourth is too much. Terms are read before anything is sent."""
-    _check(PrivacyRequirements(max_epsilon=3.0, contributions=3), make_round())
-    _check(PrivacyRequirements(max_epsilon=3.0, max_delta=1.0, contributions=3), make_round())
+    _check(lenient(max_epsilon=3.0, contributions=3), make_round())
+    _check(lenient(max_epsilon=3.0, max_delta=1.0, contributions=3), make_round())
     with pytest.raises(BudgetExceeded, match="4 contributions"):
-        _check(PrivacyRequirements(max_epsilon=3.0, max_delta=1e-9, contributions=4), make_round())
+        _check(lenient(max_epsilon=3.0, max_delta=1e-9, contributions=4), make_round())
 
 
 def test_a_returning_user_adds_up_rounds_of_different_kinds(make_round: MakeRound) -> None:
     """Twice the one costs ε = 2, twice the other 1.93, and once each 2.2: pure ε joins no Rényi curve for nothing."""
-    terms = PrivacyRequirements(max_epsilon=2.0, max_delta=1e-6, contributions=2)
+    terms = lenient(max_epsilon=2.0, max_delta=1e-6, contributions=2)
     rounds = [make_round(), make_round("distributed-skellam", epsilon=1.2, delta=1e-6)]
     for first, then in (rounds, rounds[::-1]):
         agreed = [terms.check(config(first), RUN_ID, first, first.assignments[0])]
@@ -174,11 +175,11 @@ def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound)
     """It is shown at 1e-6 and holds at every δ: at 1e-9 it costs ε = 6.01 instead of 4.98."""
     round_ = make_round("distributed-skellam")
     assert round_.mechanism.privacy().promise.kind == "renyi"
-    _check(PrivacyRequirements(max_epsilon=7.0, max_delta=1e-9), round_)
+    _check(lenient(max_epsilon=7.0, max_delta=1e-9), round_)
     with pytest.raises(Refused, match=r"ε = \d\.\d+ is above this user's 5\.5"):
-        _check(PrivacyRequirements(max_epsilon=5.5, max_delta=1e-9), round_)
+        _check(lenient(max_epsilon=5.5, max_delta=1e-9), round_)
     with pytest.raises(Refused, match="δ = 1e-06 is above this user's 0"):
-        _check(PrivacyRequirements(max_delta=0.0), round_)
+        _check(lenient(max_delta=0.0), round_)
 
 
 def test_a_budget_admits_by_what_is_proven_at_its_delta_and_only_users_that_allow_all_of_it(
@@ -186,14 +187,14 @@ def test_a_budget_admits_by_what_is_proven_at_its_delta_and_only_users_that_allo
 ) -> None:
     """Its mechanism states δ = 1e-3, and its law proves ε = 1.285 at δ = 1e-4 for one cohort."""
     mechanism = make_round("shuffled-binomial", delta=1e-3).mechanism
-    limits = PrivacyRequirements(max_epsilon=2.0, max_delta=1e-4)
+    limits = lenient(max_epsilon=2.0, max_delta=1e-4)
     proven = limits.cost(mechanism, budget=BudgetSpec(epsilon=2.0, delta=1e-4)).once(1e-4)
     assert (proven.kind, proven.delta) == ("approximate", 1e-4)
     assert proven.epsilon == pytest.approx(1.285, abs=1e-3)
     for budget in (None, BudgetSpec(epsilon=2.1, delta=1e-4), BudgetSpec(epsilon=2.0, delta=2e-4)):
         with pytest.raises(Refused, match=r"δ = 0\.001 is above this user's 0\.0001"):
             limits.cost(mechanism, budget=budget)
-    tight = PrivacyRequirements(max_epsilon=1.1, max_delta=1e-4)
+    tight = lenient(max_epsilon=1.1, max_delta=1e-4)
     with pytest.raises(Refused, match=r"ε = 1\.\d+ is above this user's 1\.1"):
         tight.cost(mechanism, budget=BudgetSpec(epsilon=1.1, delta=1e-4))
     identity = make_round("identity").mechanism
@@ -203,20 +204,20 @@ def test_a_budget_admits_by_what_is_proven_at_its_delta_and_only_users_that_allo
 
 @pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])
 def test_an_honest_deal_is_accepted(make_assigned: MakeRound, name: str) -> None:
-    _check(PrivacyRequirements(), make_assigned(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
+    _check(lenient(), make_assigned(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
 
 
 def test_noise_by_the_blanket_of_one_randomizer_is_refused_for_dealt_actions(make_assigned: MakeRound) -> None:
     round_ = make_assigned("shuffled-laplace", delta=1e-6)
     for_all = round_.mechanism.model_copy(update={"dealt": False})
     with pytest.raises(Refused, match=r"mechanism\.dealt = False"):
-        _check(PrivacyRequirements(), round_.model_copy(update={"mechanism": for_all}))
+        _check(lenient(), round_.model_copy(update={"mechanism": for_all}))
 
 
 def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_assigned: MakeRound) -> None:
     with pytest.raises(Refused, match="dealt from a seed"):
-        _check(PrivacyRequirements(), make_assigned(seed=7))
-    _check(PrivacyRequirements(allow_unsafe=True), make_assigned(seed=7))
+        _check(lenient(), make_assigned(seed=7))
+    _check(lenient(allow_unsafe=True), make_assigned(seed=7))
 
 
 def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_assigned: MakeRound) -> None:
@@ -229,7 +230,7 @@ def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_as
         open_to_all.model_copy(update={"decision": round_.decision}),
     ):
         with pytest.raises(Refused, match="decision"):
-            _check(PrivacyRequirements(), broken)
+            _check(lenient(), broken)
 
 
 @pytest.mark.parametrize("times", [[10, 6, 4], [4, 6, 10]])
@@ -243,7 +244,7 @@ def test_a_cohort_that_assigns_other_actions_than_its_round_is_refused(
     assert other != round_.decision
     moved = cohort.model_copy(update={"channel": cohort.channel.model_copy(update={"deal": other})})
     with pytest.raises(Refused, match="does not deal the actions of its round"):
-        _check(PrivacyRequirements(), round_.model_copy(update={"assignments": [Assignment(cohort=moved)]}))
+        _check(lenient(), round_.model_copy(update={"assignments": [Assignment(cohort=moved)]}))
 
 
 def test_a_deal_must_have_a_play_for_each_slot(make_assigned: MakeRound) -> None:
@@ -254,10 +255,10 @@ def test_a_deal_must_have_a_play_for_each_slot(make_assigned: MakeRound) -> None
     shown = {"channel": channel, "terms": cohort_terms(retold, None, round_.mechanism)}
     assignment = Assignment(cohort=cohort.model_copy(update=shown))
     with pytest.raises(Refused, match="deals 18 plays to 20 slots"):
-        _check(PrivacyRequirements(), retold.model_copy(update={"assignments": [assignment]}))
+        _check(lenient(), retold.model_copy(update={"assignments": [assignment]}))
 
 
 def test_what_is_proven_for_a_whole_sum_is_not_opened_by_action(make_assigned: MakeRound) -> None:
     round_ = make_assigned("shuffled-gaussian", delta=1e-3)
     with pytest.raises(Refused, match="protects a whole sum"):
-        _check(PrivacyRequirements(), round_)
+        _check(lenient(), round_)

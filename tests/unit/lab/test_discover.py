@@ -29,6 +29,7 @@ from distrust.common.run.config import RunConfig
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process
+from distrust.lab.run.connection import check_clients
 from distrust.lab.run.run_file import parse, read
 from distrust.lab.sweep.cells import known_experiments
 from distrust.lab.sweep.engine import _config
@@ -59,6 +60,7 @@ def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: P
     # A tenth of its horizon, but for dp-se, whose first batch alone is larger. One world, that no draw fails the test.
     short = "horizon = 20000" if policy == "dp-se" else "horizon = 2000"
     text = re.sub(r"(?m)^seed = \d+", "seed = 1", path.read_text("utf-8"))
+    check_clients(parse(text))  # who would refuse a file that `distrust run` is told to play
     result = in_process.run(parse(text.replace("horizon = 20000", short)))
     assert (result.policy, result.fault) == (policy, None)
     assert result.rounds

@@ -117,7 +117,7 @@ def test_clients_take_part_in_every_run_that_the_page_on_contextual_bandits_name
 @pytest.mark.parametrize(
     ("name", "epsilon", "says"),
     [
-        ("LinUCB-SDP-Amp", 1.0, r"mechanism\.delta = 0\.1: .* δ = 0\.1 is above this user's 0\.01; \[budget\] of the"),
+        ("LinUCB-SDP-Amp", 1.0, r"mechanism\.delta = 0\.1: .* δ = 0\.1 is above this user's 1e-05; \[budget\] of the"),
         ("LinUCB-LDP", 20.0, r"mechanism\.epsilon = 20\.0: .* ε = \d+\.\d+ is above this user's 10; \[budget\] of the"),
     ],
 )

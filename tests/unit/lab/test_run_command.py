@@ -26,6 +26,7 @@ horizon = 200
 mechanism = {name = "distributed-polya", epsilon = 1.0}
 environment = {name = "gaussian-easy"}
 """
+BUDGET = "budget = {epsilon = 1.0, min_survivors = 1}\n"
 
 
 def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_without_a_fleet_a_run_waits_for_clients_from_elsewhere(
     monkeypatch.setattr("distrust.lab.cli.run.Stack", started)
     there = Urls("http://a", "http://b", "http://c", None) if running else None
     monkeypatch.setattr("distrust.lab.cli.run.running_stack", lambda _folder: there)
-    file = parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5'))
+    file = parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5') + BUDGET)
     on_own_stack(file, DataDir(tmp_path), 0, fleet=False)
     on_own_stack(file, DataDir(tmp_path), 0)
     assert [fleets is None for fleets in seen] == [True, False]

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
@@ -14,6 +13,7 @@ from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ReleasedCohort, RoundRecord, run_ledger
 from tests.support.picked import picked
+from tests.support.limits import lenient
 
 
 def config(**changes: Any) -> RunConfig:
@@ -201,7 +201,7 @@ def test_the_clients_admit_what_the_learner_admits(name: str, policy: str, delta
     for contributions in (1, 2):
         least = least_budget(name, policy, contributions, delta)
         for epsilon in (9.0,) if least is None else (least, 0.999 * least):
-            limits = PrivacyRequirements(max_epsilon=epsilon, max_delta=delta, contributions=contributions)
+            limits = lenient(max_epsilon=epsilon, max_delta=delta, contributions=contributions)
             budget = BudgetSpec(epsilon=epsilon, delta=delta)
             agreed: list[Entry] = []
             fits = is_admitted(ledger_of(name, policy, contributions, epsilon, delta))
