@@ -310,7 +310,7 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
 
 
 def _sizes(keys: Collection[str]) -> str:
-    """Return the line of a policy's table by which first cohorts are large enough for clients without limits of their own.
+    """Return the line of a policy's table by which its first cohorts are as large as clients want by default.
 
     keys  of the policy's table.
     """

@@ -1,13 +1,18 @@
 """Tests that a user refuses whatever weakens its stated privacy."""
 
+import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BudgetExceeded, Refused
+from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan
 from distrust.common.modular import packed_size
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import RunConfig
@@ -67,6 +72,85 @@ def test_a_larger_delta_than_the_users_own_is_refused(make_round: MakeRound) -> 
 def test_a_floor_below_the_users_own_is_refused(make_round: MakeRound) -> None:
     with pytest.raises(Refused, match="counts on 16 survivors, and this user on 17"):
         _check(lenient(min_survivors=17), make_round())
+
+
+SPREAD = [name for name, kind in MECHANISMS.items() if kind.model in {"distributed", "shuffle"}]
+OTHERS = [name for name, kind in MECHANISMS.items() if kind.model in {"local", "central"}]
+
+
+def _round(make_round: MakeRound, name: str, clients: int, delta: float, **spec: Any) -> Round:
+    """Return a round of a cohort that survives no loss, so that its floor is its size."""
+    kind = MECHANISMS[name]
+    words = {"delta": delta} if kind.takes_delta else {}
+    words |= {"batches": 4} if name == "tree" else {}
+    return make_round(name, clients=clients, dropout=0.0, corrupt=0.0, via=kind.vias[0], **words, **spec)
+
+
+SLOW = "relaxed-secagg-shuffle"  # its small cohorts take half a minute to plan
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == SLOW else []) for name in SPREAD]
+)
+def test_without_limits_of_its_own_a_user_wants_fifty_survivors_where_others_make_the_noise(
+    name: str, make_round: MakeRound
+) -> None:
+    _check(PrivacyRequirements(), _round(make_round, name, 50, 1e-5))
+    told = r"counts on 49 survivors, and this user on 50; \[budget\] of the run file .* DISTRUST_MIN_SURVIVORS"
+    with pytest.raises(Refused, match=told):
+        _check(PrivacyRequirements(), _round(make_round, name, 49, 1e-5))
+    _check(PrivacyRequirements(min_survivors=49), _round(make_round, name, 49, 1e-5))
+    _check(PrivacyRequirements(allow_unsafe=True), _round(make_round, name, 2, 1e-5))
+
+
+@pytest.mark.parametrize("name", [name for name in SPREAD if MECHANISMS[name].takes_delta == "needed"])
+def test_without_limits_of_its_own_a_user_wants_a_small_delta_where_others_make_the_noise(
+    name: str, make_round: MakeRound
+) -> None:
+    with pytest.raises(Refused, match=r"δ = 1\.1e-05 is above this user's 1e-05"):
+        _check(PrivacyRequirements(), _round(make_round, name, 64, 1.1e-5))
+    _check(PrivacyRequirements(max_delta=1.1e-5), _round(make_round, name, 64, 1.1e-5))
+
+
+@pytest.mark.parametrize("delta", [None, 0.0099])
+def test_a_sum_of_two_clients_with_hardly_any_privacy_is_refused(delta: float | None, make_round: MakeRound) -> None:
+    words = {"name": "distributed-polya"} if delta is None else {"name": "shuffled-binomial", "delta": delta}
+    with pytest.raises(Refused, match="counts on 2 survivors"):
+        _check(PrivacyRequirements(), make_round(clients=2, dropout=0.0, corrupt=0.0, epsilon=9.9, **words))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_users_whose_noise_is_their_own_or_the_servers_take_part_in_small_cohorts(
+    name: str, make_round: MakeRound
+) -> None:
+    _check(PrivacyRequirements(), _round(make_round, name, 2, 9e-3))
+
+
+@pytest.mark.parametrize("name", ["shuffled-binomial", "shuffled-gaussian", "shuffled-laplace"])
+def test_a_cohort_of_one_client_keeps_the_limits_of_a_clients_own_noise(name: str, make_round: MakeRound) -> None:
+    _check(PrivacyRequirements(), _round(make_round, name, 1, 9e-3))
+
+
+def test_what_one_client_more_or_less_changes_is_what_the_page_on_survivors_says() -> None:
+    page = (Path(__file__).parents[3] / "docs/privacy/survivors.md").read_text("utf-8")
+    rows = re.findall(r"^  \| `([a-z-]+)`.*missing \|(.*)\|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == ["distributed-polya", "distributed-discrete-gaussian", "shuffled-binomial"]
+    for name, cells in rows:
+        for floor, cell in zip((2, 10, 50, 200), cells.split("|"), strict=True):
+            assert f"{_left(name, floor, 1):.3f}" == cell.strip()
+    assert [f"{_left('distributed-polya', floor, floor // 10):.3f}" for floor in (50, 200)] == ["1.167", "1.176"]
+    assert all(number in page for number in ("1.167", "1.176"))
+
+
+def _left(name: str, floor: int, missing: int) -> float:
+    """Return ε of a cohort that promised 1 at this floor, when so many of its clients make no noise."""
+    spec = MechanismSpec.model_validate(
+        {"name": name, "epsilon": 1.0, "delta": 1e-5 if MECHANISMS[name].takes_delta else None}
+    )
+    mechanism = plan(
+        spec, clients=floor, min_survivors=floor, min_honest=floor, overflow_probability=1e-9, statistic=Reward()
+    )
+    return mechanism.privacy(colluders=missing).promise.epsilon or math.inf
 
 
 def test_a_round_without_privacy_needs_a_user_that_allows_it(make_round: MakeRound) -> None:

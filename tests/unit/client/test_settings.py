@@ -102,3 +102,12 @@ def test_values_out_of_range_are_refused(changes: dict[str, Any]) -> None:
 
 def test_a_noise_seed_with_leave_reaches_the_world() -> None:
     assert _settings(noise_seed=7, allow_unsafe=True).world().noise_seed == 7
+
+
+def test_limits_that_are_not_set_are_the_models_own_and_one_that_is_set_leaves_the_other() -> None:
+    assert _settings().requirements() == PrivacyRequirements(min_survivors=None, max_delta=None)
+    assert _settings(min_survivors=3).requirements() == PrivacyRequirements(min_survivors=3, max_delta=None)
+    assert _settings(max_delta=0.5).requirements() == PrivacyRequirements(min_survivors=None, max_delta=0.5)
+    for bad in ({"min_survivors": 0}, {"min_survivors": 2.5}, {"max_delta": -1e-9}, {"max_delta": 1.5}):
+        with pytest.raises(ValidationError, match=next(iter(bad))):
+            _settings(**bad)

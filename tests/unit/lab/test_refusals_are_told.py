@@ -15,10 +15,12 @@ from rich.table import Table
 from distrust.client.stats import FleetStats
 from distrust.common.errors import BadParameter, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.messages.batch import BatchAnswer
+from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.web.client import from_document
 from distrust.lab.cli.console import exit_code_of, out
 from distrust.lab.cli.run import on_own_stack
+from distrust.lab.run import in_process
 from distrust.lab.run.connection import check_clients
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun
@@ -150,6 +152,45 @@ def test_limits_that_the_fleets_find_in_their_variables_are_those_that_are_check
         with pytest.raises(BadParameter, match=rf"^{variable} = {value}: .*{why}"):
             check_clients(file)
         monkeypatch.delenv(variable)
+
+
+SMALL = """
+run = "trial"
+horizon = 200
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "gaussian-easy", seed = 5}
+"""
+
+
+def test_a_run_of_small_cohorts_needs_min_survivors_of_its_budget_which_its_fleets_get() -> None:
+    with pytest.raises(
+        BadParameter, match=r"^budget\.min_survivors is missing: .* counts on 2 .*, and this user on 50;"
+    ):
+        check_clients(parse(SMALL))
+    budget = "budget = {{epsilon = 1.0, min_survivors = {}}}\n"
+    allowed = parse(SMALL + budget.format(2))
+    check_clients(allowed)
+    places = Urls("http://a", "http://b", "http://c")
+    assert fleet_environment(allowed, places)["DISTRUST_MIN_SURVIVORS"] == "2"
+    assert "DISTRUST_MIN_SURVIVORS" not in fleet_environment(parse(SMALL + "budget = {epsilon = 1.0}"), places)
+    with pytest.raises(BadParameter, match=r"^budget\.min_survivors = 3: .* counts on 2 survivors, and this user on 3"):
+        check_clients(parse(SMALL + budget.format(3)))
+    for bad, why in (("0", "at least 1"), ("2.5", "a whole number"), ('"2"', "a whole number")):
+        with pytest.raises(BadRunFile, match=rf"budget\.min_survivors = .*: must be {why}"):
+            parse(SMALL + budget.format(bad))
+
+
+def test_min_survivors_is_no_limit_of_a_run_in_process() -> None:
+    assert in_process.run(parse(SMALL)).rounds
+
+
+def test_a_configuration_without_min_survivors_has_the_digest_that_it_had() -> None:
+    """Published rows and clients' pins name it."""
+    without = parse(SMALL + "budget = {epsilon = 1.0, delta = 1e-6}").config
+    assert b'"budget":{"delta":1e-06,"epsilon":1.0},' in without.canonical()
+    given = parse(SMALL + "budget = {epsilon = 1.0, delta = 1e-6, min_survivors = 2}").config
+    assert given.digest() != without.digest()
+    assert RunConfig.model_validate_json(given.canonical()) == given
 
 
 class Ended:
