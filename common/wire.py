@@ -126,8 +126,8 @@ def _check_version(model: type[BaseModel], raw: bytes | bytearray) -> None:
     except ValidationError:  # the fault is another one, or this one has a place of its own in the explanation
         return
     if own and received not in own:
-        spoken = f"it is of version {received} of the wire, and this program speaks version {own[0]}"
-        raise BadMessage(f"{spoken}: all parties of a run need one version of distrust")
+        spoken = f"this program speaks version {own[0]} of the wire"
+        raise BadMessage(f"version = {received}: {spoken}, and all parties of a run need one version of distrust")
 
 
 class Message(BaseModel):

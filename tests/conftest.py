@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -18,6 +18,15 @@ settings.load_profile("distrust")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that. Tests that press ctrl-c would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def small_cohorts() -> Iterator[None]:
+    """Let the fleets that a module's runs start accept small cohorts: they find their limits in these variables."""
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("DISTRUST_MIN_SURVIVORS", "1")
+        variables.setenv("DISTRUST_MAX_DELTA", "0.01")
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,7 +23,7 @@ from tests.support.http_runs import in_background
 from tests.support.picked import picked
 from tests.support.shown_runs import MASKED, ShownRuns, join, join_with_tickets, leave, play, small_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
 OPEN = "open.1.0.1"  # a cohort without a message
 

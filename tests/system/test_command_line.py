@@ -19,6 +19,8 @@ from tests.support.forked import forking
 from tests.support.http_runs import until
 from tests.support.picked import picked
 
+pytestmark = pytest.mark.usefixtures("small_cohorts")
+
 DISTRUST = [sys.executable, "-m", "distrust.lab"]
 SMALL = """
 run = "small"

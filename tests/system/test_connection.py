@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import distrust
-from distrust.common.errors import BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
+from distrust.common.errors import BadMessage, BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
 from distrust.lab.run.connection import Connection
 from distrust.lab.run.parties import Pages, StoredParties, Wanted
 from distrust.lab.run.result import Result
@@ -134,7 +134,7 @@ def test_a_damaged_row_of_a_stopped_server_is_one_sentence(
     with closing(sqlite3.connect(tmp_path / "server.sqlite3")) as database:
         database.execute(damage)
         database.commit()
-    with pytest.raises(Unavailable, match="what the database has of round 1 of run first cannot be read"):
+    with pytest.raises(BadMessage, match="what the database has of round 1 of run first cannot be read"):
         asyncio.run(StoredParties(DataDir(tmp_path)).outline(Wanted("first", 1, None, 2)))
 
 

@@ -25,7 +25,7 @@ from tests.support.http_runs import over_http
 from tests.support.picked import picked
 from tests.support.shown_runs import MASKED, join, small_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
 SHOTS = os.environ.get("DISTRUST_SCREENSHOTS")
 """Folder for pictures of each page that is tested, at each width, for people. If unset, none are written."""

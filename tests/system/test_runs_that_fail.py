@@ -16,7 +16,7 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
 ROOT = Path(__file__).parents[2]
 RUN = """

@@ -14,7 +14,7 @@ from distrust.lab.run.parties import Wanted
 from distrust.lab.run.transcripts import Inspection, described
 from tests.support.forked import forking
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
 ARMS = {"name": "bernoulli", "seed": 4, "means": [0.1, 0.9]}
 SPHERE = {"name": "linear-sphere", "seed": 4, "arms": 4}

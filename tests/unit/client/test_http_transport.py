@@ -118,7 +118,7 @@ def test_a_fleet_of_another_version_stops_before_it_asks_for_tickets(step: int, 
         async with Http(QUICK, sender=OverHttpx(transport)) as http:
             await Fleet(HttpTransport(http, PLACES, "demo"), world, lenient()).serve()
 
-    sentence = f"it is of version {own + step} of the wire, and this program speaks version {own}: all parties of a run"
+    sentence = f"version = {own + step}: this program speaks version {own} of the wire, and all parties of a run"
     with pytest.raises(BadMessage, match=f"^http://server answered something that is no RoundView: {sentence}"):
         asyncio.run(serve())
     assert [request.url.path for request in seen] == ["/v1/runs/demo/round"]

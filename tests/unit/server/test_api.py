@@ -318,7 +318,7 @@ def test_a_request_for_tickets_of_another_version_is_refused_for_its_version_and
                 old = {"version": other, "ask": 4}
                 refused = await client.post("/runs/demo/tickets", json=old, params=wait)
                 assert await problem(refused) == (422, "bad-message")
-                told = f"it is of version {other} of the wire, and this program speaks version {own}: all parties"
+                told = f"version = {other}: this program speaks version {own} of the wire, and all parties"
                 assert refused.json()["detail"].startswith(told)
         answer = await client.post("/runs/demo/tickets", json=wish(cohort.clients, 1))
         grant = TicketAnswer.model_validate_json(answer.content).grants[0]
