@@ -9,7 +9,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -36,10 +35,11 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from distrust.common.database_faults import cause_of, is_lasting
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.schema import another_schema, create_schema, stored_schema
-from distrust.common.stored_file import log_of, open_stored, stored_names
+from distrust.common.stored_file import check_own, log_of, open_stored
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
@@ -53,7 +53,6 @@ _HOLDER = Table(
 
 BUSY_SECONDS = 30  # that a write waits for SQLite's lock; then it raises Unavailable
 CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
-_SHOWN_TABLES = 5  # of a foreign file
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
 
 _POSTGRES_DRIVER = "psycopg"
@@ -169,7 +168,8 @@ class Database:
 
     def __init__(self, url: str, metadata: MetaData, version: str) -> None:
         self.url = parse_url(url)
-        _refuse_foreign(self.url, metadata)
+        if self.url.get_backend_name() == "sqlite":
+            check_own(Path(self.url.database or ""), set(metadata.tables))
         self._writer = threading.Lock() if self.url.get_backend_name() == "sqlite" else None
         self._engine = _sqlite(self.url) if self._writer else _server(self.url)
         self._holder: FileHold | ServerHold | None = None
@@ -298,8 +298,8 @@ class StoredDatabase(Database):
                 raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
 
     def _failure(self, error: DBAPIError) -> ProtocolError:
-        if any(words in str(error.orig).lower() for words in _LASTING):
-            return BadParameter("database", _name(self.url), _cause(self.url, error))
+        if is_lasting(error):
+            return BadParameter("database", _name(self.url), cause_of(error))
         return super()._failure(error)
 
     def _state(self) -> tuple[int, int, int] | None:
@@ -340,32 +340,6 @@ def parse_url(url: str) -> URL:
     return parsed
 
 
-_HOUSEKEEPING = {"alembic_version", "schema_version", "readiness", "holder"}
-"""Tables that every service has."""
-
-
-def _refuse_foreign(url: URL, metadata: MetaData) -> None:
-    """Raise BadParameter for a SQLite file with the tables of another program, or of another service. Change nothing.
-
-    A file of an older version has most of this service's tables, and is told by its version. A file that cannot be read
-    is left to those who open it to write.
-    """
-    file, own = Path(url.database or ""), set(metadata.tables)
-    if url.get_backend_name() != "sqlite" or not file.is_file():
-        return
-    try:
-        found = stored_names(file)
-    except sqlite3.Error:
-        return
-    tables = found - _HOUSEKEEPING
-    if not tables or (found & _HOUSEKEEPING and 2 * len(tables & own) > len(own)):
-        return
-    shown = ", ".join(sorted(tables)[:_SHOWN_TABLES])
-    whose = "another service" if "schema_version" in found else "another program"
-    allowed = f"must name a file of this service's own: this one has the tables of {whose} ({shown})"
-    raise BadParameter("database", _name(url), allowed)
-
-
 def _sqlite(url: URL) -> Engine:
     file = Path(url.database or "")
     try:
@@ -401,34 +375,8 @@ def _begin_now(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-_CAUSES = {
-    "not a database": "it is damaged, or no database; docs/operations.md, Restore, says what a copy of it may still do",
-    "malformed": "it is damaged; docs/operations.md, Restore, says what a copy of it may still do",
-    "full": "the disk is full; free some space, nothing that was answered is lost",
-    "no such table": "it is no database of a service",
-    "no such column": "it is no database of this service's version: a column is missing",
-    "readonly": "it cannot be written; check the file's owner and mode",
-    "unable to open": "it cannot be opened; check the path and the directory's mode",
-    "disk i/o": "the disk failed, or is full",
-    "interrupted": "reading it takes too long, or was interrupted",
-    "too big": "it has a value that is too long",
-    "locked": "another program holds it; try again when that one is done",
-}
-
-
-_LASTING = ("not a database", "malformed", "no such table", "no such column", "too big", "it must have", "is no file")
-"""Faults of a file that stay as they are. A caller who is told to try later would try for ever."""
-
-
 def _sentence(url: URL, error: DBAPIError) -> str:
-    return f"database {_name(url)}: {_cause(url, error)}"
-
-
-def _cause(url: URL, error: DBAPIError) -> str:
-    text = str(error.orig)
-    causes = _CAUSES if url.get_backend_name() == "sqlite" else {}  # a server's messages hold names that users chose
-    message = (text.splitlines() or [type(error).__name__])[0]
-    return next((sentence for word, sentence in causes.items() if word in text.lower()), message)
+    return f"database {_name(url)}: {cause_of(error, sqlite=url.get_backend_name() == 'sqlite')}"
 
 
 def _free(url: URL) -> int:

@@ -1,6 +1,7 @@
-"""Opens the SQLite file of a service that does not run. It is read as it stands, and another user may have made it.
+"""Reads the SQLite file of a service that does not run, as it stands: another user may have made it.
 
-`distrust list` and `distrust inspect` read such files. This module imports nothing that takes long, such as SQLAlchemy.
+`distrust list` and `distrust inspect` read such files, and a service looks at its own
+before it opens it. The module imports nothing that takes long, such as SQLAlchemy.
 """
 
 import sqlite3
@@ -8,6 +9,8 @@ import stat
 import time
 from contextlib import closing
 from pathlib import Path
+
+from distrust.common.errors import BadParameter
 
 DEADLINE_SECONDS = 60.0
 """Seconds after which a connection's statements are interrupted. A service's own tables take a few at most."""
@@ -53,11 +56,35 @@ def open_stored(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def stored_names(path: Path) -> set[str]:
-    """Return the names of a file's tables and views; none for an empty file. It is only read.
+HOUSEKEEPING = {"alembic_version", "schema_version", "readiness", "holder"}
+"""Tables that the database of every service has."""
 
-    Raises  sqlite3.Error for what is no database, and one that cannot be read now.
+_SHOWN_TABLES = 5  # of a foreign file
+
+
+def check_own(path: Path, own: set[str]) -> None:
+    """Raise BadParameter for a file with the tables of another program, or of another service. It is only read.
+
+    A file of an older version has most of this service's tables, and is told by its version. A file that cannot be read
+    is left to those who open it to write.
+
+    own  names of the service's tables.
     """
+    try:
+        found = _names(path) if path.is_file() else set()
+    except sqlite3.Error:
+        return
+    tables = found - HOUSEKEEPING
+    if not tables or (found & HOUSEKEEPING and 2 * len(tables & own) > len(own)):
+        return
+    shown = ", ".join(sorted(tables)[:_SHOWN_TABLES])
+    whose = "another service" if "schema_version" in found else "another program"
+    allowed = f"must name a file of this service's own: this one has the tables of {whose} ({shown})"
+    raise BadParameter("database", str(path), allowed)
+
+
+def _names(path: Path) -> set[str]:
+    """Return the names of a file's tables and views; none for an empty file."""
     with closing(_opened(path)) as connection:
         rows = connection.execute(
             "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
