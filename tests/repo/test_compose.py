@@ -137,8 +137,8 @@ class Up:
 
     def __init__(self, folder: Path) -> None:
         short = (ROOT / "lab/runs/demo.toml").read_text("utf-8")
-        short = re.sub(r"^horizon = \d+", "horizon = 160", short, flags=re.MULTILINE)
-        short = re.sub(r"^first_batch = \d+", "first_batch = 4", short, flags=re.MULTILINE)
+        short = re.sub(r"^horizon = \d+", "horizon = 640", short, flags=re.MULTILINE)
+        short = re.sub(r"^first_batch = \d+", "first_batch = 6", short, flags=re.MULTILINE)
         (folder / "demo.toml").write_text(short, "utf-8")
         free = choose_ports(0, list(NAMES))
         ports = {PORTS[name]: free[name] for name in NAMES}
@@ -209,7 +209,7 @@ def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_
     assert up.ended(run) == 0, up.ends()
     assert [up.ended(fleet) for fleet in fleets] == [0, 0], up.ends()
     result = json.loads((up.folder / mounts(SERVICES["run"])["/data"] / "demo.json").read_text("utf-8"))
-    assert sum(result["pulls"]) == 160
+    assert sum(result["pulls"]) == 640
     assert result["chosen"] is not None
     assert result["guarantee"]["kind"] == "pure"
     # A second `docker compose up` finds the volumes, the tokens and the finished run.
