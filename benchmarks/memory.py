@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[10])
     parser.add_argument("--mechanisms", nargs="+", default=list(MECHANISMS))
     arguments = parser.parse_args()
-    clients, batches = (64, [5]) if arguments.quick else (arguments.clients, arguments.batch)
+    clients, batches = (128, [6]) if arguments.quick else (arguments.clients, arguments.batch)
     names = arguments.mechanisms[-1:] if arguments.quick else arguments.mechanisms
     cases = [(name, batch) for name in names for batch in batches]
     runs = [(name, batch, gauge(run_file(name, batch=batch, clients=clients))) for name, batch in cases]
