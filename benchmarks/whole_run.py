@@ -64,7 +64,7 @@ def gauge(file: RunFile) -> Gauge:
     with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(DataDir(Path(place) / "data"), 0) as stack:
         start, before, children = _each(stack, peak_bytes), _each(stack, process_seconds), _children()
         watch = _Watch(stack)
-        fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
+        fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs", stack.data_dir.memory_file)
         asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
         cpu = {name: after - before[name] for name, after in _each(stack, process_seconds).items()}
         cpu["fleets"] = _children() - children

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
+from distrust.client.memory import Memory
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
 from distrust.common.errors import LATER, BadParameter, ProtocolError, Unavailable
@@ -83,17 +84,19 @@ async def _serve(settings: FleetSettings) -> None:
     if settings.run != AUTO:
         check_name("run", settings.run)
     addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
-    async with Http(patience(settings.patience)) as http:
-        run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
-        fleet, state = Fleet(HttpTransport(http, addresses, run), world, requirements, options), "failed"
-        gc.freeze()  # what was imported stays: looking through it again takes 0.1 s
-        try:
-            state = await _until_stopped(fleet)
-        finally:
-            report = _report(settings, fleet, http, run, state)
-            if settings.report is not None:
-                _write(report, settings.report)
-            log.info("fleet_ended", **report)
+    # The memory is read before the server is asked for anything: fleets beside this one may go on meanwhile.
+    with closing(Memory(settings.memory_file)) as memory:
+        async with Http(patience(settings.patience)) as http:
+            run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
+            fleet, state = Fleet(HttpTransport(http, addresses, run), world, requirements, options, memory), "failed"
+            gc.freeze()  # what was imported stays: looking through it again takes 0.1 s
+            try:
+                state = await _until_stopped(fleet)
+            finally:
+                report = _report(settings, fleet, http, run, state)
+                if settings.report is not None:
+                    _write(report, settings.report)
+                log.info("fleet_ended", **report)
 
 
 async def _until_stopped(fleet: Fleet) -> str:

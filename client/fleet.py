@@ -5,9 +5,11 @@ From tickets to messages, cohort after cohort, until the run is over.
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from distrust.client.agreement import check_config, check_own_world
 from distrust.client.departures import NEVER, departures
+from distrust.client.memory import Held, Memory
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
@@ -24,6 +27,7 @@ from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
 from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import User, granted
+from distrust.common.crypto.context import run_digest
 from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage, BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
@@ -33,6 +37,8 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, RoundView, TicketAnswer
 
 log = structlog.get_logger("distrust.fleet")
+
+Result = TypeVar("Result")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25  # seconds between two requests for tickets that bring none
 RUNNING = frozenset({"open", "between"})  # states of a run that may still need users
@@ -56,7 +62,11 @@ class FleetOptions:
 
 
 class Fleet:
-    """Serves one run. Every user has its own keys and noise; users share only the public part of a cohort."""
+    """Serves one run. Every user has its own keys and noise; users share only the public part of a cohort.
+
+    memory  what its users have taken part in before. Without one, this fleet notes it for itself, and a fleet that
+            starts after it knows nothing of it.
+    """
 
     def __init__(
         self,
@@ -64,19 +74,21 @@ class Fleet:
         world: World,
         requirements: PrivacyRequirements,
         options: FleetOptions = FleetOptions(),
+        memory: Memory | None = None,
     ) -> None:
         self.stats = FleetStats()
         self._transport, self._world, self._requirements, self._options = transport, world, requirements, options
         self._uploader = Uploader(transport, self.stats, options.limits, options.silent)
         self._worker = ThreadPoolExecutor(1, "messages")
+        self._memory, self._notes = memory or Memory(), ThreadPoolExecutor(1, "memory")  # apart: it waits for the disk
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
-        self._run_id = b""  # of the run that this fleet serves, once it is known
+        self._run_id = self._run = b""  # the id and R of the run that this fleet serves, once they are known
         self._keys: list[Secrets] = []  # made, and not yet in any cohort
         self._masked = False  # requests for tickets carry the hashes of keys
         self._holding: list[tuple[Assignment, list[User]]] = []  # users with tickets of a round that is not agreed to
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
-        self._costs: list[Entry] = []  # of all cohorts that this process has seen, each cost once
+        self._costs: list[Entry] = []  # of all cohorts that users have been in or agreed to, each cost once
         self._sessions: dict[str, CohortSession] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -98,6 +110,7 @@ class Fleet:
             raise
         finally:
             self._worker.shutdown(wait=False, cancel_futures=True)
+            self._notes.shutdown(wait=False, cancel_futures=True)
 
     async def _served(self) -> str:
         try:
@@ -163,13 +176,15 @@ class Fleet:
                 agreed = round_
             if not grants:
                 return False
-            taken, full = [], sum(grant.count for grant in grants) >= self._options.block
+            taken, held, full = [], [], sum(grant.count for grant in grants) >= self._options.block
             while self._holding:
                 assignment, users = self._holding.pop(0)
                 session = self._session(round_, assignment)
                 if await session.join(users, full=full):
                     taken.append((session, users))
-            group.create_task(self._begin(taken, group))
+                    slots = [user.slot for user in users]
+                    held.append(Held(assignment.cohort, round_.mechanism_of(assignment), slots))
+            group.create_task(self._begin(taken, held, group))
             if not full:
                 break
             answer, keys = await self._take(round_.number)
@@ -180,6 +195,8 @@ class Fleet:
         """Get the run's configuration, once. Raises Refused when the server names another one, or another run."""
         if self._config is None:
             self._config, self._run_id = await self._transport.config(), view.run_id
+            self._run = run_digest(self._config.digest(), view.run_id)
+            self._costs = await self._in_thread(self._worker, self._spent)
         check_config(self._config, view)
         if view.run_id != self._run_id:
             raise Refused(f"run_id: run {view.run} is another one than this fleet began to serve")
@@ -217,10 +234,27 @@ class Fleet:
     async def _agree(self, round_: Round) -> None:
         """Check a round before its users send anything.
 
-        Raises Refused when a cohort breaks the users' requirements, or is not the one that they agreed to before.
+        Raises Refused when a cohort breaks the users' requirements, or is not the one that they agreed to or took part
+        in before, and when they have been in a later round.
         """
+        await self._in_thread(self._notes, lambda: self._memory.check(self._run, round_))
         self._forget_before(round_.number)
-        await asyncio.get_running_loop().run_in_executor(self._worker, self._check, round_)  # planning takes a while
+        await self._in_thread(self._worker, lambda: self._check(round_))  # planning takes a while
+
+    async def _in_thread(self, thread: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+    def _spent(self) -> list[Entry]:
+        """Return the costs of the run's cohorts that users have been in, by fleets before this one.
+
+        Raises Refused or BudgetExceeded when they are more than the users allow by now.
+        """
+        assert self._config is not None
+        costs: list[Entry] = []
+        if self._requirements.contributions > 1:  # else no user comes again
+            for mechanism in self._memory.mechanisms(self._run):
+                costs.append(self._requirements.cost(mechanism, costs, self._config.budget))
+        return costs
 
     def _check(self, round_: Round) -> None:
         bare = round_.model_copy(update={"assignments": []})
@@ -245,8 +279,7 @@ class Fleet:
         want, hashes = self._options.block, b""
         if self._masked:
             missing = want - len(self._keys)
-            loop = asyncio.get_running_loop()
-            self._keys += await loop.run_in_executor(self._worker, lambda: [Secrets() for _ in range(missing)])
+            self._keys += await self._in_thread(self._worker, lambda: [Secrets() for _ in range(missing)])
             hashes = b"".join(key_hash(keys.public) for keys in self._keys[:want])
         request = TicketRequest(request=secrets.token_hex(16), round=number, want=want, keys=hashes)
         if number:
@@ -288,9 +321,17 @@ class Fleet:
         stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
         return departures(cohort.clients, self._options.dropout, stream)
 
-    async def _begin(self, joining: list[tuple[CohortSession, list[User]]], group: asyncio.TaskGroup) -> None:
-        """Send the first messages of a block, and start a task that follows each of its cohorts."""
+    async def _begin(
+        self, joining: list[tuple[CohortSession, list[User]]], held: list[Held], group: asyncio.TaskGroup
+    ) -> None:
+        """Send the first messages of a block, and start a task that follows each of its cohorts.
+
+        Raises Refused when users would take part a second time; Unavailable, BadParameter when it cannot be noted that
+        they take part.
+        """
         try:
+            if held:
+                await self._in_thread(self._notes, lambda: self._memory.hold(held))
             ready = [(session, await session.begin(users)) for session, users in joining]
         finally:
             self._turns.release()

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import FleetOptions
+from distrust.client.memory import DEFAULT
 from distrust.client.randomizer import World
 from distrust.client.requirements import (
     MAX_DELTA,
@@ -72,6 +73,9 @@ class FleetSettings(BaseSettings):
     report: Annotated[
         Path | None, Field(description="write the fleet's counts as one JSON object at its end; - for stdout")
     ] = None
+    memory_file: Annotated[
+        Path, Field(description="SQLite file that notes which clients have taken part; fleets may share it")
+    ] = DEFAULT
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = MAX_EPSILON
     max_delta: Annotated[
         float | None,

@@ -98,7 +98,7 @@ def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, p
     """
     check_players(file, fleet=fleet)
     data_dir.make()
-    fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
+    fleets = Fleets(file, urls, data_dir.path / "logs", data_dir.memory_file) if fleet else None
     return asyncio.run(HttpRun(file, urls, fleets, Progress(err), post_regret=post_regret).run())
 
 
@@ -135,7 +135,7 @@ def on_own_stack(
     check_players(file, fleet=fleet)
     with Stack(data_dir, port_base, file.extensions) as stack:
         _print_link(stack.urls, file, wanted=link)
-        fleets = Fleets(file, stack.urls, data_dir.path / "logs") if fleet else None
+        fleets = Fleets(file, stack.urls, data_dir.path / "logs", data_dir.memory_file) if fleet else None
         return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check, post_regret).run())
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -54,9 +54,12 @@ class Connection:
 
     Every call raises Unavailable when a service does not answer, Unauthorized without the token that it needs,
     BadParameter for what cannot be a run's name, WrongCohort for a run that the server does not know.
+
+    data_dir  the folder in which fleets that `run` starts note which clients have taken part.
     """
 
     urls: Urls
+    data_dir: DataDir = field(default=DataDir(DEFAULT), repr=False)
 
     def runs(self) -> Listed[RunLine]:
         """Return a line for each run of the server, oldest first."""
@@ -116,6 +119,9 @@ class Connection:
     def run(self, source: Source, *, unsafe: Mapping[str, Any] | None = None) -> Result:
         """Play a run to its end with fleets of this machine, and return its result. Needs the operator's token.
 
+        The fleets note which clients have taken part in the services' data folder, or, where the services were named by
+        their addresses, in .distrust below the working directory.
+
         source, unsafe  as `distrust.run` takes them, which plays the same run in process.
         Raises          RunFailed, Unavailable when a service or every fleet is gone, Conflict for a name in use.
         """
@@ -125,7 +131,7 @@ class Connection:
             if not getattr(self.urls, name):
                 raise BadParameter(name, None, f"give the {name}'s address: fleets of this machine call it")
         with tempfile.TemporaryDirectory(prefix="distrust-logs-") as logs:
-            fleets = Fleets(file, self.urls, Path(logs))
+            fleets = Fleets(file, self.urls, Path(logs), self.data_dir.memory_file)
             return done(HttpRun(file, self.urls, fleets, Progress(SILENT)).run())
 
     def cancel(self, run: str) -> RunView:
@@ -189,12 +195,11 @@ def connect(
         for name, url in stated.items():
             if url:
                 check_address(name, url)
-        urls = Urls(str(server), shuffler or "", aggregator or "", token, inspector)
+        connection = Connection(Urls(str(server), shuffler or "", aggregator or "", token, inspector))
     else:
         if any((shuffler, aggregator, token, inspector)):
             raise BadParameter("server", str(server), "a data folder has all addresses and tokens: give no others")
-        urls = _of_folder(server)
-    connection = Connection(urls)
+        connection = Connection(_of_folder(server), DataDir(Path(server)))
     connection.runs()
     return connection
 
@@ -222,7 +227,7 @@ def services(data: str | Path | None = None) -> Iterator[Connection]:
     <Listed of 0>
     """
     with tempfile.TemporaryDirectory(prefix="distrust-") as folder, Stack(DataDir(Path(data or folder)), 0) as stack:
-        yield Connection(stack.urls)
+        yield Connection(stack.urls, stack.data_dir)
 
 
 Subject = str | Result | CohortResult | CohortView

@@ -22,11 +22,12 @@ REFUSALS = (Refused.code, BudgetExceeded.code)
 class Fleets:
     """`python -P -m distrust.client` as often as the run file says, for as long as a `with` block lasts.
 
-    logs  folder of the fleets' logs.
+    logs    folder of the fleets' logs.
+    memory  file in which they note which clients have taken part. A fleet that starts again goes on from there.
     """
 
-    def __init__(self, file: RunFile, urls: Urls, logs: Path) -> None:
-        self._file, self._urls, self._logs = file, urls, logs
+    def __init__(self, file: RunFile, urls: Urls, logs: Path, memory: Path) -> None:
+        self._file, self._urls, self._logs, self._memory = file, urls, logs, memory
         self._fleets: list[ServiceProcess] = []
 
     def __enter__(self) -> Self:
@@ -85,7 +86,12 @@ class Fleets:
 
     def _start(self, number: int) -> ServiceProcess:
         name = f"fleet-{number}"
-        own = {"DISTRUST_PROCESS": name, "DISTRUST_REPORT": str(Path(self._folder.name) / f"{name}.json")}
+        report = Path(self._folder.name) / f"{name}.json"
+        own = {
+            "DISTRUST_PROCESS": name,
+            "DISTRUST_REPORT": str(report),
+            "DISTRUST_MEMORY_FILE": str(self._memory),
+        }
         log = self._logs / f"{self._file.config.run}.{name}.log"
         return ServiceProcess(
             f"fleet {number}", ["distrust.client"], {**fleet_environment(self._file, self._urls), **own}, log

@@ -110,6 +110,11 @@ class DataDir:
     def stack_file(self) -> Path:
         return self.path / "stack.json"
 
+    @property
+    def memory_file(self) -> Path:
+        """Return the path of the file in which the fleets of this machine note which clients have taken part."""
+        return self.file("clients")
+
     def log(self, name: str) -> Path:
         return self.path / "logs" / f"{name}.log"
 

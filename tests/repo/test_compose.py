@@ -78,8 +78,12 @@ def test_only_the_server_is_published_and_on_loopback_only() -> None:
     }
 
 
-def test_clients_hold_neither_the_operators_token_nor_any_volume() -> None:
-    assert mounts(SERVICES["fleet"]) == {}
+def test_clients_hold_neither_the_operators_token_nor_any_volume_of_another_party() -> None:
+    """Their own volume has the file in which they note who has taken part."""
+    own = mounts(SERVICES["fleet"])
+    assert own == {"/data": "clients"}
+    assert SERVICES["fleet"]["environment"]["DISTRUST_MEMORY_FILE"].startswith("/data/")
+    assert [name for name in SERVICES if "clients" in mounts(SERVICES[name]).values()] == ["fleet"]
     assert not any("TOKEN" in name for name in SERVICES["fleet"]["environment"])
 
 

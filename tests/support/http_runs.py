@@ -109,7 +109,7 @@ def over_http(
     stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None, *, post_regret: bool = False
 ) -> Result:
     """Play a run to its end over running services, and return its result."""
-    fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
+    fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs", stack.data_dir.memory_file)
     progress = Progress(Console(file=io.StringIO()))
     return asyncio.run(HttpRun(file, stack.urls, fleets, progress, alive, post_regret).run())
 

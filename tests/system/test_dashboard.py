@@ -115,7 +115,7 @@ def test_a_run_is_started_from_the_form_played_by_a_fleet_and_watched_to_its_end
         expect(page.get_by_text("No client has asked for a ticket yet")).to_be_visible()
         page.evaluate("window.loadedOnce = true")
         # The fleet accepts this file's digest only, so the form must make the same configuration to the byte.
-        with Fleets(FORM, stack.urls, stack.data_dir.path / "logs") as fleets:
+        with Fleets(FORM, stack.urls, stack.data_dir.path / "logs", stack.data_dir.memory_file) as fleets:
             expect(page.locator("h1 .badge")).to_have_text("finished", timeout=240_000)
             fleets.wait(120)
             fleets.check()

@@ -29,8 +29,8 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.client import Peer
-from tests.support.picked import picked
 from tests.support.limits import lenient
+from tests.support.picked import picked
 from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, RecordingTransport, Tamper, fleet_over, services
 from tests.support.server_lies import (
     ACTIONS,

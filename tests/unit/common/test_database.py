@@ -10,8 +10,8 @@ from sqlalchemy import Column, Integer, MetaData, Table, func, insert, make_url,
 
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.schema import another_schema
 from distrust.common.intermediary.store import METADATA as INTERMEDIARY
+from distrust.common.schema import another_schema
 from distrust.server.store import METADATA as SERVER
 
 METADATA = MetaData()
@@ -149,7 +149,9 @@ def test_another_programs_database_is_refused_and_not_touched(command: str, tmp_
         foreign.commit()
     file.chmod(0o644)
     before = file.read_bytes()
-    with pytest.raises(BadParameter, match=r"database = '.*x\.sqlite3': must name a file of this service's own: .*users"):
+    with pytest.raises(
+        BadParameter, match=r"database = '.*x\.sqlite3': must name a file of this service's own: .*users"
+    ):
         Database(f"sqlite:///{file}", METADATA, "0001")
     assert file.read_bytes() == before
     assert (sorted(path.name for path in tmp_path.iterdir()), file.stat().st_mode & 0o777) == (["x.sqlite3"], 0o644)

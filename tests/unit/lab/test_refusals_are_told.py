@@ -47,7 +47,7 @@ WHY, OTHER = "refused: ε = 1 is above this user's 0.5", "conflict: differs"
 @pytest.fixture
 def fleets(tmp_path: Path) -> Iterator[Fleets]:
     """Yield fleets whose processes were never started."""
-    idle = Fleets(parse(RUN), Urls("http://a", "http://b", "http://c"), tmp_path)
+    idle = Fleets(parse(RUN), Urls("http://a", "http://b", "http://c"), tmp_path, tmp_path / "clients.sqlite3")
     idle._folder = tempfile.TemporaryDirectory()
     yield idle
     idle._end()

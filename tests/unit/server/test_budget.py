@@ -12,8 +12,8 @@ from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ReleasedCohort, RoundRecord, run_ledger
-from tests.support.picked import picked
 from tests.support.limits import lenient
+from tests.support.picked import picked
 
 
 def config(**changes: Any) -> RunConfig:
