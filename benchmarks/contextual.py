@@ -134,7 +134,7 @@ class _Watched(Fleets):
     """Fleets whose first process is measured with the services."""
 
     def __init__(self, file: RunFile, urls: Urls, logs: Path, gauge: _Gauge) -> None:
-        super().__init__(file, urls, logs)
+        super().__init__(file, urls, logs, logs.parent / "clients.sqlite3")
         self._gauge = gauge
 
     def __enter__(self) -> Self:
