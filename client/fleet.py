@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from distrust.client.agreement import check_config, check_own_world
 from distrust.client.departures import NEVER, departures
-from distrust.client.memory import Held, Memory
+from distrust.client.memory import HeldSlots, Memory
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
@@ -183,7 +183,7 @@ class Fleet:
                 if await session.join(users, full=full):
                     taken.append((session, users))
                     slots = [user.slot for user in users]
-                    held.append(Held(assignment.cohort, round_.mechanism_of(assignment), slots))
+                    held.append(HeldSlots(assignment.cohort, round_.mechanism_of(assignment), slots))
             group.create_task(self._begin(taken, held, group))
             if not full:
                 break
@@ -322,7 +322,7 @@ class Fleet:
         return departures(cohort.clients, self._options.dropout, stream)
 
     async def _begin(
-        self, joining: list[tuple[CohortSession, list[User]]], held: list[Held], group: asyncio.TaskGroup
+        self, joining: list[tuple[CohortSession, list[User]]], held: list[HeldSlots], group: asyncio.TaskGroup
     ) -> None:
         """Send the first messages of a block, and start a task that follows each of its cohorts.
 

@@ -31,12 +31,12 @@ from distrust.common.run.round import Round
 
 log = structlog.get_logger("distrust.fleet")
 
-DEFAULT = Path(".distrust/clients.sqlite3")
+MEMORY_FILE = Path(".distrust/clients.sqlite3")
 """The file of fleets that name none, below the working directory, where services keep theirs."""
 
 BUSY_SECONDS = 30.0  # that a commit waits for those of other fleets; then it raises Unavailable
 FIELD = "memory_file"  # the setting that names the file
-VERSION = 1  # of the tables
+_VERSION = 1  # of the tables
 _PROGRAM = 0x64697374  # SQLite's application id: "dist"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _NEW_RUNS = "a fleet with another file knows nothing of them, so name one for new runs only"
@@ -56,7 +56,7 @@ _TABLES = f"""
         PRIMARY KEY (run, round, cohort, first)
     ) WITHOUT ROWID;
     PRAGMA application_id = {_PROGRAM};
-    PRAGMA user_version = {VERSION};
+    PRAGMA user_version = {_VERSION};
 """
 
 _LAST_ROUNDS = "SELECT digest, (SELECT max(round) FROM contributions WHERE run = runs.number) FROM runs"
@@ -65,7 +65,7 @@ _mechanisms: TypeAdapter[AnyMechanism] = TypeAdapter(AnyMechanism)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldSlots:
     """Slots of a cohort that clients hold, and the mechanism by which they randomize their rewards."""
 
     cohort: Cohort
@@ -125,7 +125,7 @@ class Memory:
                 _check_digest(connection, number, assignment.cohort)
         self._last[run] = round_.number
 
-    def hold(self, joining: Sequence[Held]) -> None:
+    def hold(self, joining: Sequence[HeldSlots]) -> None:
         """Note, in one commit, that clients hold these slots: each has spent a contribution, whatever comes of it.
 
         Raises Refused, and notes nothing, when a slot was held before, or its cohort has changed.
@@ -244,8 +244,8 @@ def _check_file(connection: sqlite3.Connection, file: Path) -> None:
     )
     if program != _PROGRAM:
         raise BadParameter(FIELD, str(file), "is no file of a fleet; name another")
-    if version != VERSION:
-        theirs = f"has version {version}, and this program needs {VERSION}"
+    if version != _VERSION:
+        theirs = f"has version {version}, and this program needs {_VERSION}"
         raise BadParameter(FIELD, str(file), f"{theirs}; leave its runs to the version that made it: {_NEW_RUNS}")
     if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
         raise BadParameter(FIELD, str(file), _DAMAGED)
@@ -282,7 +282,7 @@ def _check_digest(connection: sqlite3.Connection, run: int, cohort: Cohort) -> N
         raise Refused(f"cohort {cohort.cohort} is another one than that in which clients have taken part")
 
 
-def _hold(connection: sqlite3.Connection, held: Held) -> None:
+def _hold(connection: sqlite3.Connection, held: HeldSlots) -> None:
     cohort = held.cohort
     run = _number(connection, cohort.run_digest)
     if not run:

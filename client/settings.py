@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import FleetOptions
-from distrust.client.memory import DEFAULT
+from distrust.client.memory import MEMORY_FILE
 from distrust.client.randomizer import World
 from distrust.client.requirements import (
     MAX_DELTA,
@@ -75,7 +75,7 @@ class FleetSettings(BaseSettings):
     ] = None
     memory_file: Annotated[
         Path, Field(description="SQLite file that notes which clients have taken part; fleets may share it")
-    ] = DEFAULT
+    ] = MEMORY_FILE
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = MAX_EPSILON
     max_delta: Annotated[
         float | None,

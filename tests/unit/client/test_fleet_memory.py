@@ -16,7 +16,7 @@ import pytest
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.memory import Held, Memory
+from distrust.client.memory import HeldSlots, Memory
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.database import Database
@@ -150,7 +150,7 @@ def test_a_cohort_that_has_changed_since_a_client_was_in_it_is_refused(
     round_ = make_round("local-laplace-discrete", via="shuffler")
     memory = Memory(tmp_path / "clients.sqlite3")
     cohort = round_.assignments[0].cohort.model_copy(update={"ticket_key": b"k" * 32})
-    memory.hold([Held(cohort, round_.mechanism, [19])])
+    memory.hold([HeldSlots(cohort, round_.mechanism, [19])])
     harness = FleetHarness([round_], new_party(round_), TICKET_KEY)
     with pytest.raises(Refused, match=r"cohort demo\.1\.0\.1 is another one than that in which clients have taken"):
         serve(Fleet(harness, world, USUAL, BLOCK, memory))
@@ -308,7 +308,7 @@ def test_what_cohorts_have_cost_is_counted_by_a_fleet_that_starts_again(
     for before, counted in (([], False), ([weaker], True)):
         cohort = round_.assignments[0].cohort.model_copy(update={"cohort": "demo.1.1.1"})
         memory = Memory(file)
-        memory.hold([Held(cohort, mechanism, [number]) for number, mechanism in enumerate(before)])
+        memory.hold([HeldSlots(cohort, mechanism, [number]) for number, mechanism in enumerate(before)])
         harness = FleetHarness([round_], new_party(round_), TICKET_KEY)
         fleet = Fleet(harness, world, twice, BLOCK, memory)
         if counted:

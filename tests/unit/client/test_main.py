@@ -19,6 +19,14 @@ from tests.support.asgi import OverHttpx
 WORLD = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'
 
 
+@pytest.fixture(autouse=True)
+def memory_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Name the file of what clients have taken part in, and return it."""
+    file = tmp_path / "clients.sqlite3"
+    monkeypatch.setenv("DISTRUST_MEMORY_FILE", str(file))
+    return file
+
+
 def _arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["client", *arguments])
     monkeypatch.setattr(
@@ -145,3 +153,15 @@ def test_a_fleet_that_is_told_to_stop_writes_its_report_and_ends_with_0(tmp_path
             fleet.send_signal(number)
             assert fleet.wait(120) == 0
     assert json.loads(report.read_text())["state"] == "stopped"
+
+
+def test_a_fleet_whose_file_is_damaged_ends_with_2_and_one_line_before_it_asks_the_server(
+    monkeypatch: pytest.MonkeyPatch, memory_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory_file.write_bytes(b"no database " * 1000)
+    monkeypatch.setattr("distrust.client.__main__.Http", lambda _patience: pytest.fail("it asks the server"))
+    _arguments(monkeypatch, "--environment", WORLD, "--run", "demo", "--memory-file", str(memory_file))
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"bad-parameter --memory-file = '{memory_file}': is damaged; it alone tells which clients")
+    assert error.count("\n") == 1

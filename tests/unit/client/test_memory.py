@@ -4,7 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from distrust.client import memory as module
-from distrust.client.memory import Contribution, Held, Memory
+from distrust.client.memory import Contribution, HeldSlots, Memory
 from distrust.client.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import Reward
@@ -66,7 +66,7 @@ def round_of(*cohorts: Cohort) -> Round:
 
 
 def hold(memory: Memory, cohort: Cohort, *slots: int, mechanism: AnyMechanism = MECHANISM) -> None:
-    memory.hold([Held(cohort, mechanism, slots)])
+    memory.hold([HeldSlots(cohort, mechanism, slots)])
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_slot_is_held_once_also_after_a_restart(
 def test_a_slot_twice_in_one_block_is_refused_with_the_whole_block() -> None:
     memory = Memory()
     with pytest.raises(Refused, match=r"slots 3 to 4 of cohort demo\.1\.0\.1 a second time"):
-        memory.hold([Held(cohort_of(), MECHANISM, range(5)), Held(cohort_of(), MECHANISM, range(3, 9))])
+        memory.hold([HeldSlots(cohort_of(), MECHANISM, range(5)), HeldSlots(cohort_of(), MECHANISM, range(3, 9))])
     with pytest.raises(Refused, match=r"slot 3 of cohort demo\.1\.0\.1 a second time"):
         hold(memory, cohort_of(), 3, 3)
     assert memory.contributions(R) == []
@@ -154,7 +154,7 @@ def test_a_cohort_of_a_known_name_must_be_the_same_cohort(reopen: Callable[[], M
 
 def test_contributions_are_counted_by_slot_with_what_they_cost(reopen: Callable[[], Memory]) -> None:
     memory = reopen()
-    memory.hold([Held(cohort_of(), MECHANISM, range(4)), Held(cohort_of(arm=1), WEAKER, [9, 3, 4])])
+    memory.hold([HeldSlots(cohort_of(), MECHANISM, range(4)), HeldSlots(cohort_of(arm=1), WEAKER, [9, 3, 4])])
     hold(memory, cohort_of(2), *range(5), mechanism=MECHANISM)
     hold(memory, cohort_of(1, run=OTHER_RUN), 0)
     strong, weak = promise_of(MECHANISM), promise_of(WEAKER)
@@ -209,14 +209,6 @@ def test_a_commit_is_on_the_disk_when_it_returns(file: Path) -> None:
     assert modes == ["wal", 2]  # 2: FULL, which waits for the disk at each commit
 
 
-def _truncate(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def _overwrite(file: Path) -> None:
-    file.write_bytes(b"no database " * 1000)
-
-
 def _bend(file: Path) -> None:
     """Change the page of contributions."""
     raw = bytearray(file.read_bytes())
@@ -226,43 +218,37 @@ def _bend(file: Path) -> None:
     file.write_bytes(raw)
 
 
-def _no_guarantee(file: Path) -> None:
-    with sqlite3.connect(file) as connection:
-        connection.execute("UPDATE costs SET mechanism = '{}', guarantee = '{}'")
+def _sql(command: str) -> Callable[[Path], None]:
+    def harm(file: Path) -> None:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            connection.execute(command)
+
+    return harm
 
 
-def _other_version(file: Path) -> None:
-    with sqlite3.connect(file) as connection:
-        connection.execute("PRAGMA user_version = 99")
-
-
-def _other_program(file: Path) -> None:
-    file.unlink()
-    with sqlite3.connect(file) as connection:
-        connection.execute("CREATE TABLE their_own (number INTEGER)")
-
-
-def _folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def _pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
+def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    return lambda file: (file.unlink(), make(file))[0]
 
 
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        pytest.param(_truncate, "is damaged; it alone tells which clients", id="truncated"),
-        pytest.param(_overwrite, "is damaged; it alone tells which clients", id="overwritten"),
+        pytest.param(lambda file: file.write_bytes(b""), "is damaged; it alone tells which clients", id="truncated"),
+        pytest.param(
+            lambda file: file.write_bytes(b"no database " * 1000),
+            "is damaged; it alone tells which clients",
+            id="overwritten",
+        ),
         pytest.param(_bend, "is damaged; it alone tells which clients", id="a-page-of-it"),
-        pytest.param(_no_guarantee, "is damaged; it alone tells which clients", id="values"),
-        pytest.param(_other_version, "has version 99, and this program needs 1", id="other-version"),
-        pytest.param(_other_program, "is no file of a fleet", id="other-program"),
-        pytest.param(_folder, "must be a file", id="folder"),
-        pytest.param(_pipe, "must be a file", id="pipe"),
+        pytest.param(
+            _sql("UPDATE costs SET mechanism = '{}'"), "is damaged; it alone tells which clients", id="values"
+        ),
+        pytest.param(_sql("PRAGMA user_version = 99"), "has version 99, and this program needs 1", id="other-version"),
+        pytest.param(
+            _instead(_sql("CREATE TABLE their_own (number INTEGER)")), "is no file of a fleet", id="other-program"
+        ),
+        pytest.param(_instead(Path.mkdir), "must be a file", id="folder"),
+        pytest.param(_instead(os.mkfifo), "must be a file", id="pipe"),
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_named_and_never_begun_anew(
@@ -305,7 +291,7 @@ def _busy(memory: Memory, file: Path) -> Iterator[None]:
 
 def _fill(memory: Memory) -> None:
     for number in range(2, 1000):  # until the pages that are there are full
-        memory.hold([Held(cohort_of(number), MECHANISM, range(0, 100, 2))])
+        memory.hold([HeldSlots(cohort_of(number), MECHANISM, range(0, 100, 2))])
 
 
 @pytest.mark.parametrize(
