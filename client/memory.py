@@ -59,7 +59,7 @@ _TABLES = f"""
     PRAGMA user_version = {_VERSION};
 """
 
-_LAST_ROUNDS = "SELECT digest, (SELECT max(round) FROM contributions WHERE run = runs.number) FROM runs"
+_LAST_ROUNDS = "SELECT digest, (SELECT coalesce(max(round), 0) FROM contributions WHERE run = runs.number) FROM runs"
 
 _mechanisms: TypeAdapter[AnyMechanism] = TypeAdapter(AnyMechanism)
 
@@ -255,7 +255,7 @@ def _explain(file: Path | None, error: sqlite3.Error) -> NoReturn:
     """Raise the ProtocolError of what SQLite says."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the lowest byte; the others tell more of the cause
     match code:
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:  # the last: a table is not there
             raise BadParameter(FIELD, str(file), _DAMAGED) from error
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             raise BadParameter(

@@ -187,8 +187,8 @@ def test_two_fleets_of_a_machine_share_a_file_and_each_goes_forward_by_what_it_s
 
 
 def test_a_memory_without_a_file_forgets() -> None:
-    hold(Memory(), cohort_of(), 1)
-    hold(Memory(), cohort_of(), 1)
+    for _ in range(2):
+        hold(Memory(), cohort_of(), 1)
 
 
 def test_only_its_owner_reads_the_file(file: Path) -> None:
@@ -243,6 +243,7 @@ def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
         pytest.param(
             _sql("UPDATE costs SET mechanism = '{}'"), "is damaged; it alone tells which clients", id="values"
         ),
+        pytest.param(_sql("DROP TABLE runs"), "is damaged; it alone tells which clients", id="a-table"),
         pytest.param(_sql("PRAGMA user_version = 99"), "has version 99, and this program needs 1", id="other-version"),
         pytest.param(
             _instead(_sql("CREATE TABLE their_own (number INTEGER)")), "is no file of a fleet", id="other-program"
