@@ -12,6 +12,7 @@ import secrets
 import sqlite3
 import stat
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class Memory:
         self._file, self._turn = file, threading.Lock()
         with self._explained():
             self._connection = _forgetting() if file is None else _opened(file)
+        weakref.finalize(self, self._connection.close)  # also of a memory that is dropped without `close`
         try:
             with self._transaction("IMMEDIATE") as connection:  # a file that can only be read is noticed here
                 self._last = dict(connection.execute(_LAST_ROUNDS))

@@ -116,7 +116,7 @@ def test_a_slot_twice_in_one_block_is_refused_with_the_whole_block() -> None:
     memory = Memory()
     with pytest.raises(Refused, match=r"slots 3 to 4 of cohort demo\.1\.0\.1 a second time"):
         memory.hold([HeldSlots(cohort_of(), MECHANISM, range(5)), HeldSlots(cohort_of(), MECHANISM, range(3, 9))])
-    with pytest.raises(Refused, match=r"slot 3 of cohort demo\.1\.0\.1 a second time"):
+    with pytest.raises(Refused, match="slot 3 of cohort"):
         hold(memory, cohort_of(), 3, 3)
     assert memory.contributions(R) == []
 
@@ -187,15 +187,15 @@ def test_two_fleets_of_a_machine_share_a_file_and_each_goes_forward_by_what_it_s
 
 
 def test_a_memory_without_a_file_forgets() -> None:
-    for _ in range(2):
-        hold(Memory(), cohort_of(), 1)
+    hold(Memory(), cohort_of(), 1)
+    hold(Memory(), cohort_of(), 1)
 
 
 def test_only_its_owner_reads_the_file(file: Path) -> None:
     memory = Memory(file)
     hold(memory, cohort_of(), 1)
-    names = {one.name: stat.S_IMODE(one.stat().st_mode) for one in file.parent.iterdir()}
-    assert names == dict.fromkeys((file.name, f"{file.name}-wal", f"{file.name}-shm"), 0o600)
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in file.parent.iterdir()}
+    assert modes == dict.fromkeys((file.name, f"{file.name}-wal", f"{file.name}-shm"), 0o600)
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     memory.close()
     file.chmod(0o644)
@@ -263,7 +263,7 @@ def test_a_file_that_cannot_be_trusted_is_named_and_never_begun_anew(
     with pytest.raises(BadParameter, match=words) as raised:
         Memory(file).mechanisms(R)
     assert raised.value.field in FleetSettings.model_fields
-    assert str(file) in raised.value.detail
+    assert raised.value.detail.startswith(f"memory_file = '{file}': {words}")
     assert "\n" not in raised.value.detail
     assert before == (file.read_bytes() if file.is_file() else None)
 
@@ -314,7 +314,6 @@ def test_what_cannot_be_noted_is_an_error_and_what_was_noted_stays(
     with harm(memory, file), pytest.raises(error, match=words):
         _fill(memory)
     spent = {(one.round, one.first) for one in memory.contributions(R)}
-    memory.close()
     assert (1, 1) in spent
     assert {(one.round, one.first) for one in Memory(file).contributions(R)} == spent
 
