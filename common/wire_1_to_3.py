@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, TableClause, select
 
 from distrust.common.errors import BadParameter
 
-RUN_ID = bytes(16)
+NO_RUN_ID = bytes(16)
 """The id of every run of before the runs had one."""
 
 _COHORT = re.compile(
@@ -29,14 +29,14 @@ _SHOWN = 80  # characters of a message that is refused
 def cohort(text: str) -> tuple[str, bytes]:
     """Return a cohort's JSON, and its R: the digest of its run, which stands where the configuration's digest stood."""
     found = _found(_COHORT, text)
-    digest = run_digest(base64.urlsafe_b64decode(found["config"] + "="))
+    digest = _run_digest(base64.urlsafe_b64decode(found["config"] + "="))
     shown = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
     return f'{{"version":3,{found["names"]}"run_digest":"{shown}",{text[found.end() :]}', digest
 
 
-def run_digest(config: bytes) -> bytes:
-    """Return R of a run with `RUN_ID`, from the digest of its configuration: each field behind its length."""
-    fields = (b"distrust run", config, RUN_ID)
+def _run_digest(config: bytes) -> bytes:
+    """Return R of a run with `NO_RUN_ID`, from the digest of its configuration: each field behind its length."""
+    fields = (b"distrust run", config, NO_RUN_ID)
     return hashlib.sha256(b"".join(len(field).to_bytes(4, "big") + field for field in fields)).digest()
 
 

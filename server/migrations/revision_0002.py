@@ -50,7 +50,7 @@ def _identify_runs(connection: sa.Connection) -> None:
     """Give every run the same id and the same key of its noise: zeros."""
     op.add_column("runs", sa.Column("run_id", sa.LargeBinary(16)))
     op.add_column("runs", sa.Column("noise_key", sa.LargeBinary(32)))
-    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.RUN_ID, noise_key=bytes(32)))
+    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.NO_RUN_ID, noise_key=bytes(32)))
     with op.batch_alter_table("runs") as batch:
         batch.alter_column("run_id", existing_type=sa.LargeBinary(16), nullable=False)
         batch.alter_column("noise_key", existing_type=sa.LargeBinary(32), nullable=False)
