@@ -168,8 +168,7 @@ class Database:
 
     def __init__(self, url: str, metadata: MetaData, version: str) -> None:
         self.url = parse_url(url)
-        if self.url.get_backend_name() == "sqlite":
-            check_own(Path(self.url.database or ""), set(metadata.tables))
+        self._check_own(metadata)
         self._writer = threading.Lock() if self.url.get_backend_name() == "sqlite" else None
         self._engine = _sqlite(self.url) if self._writer else _server(self.url)
         self._holder: FileHold | ServerHold | None = None
@@ -246,6 +245,10 @@ class Database:
         except DBAPIError as error:
             raise Unavailable(_sentence(self.url, error)) from error
 
+    def _check_own(self, metadata: MetaData) -> None:
+        if self.url.get_backend_name() == "sqlite":
+            check_own(Path(self.url.database or ""), set(metadata.tables))
+
     def _prepare(self, metadata: MetaData, version: str) -> None:
         with self.transaction() as connection:
             stored = stored_schema(connection)
@@ -313,6 +316,8 @@ class StoredDatabase(Database):
     def _check(self, version: str) -> None:
         with self.reading() as connection:
             stored = stored_schema(connection)
+        if stored is None:
+            raise BadParameter("database", _name(self.url), "it is no database of a service")
         if stored != version:
             raise Unavailable(f"database {_name(self.url)} {another_schema(self.url, stored, version)}")
 
