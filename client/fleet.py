@@ -237,7 +237,6 @@ class Fleet:
         Raises Refused when a cohort breaks the users' requirements, or is not the one that they agreed to or took part
         in before, and when they have been in a later round.
         """
-        await self._in_thread(self._notes, lambda: self._memory.check(self._run, round_))
         self._forget_before(round_.number)
         await self._in_thread(self._worker, lambda: self._check(round_))  # planning takes a while
 
@@ -257,6 +256,7 @@ class Fleet:
         return costs
 
     def _check(self, round_: Round) -> None:
+        self._memory.check(self._run, round_)
         bare = round_.model_copy(update={"assignments": []})
         assert self._config is not None
         for assignment in round_.assignments:
