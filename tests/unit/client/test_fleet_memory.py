@@ -18,7 +18,6 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.memory import HeldSlots, Memory
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, BudgetExceeded, Refused, Unavailable
 from distrust.common.intermediary.service import Intermediary
@@ -28,12 +27,13 @@ from distrust.common.messages.upload import Upload, UploadAnswer
 from distrust.common.run.round import Round, RoundView, TicketAnswer
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, config_of, serve
+from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
 
 MakeRound = Callable[..., Round]
 Answer = TypeVar("Answer")
 MakeParty = Callable[[Round], Intermediary]
-USUAL = PrivacyRequirements()
+USUAL = lenient()
 BLOCK = FleetOptions(block=7)
 
 
@@ -300,7 +300,7 @@ def test_what_cohorts_have_cost_is_counted_by_a_fleet_that_starts_again(
     make_round: MakeRound, world: World, new_party: MakeParty, tmp_path: Path
 ) -> None:
     """Clients come twice. A fleet before this one was in a cohort at ε = 2: twice costs almost 4, and they allow 3."""
-    twice = PrivacyRequirements(max_epsilon=3.0, contributions=2)
+    twice = lenient(max_epsilon=3.0, contributions=2)
     round_ = make_round("local-laplace-discrete", via="shuffler")
     weaker = round_.mechanism.model_copy(update={"epsilon": 2.0})
     assert config_of(round_).mechanism.epsilon == 1.0
