@@ -208,15 +208,20 @@ def _worst_pair(parts: Sequence[Part], delta: float) -> float:
     """Return ε of the composed worst pair of (ε, δ)-close laws, which is optimal (Kairouz, Oh & Viswanath 2015)."""
     spread = math.sqrt(sum(count * (one.epsilon or 0.0) ** 2 for one, count in parts))
     finest = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
-    # Losses are rounded up to whole steps. A whole number of them must not become one more by its last bits.
+    # ε is rounded up to whole steps. A whole number of them must not become one more by its last bits.
     step = max(finest, DEVIATIONS * spread / MOST_CELLS) * WHOLE_STEPS
     composed = [_pair(one.epsilon or 0.0, one.delta, step).self_compose(count) for one, count in parts]
     return float(reduce(lambda a, b: a.compose(b), composed).get_epsilon_for_delta(delta))
 
 
 def _pair(epsilon: float, delta: float, step: float) -> "PrivacyLossDistribution":
-    from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415
-    from dp_accounting.pld.common import DifferentialPrivacyParameters  # noqa: PLC0415
+    """Return the worst pair of (ε', δ)-close laws, ε' ≥ ε the next whole number of steps.
 
-    parameters = DifferentialPrivacyParameters(epsilon, delta)
-    return loss.from_privacy_parameters(parameters, value_discretization_interval=step)
+    Both of its losses, ±ε', lie on the grid: nothing is rounded. It dominates the pair of (ε, δ).
+    """
+    from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415
+
+    steps = math.ceil(epsilon / step)
+    up, down = (1 / (1 + math.exp(sign * steps * step)) for sign in (-1, 1))
+    masses = {steps: (1 - delta) * up, -steps: (1 - delta) * down} if steps else {0: 1 - delta}
+    return loss.PrivacyLossDistribution.create_from_rounded_probability(masses, delta, step)

@@ -18,7 +18,7 @@ from distrust.common.mechanisms import MECHANISMS, Mechanism, plan, promise_of
 from distrust.common.privacy.searches import _number, _place
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.shuffler.service import Shuffler
-from tests.support.fleet_harness import CONFIGS, TICKET_KEY, FleetHarness, serve
+from tests.support.fleet_harness import CONFIGS, RUN_ID, TICKET_KEY, FleetHarness, config_of, serve
 
 MakeRound = Callable[..., Round]
 
@@ -58,7 +58,7 @@ PAPER: list[tuple[str, str, dict[str, Any]]] = [
 def served(round_: Round, **told: float) -> Round:
     """Return the round of a server that ends its search with these numbers and computes the rest honestly."""
     (assignment,), own = round_.assignments, round_.mechanism
-    config = CONFIGS[assignment.cohort.config]
+    config = CONFIGS[assignment.cohort.run_digest]
     mechanism = plan(
         config.mechanism,
         clients=own.clients,
@@ -76,7 +76,7 @@ def served(round_: Round, **told: float) -> Round:
 def refusal(round_: Round) -> str | None:
     """Return why a client refuses the round; None where it takes part."""
     try:
-        check_round(CONFIGS[round_.assignments[0].cohort.config], round_, round_.assignments[0])
+        check_round(config_of(round_), RUN_ID, round_, round_.assignments[0])
     except Refused as error:
         return error.detail
     return None

@@ -64,6 +64,8 @@ def published(learner: Learner) -> list[RoundReport]:
 def _report(learner: Learner, record: RoundRecord) -> RoundReport:
     return RoundReport(
         run=learner.config.run,
+        config=learner.config.digest(),
+        run_id=bytes(16),
         number=record.number,
         batch=record.ask.batch,
         decision=record.ask.decision,
