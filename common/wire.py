@@ -30,6 +30,8 @@ Norm = Literal["l1", "l2", "linf"]
 Via = Literal["aggregator", "shuffler"]
 """The intermediary that carries a cohort's messages."""
 
+INTERMEDIARIES: tuple[Via, ...] = get_args(Via)
+
 _NAME = r"^[a-z0-9][a-z0-9._-]{0,79}$"
 _SIGNS = "lower-case letters, digits, dot, dash, underscore"
 

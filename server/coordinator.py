@@ -15,8 +15,8 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
 from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.run.round import TicketAnswer
-from distrust.common.wire import Via
-from distrust.server.deliveries import INTERMEDIARIES, NotComparedError
+from distrust.common.wire import INTERMEDIARIES, Via
+from distrust.server.deliveries import NotComparedError
 from distrust.server.service import Service
 from distrust.server.ticket_issuer import Begun, WaitingPlace
 

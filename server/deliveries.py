@@ -8,17 +8,14 @@ delivery and its commit goes on, and a batch without a row stops the run.
 """
 
 from collections.abc import Sequence
-from typing import get_args
 
 from distrust.common.crypto.context import cohort_digest
 from distrust.common.errors import BadMessage, RunFailed
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.wire import Via
+from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import Store
-
-INTERMEDIARIES = get_args(Via)
 
 _ADVICE = "nothing more of the run is released; docs/operations.md says what a restore may do"
 _LOST = "the {via}'s database was lost or is an old copy; " + _ADVICE

@@ -166,7 +166,7 @@ async def _batch(
 
 
 @router.get("/runs/{run}/delivered", dependencies=[OperatorOnly], responses=problems(Unauthorized))
-def delivered(
+def delivered_page(
     run: RunDigest,
     party: PartyDep,
     after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,

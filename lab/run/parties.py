@@ -24,7 +24,7 @@ from distrust.common.messages.status import (
     TranscriptEntry,
 )
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.wire import Blob, Message, Via, check_name
+from distrust.common.wire import INTERMEDIARIES, Blob, Message, Via, check_name
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from distrust.server.transcript import SealKey
 
 Party = Literal["server", "shuffler", "aggregator"]
-INTERMEDIARIES: tuple[Via, ...] = ("aggregator", "shuffler")
 
 PAGE = 500  # entries of a transcript in one answer
 MOST_EACH = 1000  # messages of each stage and direction that a service picks out; more are read page by page
@@ -182,12 +181,11 @@ class Services:
             return Outline(report.number, report.mechanism.via, report.guarantee, report.cohorts, digest, report.config)
         called = [party for party in INTERMEDIARIES if party not in self.missing]
         for party in called:
-            listed = await self._listed(party)
-            cohorts = [one for one in listed.cohorts if (one.run, one.round) == (wanted.run, wanted.round)]
-            if cohorts:  # the newest run of that name, where a server has made it anew
-                newest = cohorts[-1].run_digest
-                same = [one for one in cohorts if one.run_digest == newest]
-                return Outline(wanted.round, party, None, same, newest)
+            listed = (await self._listed(party)).cohorts
+            cohorts = [one for one in listed if (one.run, one.round) == (wanted.run, wanted.round)]
+            if cohorts:  # of the newest run of that name, where a server has made it anew
+                own = cohorts[-1].run_digest
+                return Outline(wanted.round, party, None, [one for one in cohorts if one.run_digest == own], own)
         where = f"round {wanted.round} of run {wanted.run}"
         raise WrongCohort(f"no cohort of {where} is known to the {' or the '.join(called)}")
 
@@ -312,9 +310,8 @@ class StoredParties:
         with _readable(f"round {wanted.round} of run {wanted.run}"):
             row = self._run(wanted.run)
             stored = stored_round(self._store, row.config, wanted.round)
-        config = row.config.digest()
-        digest = run_digest(config, row.identity.run_id)
-        return Outline(stored.number, stored.intermediary, stored.guarantee, stored.cohorts, digest, config)
+        facts, config = (stored.number, stored.intermediary, stored.guarantee, stored.cohorts), row.config.digest()
+        return Outline(*facts, run_digest(config, row.identity.run_id), config)
 
     async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
         """Return the first messages of each stage; None for an intermediary whose database is not here."""
@@ -370,15 +367,10 @@ class StoredParties:
             self.missing[party] = f"its database {path} {lacks}"
             return None
         if party == "aggregator":
-            from distrust.aggregator.service import Aggregator  # noqa: PLC0415
-
-            return Aggregator(_stored(path, VERSION), SystemClock())
-        from distrust.shuffler.service import Shuffler  # noqa: PLC0415
-
-        return Shuffler(_stored(path, VERSION), SystemClock())
-
-
-_UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+            from distrust.aggregator.service import Aggregator as Service  # noqa: PLC0415
+        else:
+            from distrust.shuffler.service import Shuffler as Service  # type: ignore[assignment]  # noqa: PLC0415
+        return Service(_stored(path, VERSION), SystemClock())
 
 
 @contextmanager
@@ -386,7 +378,15 @@ def _readable(what: str) -> Iterator[None]:
     """Raise BadMessage for stored bytes that are not what the service wrote: its code believes what it reads."""
     try:
         yield
-    except _UNREADABLE as error:
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise BadMessage(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
 
 

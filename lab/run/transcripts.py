@@ -15,7 +15,8 @@ from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, Wro
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Life, Step, life
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.lab.run.parties import INTERMEDIARIES, Outline, Pages, Parties, Party, Wanted, reached
+from distrust.common.wire import INTERMEDIARIES
+from distrust.lab.run.parties import Outline, Pages, Parties, Party, Wanted, reached
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 

@@ -20,7 +20,7 @@ NAMED_UNSAFE = {
     "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
     "client/fleet.py",  # departures
     "shuffler/assignment.py",  # the order of assigned actions, only with [unsafe] noise_seed, which clients refuse
-    "server/active_run.py",  # analyzer noise only with [unsafe] noise_seed
+    "server/settlement.py",  # analyzer noise only with [unsafe] noise_seed
 }
 
 

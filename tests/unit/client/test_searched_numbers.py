@@ -12,13 +12,13 @@ import pytest
 from distrust.client.agreement import ROUNDED, check_round
 from distrust.client.fleet import Fleet
 from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.mechanisms import MECHANISMS, Mechanism, plan, promise_of
 from distrust.common.privacy.searches import _number, _place
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import CONFIGS, RUN_ID, TICKET_KEY, FleetHarness, config_of, serve
+from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
 
@@ -226,7 +226,7 @@ def test_a_fleet_plays_the_round_of_a_server_whose_search_ended_220_steps_away(
     honest = make_round("shuffled-binomial", clients=CLIENTS, delta=5e-4)
     chance = less_noise(honest.mechanism.chance, "chance", -220)  # type: ignore[attr-defined]
     harness = FleetHarness([served(honest, chance=chance)], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, PrivacyRequirements())
+    fleet = Fleet(harness, world, lenient())
     assert serve(fleet) == ["finished"]
     report = fleet.stats.report()
     assert (report["clients"]["refused"], report["clients"]["served"]) == (0, CLIENTS)
@@ -239,5 +239,5 @@ def test_a_fleet_refuses_the_round_of_a_server_whose_noise_is_a_step_too_little(
     chance = less_noise(honest.mechanism.chance, "chance", 1)  # type: ignore[attr-defined]
     harness = FleetHarness([served(honest, chance=chance)], shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=f"chance = {chance!r}, coins = .* gives ε = 1.0000"):
-        serve(Fleet(harness, world, PrivacyRequirements()))
+        serve(Fleet(harness, world, lenient()))
     assert harness.uploads == []

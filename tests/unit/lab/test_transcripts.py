@@ -251,7 +251,7 @@ def test_without_a_noise_seed_no_process_can_tell_what_a_client_sent() -> None:
 
 def test_held_is_refused_for_another_run_file_an_unknown_seed_and_assigned_actions() -> None:
     file = simulated()
-    other = simulated(text=SIMULATED.replace("epsilon = 1.0", "epsilon = 2.0"))
+    other = simulated(text=SIMULATED.replace("trial", "another"))
     with pytest.raises(BadParameter, match=r"must be the run file that trial\.1\.0\.1 is of"):
         held(other, first_cohort(file))
     with pytest.raises(BadParameter, match="without it no process knows what clients held"):

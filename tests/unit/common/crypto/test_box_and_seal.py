@@ -57,7 +57,7 @@ def test_two_seals_of_one_report_have_nothing_in_common() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"run": "s"}, {"round": 2}, {"cohort": "d"}, {"config": b"\1" * 32}], ids=lambda c: next(iter(c))
+    "change", [{"run": "s"}, {"round": 2}, {"cohort": "d"}, {"run_digest": b"\1" * 32}], ids=lambda c: next(iter(c))
 )
 def test_a_record_moved_elsewhere_does_not_open(change: dict[str, object]) -> None:
     with pytest.raises(BadMessage, match="does not open"):

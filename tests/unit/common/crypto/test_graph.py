@@ -61,10 +61,10 @@ def test_any_change_of_cohort_members_or_keys_gives_another_graph() -> None:
     cohort = degree(make_cohort(60, 2, 1), 6)
     base = roster(cohort, list(range(50)))
     other_keys = Roster(cohort, base.bitmap, base.keys[:-1] + bytes([base.keys[-1] ^ 1]))
-    other_config = roster(cohort.model_copy(update={"config": b"\1" * 32}), list(range(50)))
+    other_run = roster(cohort.model_copy(update={"run_digest": b"\1" * 32}), list(range(50)))
     other_name = roster(cohort.model_copy(update={"cohort": "d"}), list(range(50)))
     other_members = roster(cohort, list(range(1, 51)))
-    tables = [g.table.tobytes() for g in (base, other_keys, other_config, other_name, other_members)]
+    tables = [g.table.tobytes() for g in (base, other_keys, other_run, other_name, other_members)]
     assert len(set(tables)) == 5
     assert roster(cohort, list(range(50))).table.tobytes() == tables[0]
 

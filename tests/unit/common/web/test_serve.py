@@ -63,7 +63,7 @@ def test_killed_it_knows_its_cohorts_and_told_to_stop_it_wakes_the_long_polls_an
         assert [entry["cohort"] for entry in httpx.get(f"{url}/v1/cohorts").json()["cohorts"]] == ["c1"]
         with socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0), timeout=240) as poll:
             path = f"/v1/cohorts/{address('c1')}/batch?wait=60"
-            poll.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            poll.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             for _ in range(3):  # when the service answers calls that came later, it has read the poll
                 assert httpx.get(f"{url}/readyz").text == "ready\n"
             process.send_signal(signal.SIGTERM)
