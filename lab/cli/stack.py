@@ -146,7 +146,7 @@ def inspect_command(
 
     --data wins over addresses that come from variables.
     """
-    from distrust.lab.run.parties import wanted_of  # noqa: PLC0415 - `up` and `token` need none of it
+    from distrust.lab.run.outline import wanted_of  # noqa: PLC0415 - `up` and `token` need none of it
     from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = wanted_of(run, round_number, cohort, limit)

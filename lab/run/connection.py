@@ -26,8 +26,9 @@ from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLin
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
+from distrust.lab.run.outline import Wanted, wanted_of
 from distrust.lab.run.over_http import HttpRun, create
-from distrust.lab.run.parties import MOST_READ, Wanted, wanted_of
+from distrust.lab.run.parties import MOST_READ
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.replay import all_rounds, finished, result_of
 from distrust.lab.run.result import CohortResult, Result

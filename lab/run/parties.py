@@ -4,19 +4,17 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Protocol, Self, get_args
 
 from pydantic import ConfigDict
 
 from distrust.common.crypto.context import run_digest
 from distrust.common.errors import BadMessage, BadParameter, Unauthorized, Unavailable, WrongCohort
-from distrust.common.messages.cohort import Cohort, cohort_address, name_in
+from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import (
-    CohortEntry,
     CohortList,
     CohortStage,
     CohortView,
@@ -24,7 +22,8 @@ from distrust.common.messages.status import (
     TranscriptEntry,
 )
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.wire import INTERMEDIARIES, Blob, Message, Via, check_name
+from distrust.common.wire import INTERMEDIARIES, Blob, Message, Via
+from distrust.lab.run.outline import Outline, Pages, Party, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
@@ -36,13 +35,10 @@ if TYPE_CHECKING:
     from distrust.server.store import RunRow
     from distrust.server.transcript import SealKey
 
-Party = Literal["server", "shuffler", "aggregator"]
-
 PAGE = 500  # entries of a transcript in one answer
 MOST_EACH = 1000  # messages of each stage and direction that a service picks out; more are read page by page
 MOST_MESSAGES = 2 * 10**7  # of a transcript over HTTP: some of each of a million clients
 MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at most
-LONGEST_RUN = 10**9  # a run's horizon at most
 
 KNOWN_STAGES = frozenset(
     {"cohort", "tickets", "asked", "order", *get_args(CohortStage), "departed", "batch", "estimate"}
@@ -53,59 +49,6 @@ TOKENS = {"server": ("operator", "--token-file")}
 """Whose token opens a party's transcript, and the option that names its file."""
 
 INSPECTORS = ("inspector", "--inspector-token-file")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Choice of transcripts to show. `limit`: messages of each stage and direction."""
-
-    run: str
-    round: int
-    cohort: str | None
-    limit: int
-
-
-def wanted_of(run: str, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
-    """Return a choice. Without a round it is that in the cohort's name, RUN.ROUND.ARM.ATTEMPT, else the first.
-
-    Raises BadParameter for what cannot be the name of a run or a cohort, or the number of a round.
-    """
-    check_name("run", run)
-    parts = [] if cohort is None else check_name("cohort", cohort).rsplit(".", 3)[1:]
-    named = int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
-    number = named if round_number is None else round_number
-    if not 1 <= number <= LONGEST_RUN:
-        raise BadParameter("round", number, f"must be from 1 to {LONGEST_RUN}")
-    return Wanted(run, number, cohort, limit)
-
-
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """A round: its number, its cohorts, their intermediary and the weakest of their guarantees.
-
-    guarantee   None where no server is asked. Then the cohorts are as their intermediary lists them.
-    run_digest  R: with a cohort's name its address at the intermediary.
-    config      digest of the run's configuration; None where no server is asked.
-    """
-
-    number: int
-    intermediary: Via
-    guarantee: Guarantee | None
-    cohorts: list[CohortView] | list[CohortEntry]
-    run_digest: bytes
-    config: bytes | None = None
-
-    def address(self, cohort: str) -> str:
-        """Return the address of one of its cohorts."""
-        return cohort_address(self.run_digest, cohort)
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """One party's messages of a cohort: those to show, and how many there are in all."""
-
-    total: int
-    messages: list[TranscriptEntry]
 
 
 class Parties(Protocol):

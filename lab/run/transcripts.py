@@ -16,7 +16,8 @@ from distrust.common.messages.status import CohortEntry, CohortView, TranscriptE
 from distrust.common.messages.steps import Life, Step, life
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.wire import INTERMEDIARIES
-from distrust.lab.run.parties import Outline, Pages, Parties, Party, Wanted, reached
+from distrust.lab.run.outline import Outline, Pages, Party, Wanted
+from distrust.lab.run.parties import Parties, reached
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 

@@ -23,7 +23,8 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.migration import migrate
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.lab.cli.migrate import HISTORIES
-from distrust.lab.run.parties import StoredParties, Wanted
+from distrust.lab.run.outline import Wanted
+from distrust.lab.run.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.keys import Keys, new_keys
 from distrust.server.service import Service

@@ -23,7 +23,7 @@ from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.run import in_process
-from distrust.lab.run.parties import Wanted
+from distrust.lab.run.outline import Wanted
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.run.transcripts import gather, print_sights
 from distrust.lab.stack.data_dir import DataDir

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Request, Route, expect
 
 from distrust.client.environments import build_environment
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.run.parties import Wanted
+from distrust.lab.run.outline import Wanted
 from distrust.lab.run.transcripts import gather_held
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack

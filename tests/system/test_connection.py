@@ -14,7 +14,8 @@ import pytest
 import distrust
 from distrust.common.errors import BadMessage, BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
 from distrust.lab.run.connection import Connection
-from distrust.lab.run.parties import Pages, StoredParties, Wanted
+from distrust.lab.run.outline import Pages, Wanted
+from distrust.lab.run.parties import StoredParties
 from distrust.lab.run.result import Result
 from distrust.lab.stack.data_dir import DataDir
 from tests.support.forked import forking

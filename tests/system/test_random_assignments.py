@@ -65,7 +65,7 @@ class AtTheAssigningShuffler(AtTheShuffler):
         try:
             answer = self.shuffler.actions(self.cohort.cohort, request)
         except ProtocolError:
-            assert self.service.settled(self.cohort.cohort).stage != "report"
+            assert self.service.settled(self.cohort.address).stage != "report"
             return
         assert {one.slot for one in answer.refused} == set(request.slots) & (self.left | others.keys())
         for slot, play in zip(answer.slots, answer.plays, strict=True):

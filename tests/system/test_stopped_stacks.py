@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import distrust
 from distrust.lab.__main__ import app
 from distrust.lab.run.connection import Connection
-from distrust.lab.run.parties import Wanted
+from distrust.lab.run.outline import Wanted
 from distrust.lab.run.transcripts import Inspection, described
 from tests.support.forked import forking
 

@@ -222,7 +222,8 @@ def test_all_reports_of_a_cohort_have_one_length_and_all_in_which_clients_choose
     party, stage = ("aggregator", "masked") if run == "masked" else ("shuffler", "report")
     lengths = set()
     for cohort in cohorts(heard.recorded, run):
-        where = f"cohort = '{cohort.cohort}' AND stage = '{stage}' AND slot >= 0"
+        number = f"SELECT number FROM cohorts WHERE cohort = '{cohort.cohort}'"
+        where = f"cohort = ({number}) AND stage = '{stage}' AND slot >= 0"
         sizes = [len(body) for (body,) in heard.recorded.rows(party, f"SELECT body FROM messages WHERE {where}")]
         assert len(sizes) >= cohort.minimum
         assert len(set(sizes)) == 1

@@ -198,7 +198,8 @@ def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more
     first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, ONE_MORE))
     recorded = record_run(tmp_path, [config(kind)], 0.0, monkeypatch, exchanges=exchanges, options=IN_PARTS)
     assert reporters(exchanges, "run.1.0.1") - set(ONE_MORE) == set(range(accepted))
-    kept = "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND cohort = 'run.1.0.1'"
+    kept = "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND "
+    kept += "cohort = (SELECT number FROM cohorts WHERE cohort = 'run.1.0.1')"
     assert recorded.rows("shuffler", kept) == [(accepted + len(ONE_MORE),)]
     assert recorded.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("aborted",)]
     out = capsys.readouterr().out

@@ -186,7 +186,7 @@ def test_the_shuffler_tells_the_server_groups_and_counts_and_no_slot_ticket_or_s
     sent = recorded.between("server", "shuffler")
     assert {one.url.path.rpartition("/")[2] for one in sent if one.method == "GET"} == {"batch"}
     names = set().union(*(keys(json.loads(one.answer)) for one in sent if one.method == "GET"))
-    answer = {"version", "cohort", "state", "batch", "reason", "lost"}
+    answer = {"version", "cohort", "state", "batch", "reason", "lost", "delivery"}
     assert names <= answer | {"survivors", "content", "kind", "body", "counts", "checksum", "liars", "disputes"}
     opened = [json.loads(one.body)["channel"] for one in sent if one.method == "PUT"]
     assert opened

@@ -15,7 +15,8 @@ from distrust.common.web.problems import document, render
 from distrust.lab.__main__ import app
 from distrust.lab.cli import stack
 from distrust.lab.run.connection import Connection
-from distrust.lab.run.parties import Services, Wanted, wanted_of
+from distrust.lab.run.outline import Wanted, wanted_of
+from distrust.lab.run.parties import Services
 from distrust.lab.run.replay import all_rounds
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls

@@ -15,7 +15,8 @@ from distrust.common.errors import BAD_INPUT, BadParameter, RunFailed, Unavailab
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.stored_file import open_stored
 from distrust.lab.__main__ import app
-from distrust.lab.run.parties import StoredParties, Wanted
+from distrust.lab.run.outline import Wanted
+from distrust.lab.run.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.store import open_database
 from distrust.shuffler.service import Shuffler

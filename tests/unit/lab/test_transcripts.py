@@ -18,7 +18,7 @@ from distrust.common.messages.steps import STEPS as ALL_STEPS
 from distrust.common.randomness import SystemStream
 from distrust.lab.run import in_process
 from distrust.lab.run.in_process import held
-from distrust.lab.run.parties import Outline, Pages, Party, Wanted
+from distrust.lab.run.outline import Outline, Pages, Party, Wanted
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.transcripts import Inspection, Sight, described, print_sights
 from distrust.server.keys import PublicKeys
