@@ -64,10 +64,11 @@ class Deliveries:
                         f"{settled}: {_LOST.format(via=via)}"
                     )
                 active.delivered[via] = list(listed)
-            elif known[after:] != listed[: len(known) - after]:
-                raise RunFailed(f"the {via} lists other batches of run {run} than before: {_LOST.format(via=via)}")
             else:
-                known.extend(listed[len(known) - after :])
+                both = list(zip(known[after:], listed, strict=False))  # batches came while the list was read
+                if any(one != other for one, other in both):
+                    raise RunFailed(f"the {via} lists other batches of run {run} than before: {_LOST.format(via=via)}")
+                known.extend(listed[len(both) :])
 
     def confirm(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> None:
         """Check that a batch stands where it says in the list of deliveries; it may be the one behind the last known.

@@ -63,7 +63,7 @@ class AtTheAssigningShuffler(AtTheShuffler):
     def _request(self, request: ActionRequest, own: dict[int, int], others: dict[int, int]) -> None:
         """Ask for plays, and assert that no client's play changes, and that no play is told to two parties."""
         try:
-            answer = self.shuffler.actions(self.cohort.cohort, request)
+            answer = self.shuffler.actions(self.cohort.address, request)
         except ProtocolError:
             assert self.service.settled(self.cohort.address).stage != "report"
             return

@@ -205,6 +205,22 @@ def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_
     harness.database.close()
 
 
+def test_batches_that_come_while_the_list_is_read_are_no_other_past(tmp_path: Path) -> None:
+    """The page was answered before they were released, or ends in the middle of them."""
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(private())
+    run, digests = harness.service.active_run("demo"), [hashlib.sha256(bytes([i])).digest() for i in range(5)]
+    with pytest.MonkeyPatch.context() as known:
+        known.setattr(harness.service.store, "known_digests", lambda _run, _via, asked: set(asked))
+        for after, listed in ((0, 0), (0, 1), (1, 3), (4, 5)):
+            run.delivered["aggregator"] = digests[:4]
+            harness.service.compare("demo", "aggregator", after, digests[after:listed])
+            assert run.delivered["aggregator"] == digests[: max(4, listed)]
+        with pytest.raises(RunFailed, match="lists other batches"):
+            harness.service.compare("demo", "aggregator", 1, [digests[1], digests[3]])
+    harness.database.close()
+
+
 def test_the_analyzers_noise_is_that_of_its_batch_alone() -> None:
     """The same batch of the same cohort and run has the same noise; each change of one of them gives other noise."""
     run, key = private(), RunIdentity(bytes(16), bytes(range(32)))

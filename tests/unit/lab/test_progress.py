@@ -24,7 +24,7 @@ VIEW = RunView(
     cohorts_aborted=0,
 )
 STANDINGS = {
-    name: CohortEntry(cohort=name, run=run, round=1, clients=64, stage="shares", answered=17)
+    name: CohortEntry(cohort=name, run=run, run_digest=bytes(32), round=1, clients=64, stage="shares", answered=17)
     for name, run in {"trial.1.1.1": "trial", "other.1.1.1": "other"}.items()
 }
 
