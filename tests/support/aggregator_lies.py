@@ -168,7 +168,8 @@ def liar(stage: str, lie: Lie, exchanges: list[Exchange], caller: str) -> Tamper
 
 
 def own_slots(exchanges: list[Exchange], caller: str, cohort: str) -> set[int]:
-    posts = [one for one in exchanges if one.caller == caller and one.url.path.endswith(f"/{cohort}/keys")]
+    own = [one for one in exchanges if (one.caller, one.method) == (caller, "POST")]
+    posts = [one for one in own if one.url.path.endswith(f"/{cohort}/keys")]
     return {item["slot"] for one in posts for item in json.loads(one.body)["items"]}
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from distrust.common.crypto.context import run_digest
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Round, RoundView, cohort_terms
-from distrust.common.wire import encode_blob
+from distrust.common.wire import decode_blob, encode_blob
 from tests.support.recording import Exchange, RecordingTransport
 
 Path_ = tuple[str | int, ...]
@@ -53,13 +54,14 @@ ALIKE = {
     "arm": {"cohort.cohort"},
     "mechanism.clients": {"cohort.clients"},
     "mechanism": {"mechanism.epsilon"},  # the lie changes its ε
-    "mechanism.coins": {"mechanism"},  # one less is within rounding, but breaks the promise
     "mechanism.modulus": {"cohort.channel.modulus"},
     "mechanism.precision": {"cohort.channel.width"},
     "decision.only": {"statistic.blocks"},  # where an arm is public, clients report its block alone
     "policy.parameters": {"policy.warm_up"},  # parameters that all arms share have none
     "mechanism.norm": {"mechanism.moved", "mechanism.blocks"},  # steps and blocks are for ℓ₂ balls
     "mechanism.wrap": {"mechanism.modulus"},
+    "mechanism.variance": {"mechanism.modulus"},  # it has room for the noise that was told
+    "mechanism.coins": {"mechanism.modulus", "mechanism.chance"},
     "decision.kind": {"decision"},
     "decision.actions": {"cohort.channel.deal", "cohort.channel.deal.actions"},
     "decision.times": {"cohort.channel.deal", "cohort.channel.deal.times"},
@@ -235,14 +237,21 @@ def lie_of_config(url: httpx.URL, raw: bytes, *, path: Path_, run: RunConfig, wh
         return json.dumps(altered).encode()
     if not whole:
         return raw
-    digest = encode_blob(RunConfig.model_validate(altered).digest())
+    digest = RunConfig.model_validate(altered).digest()
 
     def with_digest(view: Any) -> Any:
+        named = run_digest(digest, _raw(view["run_id"]))
         for one in (view.get("round") or {}).get("assignments", ()):
-            one["cohort"]["config"] = digest
-        return view | {"config": digest}
+            one["cohort"]["run_digest"] = encode_blob(named)
+        return view | {"config": encode_blob(digest)}
 
     return tampered_view(url, raw, with_digest)
+
+
+def _raw(text: str) -> bytes:
+    raw = decode_blob(text)
+    assert isinstance(raw, bytes)
+    return raw
 
 
 def tampered_view(
@@ -295,6 +304,7 @@ def named(reason: str) -> str:
     field = re.sub(r"^http://server answered something that is no \w+: (round\.(assignments\.0\.)?)?", "", field)
     field = field.removeprefix("the run's mechanism cannot be planned for this cohort: ")
     field = re.sub(r"^cohort \S+: the (shuffler|aggregator) was told ", "", field)
+    field = re.sub(r"^mechanism: (?=[a-z]+ = )", "mechanism.", field)  # the numbers that break the promise
     result = re.match(r"[a-z_.]+(?=(\[\d+\])*( = |: ))", re.sub(r"\.0(?= = )", "", field))
     return result.group() if result else f"no field in {reason!r}"
 

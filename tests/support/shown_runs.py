@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from distrust.common.messages.cohort import cohort_address
+from distrust.common.messages.status import CohortList
 from distrust.common.messages.upload import Departure
 from distrust.common.run.round import TicketAnswer
 from distrust.lab.run.run_file import RunFile, parse
@@ -103,7 +105,10 @@ def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Departu
 
 def leave(stack: Stack, leaving: Departure) -> None:
     """Tell the aggregator that these clients leave their cohort."""
-    url = f"{stack.urls.aggregator}/v1/cohorts/{leaving.cohort}/departures"
+    operator, named = {"Authorization": f"Bearer {stack.urls.token}"}, {"cohort": leaving.cohort}
+    listed = httpx.get(f"{stack.urls.aggregator}/v1/cohorts", params=named, headers=operator, trust_env=False)
+    (entry,) = CohortList.model_validate_json(listed.content).cohorts
+    url = f"{stack.urls.aggregator}/v1/cohorts/{cohort_address(entry.run_digest, entry.cohort)}/departures"
     answer = httpx.post(url, json=leaving.model_dump(mode="json"), trust_env=False)
     assert (answer.status_code, answer.json()["accepted"]) == (200, len(leaving.slots))
 

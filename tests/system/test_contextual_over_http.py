@@ -13,7 +13,7 @@ from tests.support.forked import forking
 from tests.support.http_runs import learned, over_http, seeded_run
 from tests.support.picked import picked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ run = "budget-{mechanism}"
 horizon = 40
 policy = {{name = "linucb", batch = 20}}
 mechanism = {{name = "{mechanism}", epsilon = 1.0, delta = 0.1}}
-budget = {{epsilon = 1.0, delta = 0.1}}
+budget = {{epsilon = 1.0, delta = 0.1, min_survivors = 1}}
 environment = {{name = "contextual-synthetic", arms = 10, dimension = 2, seed = 1}}
 fleet = {{processes = 1}}
 """

@@ -14,7 +14,7 @@ from tests.support.forked import forking
 from tests.support.http_runs import learned, over_http, seeded_run
 from tests.support.picked import picked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
 
 @pytest.fixture(scope="module")

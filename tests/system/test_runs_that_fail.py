@@ -30,10 +30,10 @@ intermediary = {{dropout = 0.05, stage_seconds = {seconds}}}
 """
 PATCH = """
 import numpy
-from distrust.server import active_run
+from distrust.server import settlement
 from distrust.server.policies.elimination import SuccessiveElimination
 
-honest_read, honest_analyze = SuccessiveElimination.read, active_run.analyze
+honest_read, honest_analyze = SuccessiveElimination.read, settlement.analyze
 
 
 def read(self, arm, estimate):
@@ -49,7 +49,7 @@ def analyze(mechanism, cohort, *rest):
     return honest_analyze(mechanism, cohort, *rest)
 
 
-SuccessiveElimination.read, active_run.analyze = read, analyze
+SuccessiveElimination.read, settlement.analyze = read, analyze
 """
 FAULTS = {
     "policy": (0.25, "round 2: ZeroDivisionError: division by zero", "run_failed"),

@@ -93,11 +93,12 @@ def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[
     """Return a replacement of `store.slots` that names other survivors than those with vectors, to all clients."""
     honest = store.slots
 
-    def slots(tx: Any, name: str, stage: str) -> list[int]:
-        result = honest(tx, name, stage)
+    def slots(tx: Any, number: int, stage: str) -> list[int]:
+        result = honest(tx, number, stage)
         if stage != "masked":
             return result
-        return kept(aggregator_service._roster(tx, store.need(tx, name).cohort), result)
+        (state,) = (one for one in store.every(tx) if one.number == number)
+        return kept(aggregator_service._roster(tx, state), result)
 
     return slots
 
@@ -118,8 +119,8 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
     stored, mask = Aggregator._stored, MaskingClient.masked
     vectors: dict[tuple[str, int], Vector] = {}
 
-    def thinned(self: Aggregator, name: str, stage: str) -> Iterator[tuple[int, bytes]]:
-        return ((slot, body) for slot, body in stored(self, name, stage) if stage != "masked" or slot > 1)
+    def thinned(self: Aggregator, number: int, stage: str) -> Iterator[tuple[int, bytes]]:
+        return ((slot, body) for slot, body in stored(self, number, stage) if stage != "masked" or slot > 1)
 
     def noted(self: MaskingClient, vector: Vector, *rest: bytes) -> bytes:
         vectors[self.cohort.cohort, self.slot] = vector
