@@ -30,7 +30,8 @@ def analyze(
 ) -> tuple[NDArray[np.float64], int]:
     """Return the estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
 
-    stream  draws the noise of central mechanisms: the caller commits the estimate and never analyzes a batch again.
+    stream  draws the noise of central mechanisms. The caller gives the same batch the same stream, or publishes one
+            estimate of it only.
     Raises  BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
     """
     check_count(cohort, batch)

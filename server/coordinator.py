@@ -175,8 +175,11 @@ class RunCoordinator:
         active = self._service.active_run(run)
         async with self._comparing.setdefault(f"{run} {via}", asyncio.Lock()):
             after, listed, count = len(active.delivered.get(via, ())), list[bytes](), math.inf
-            while after + len(listed) < count:
+            most = await asyncio.to_thread(self._service.cohorts_at, run, via)  # one more, and one of them is unknown
+            while after + len(listed) < min(count, most + 1):
                 page = await self._intermediaries.delivered(active.run_digest, via, after + len(listed))
+                if len(page.digests) % COHORT_DIGEST:
+                    raise BadMessage(f"the {via} lists deliveries of run {run} in {len(page.digests)} bytes")
                 fresh = [page.digests[at : at + COHORT_DIGEST] for at in range(0, len(page.digests), COHORT_DIGEST)]
                 listed, count = [*listed, *fresh], page.count
                 if not fresh and after + len(listed) < count:
@@ -270,7 +273,7 @@ class RunCoordinator:
             begun = await self._settle_and_serve(cohort, answer, places)
         except NotComparedError:
             await self._compare(cohort.run, cohort.via)
-            begun = await self._settle_and_serve(cohort, answer, places)
+            begun = await self._settle_and_serve(cohort, answer, places, compared=True)
         except BadMessage as error:
             begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
         if begun is not None:
@@ -278,10 +281,14 @@ class RunCoordinator:
         return True
 
     async def _settle_and_serve(
-        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
+        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace], *, compared: bool = False
     ) -> Begun | None:
-        """Call the service in a thread. The call goes on when its caller is cancelled."""
-        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
+        """Call the service in a thread. The call goes on when its caller is cancelled.
+
+        compared  the whole list of deliveries was compared just now: a batch behind its end ends the run.
+        """
+        call = partial(self._service.settle_and_serve, cohort, answer, places, compared=compared)
+        settling = asyncio.ensure_future(asyncio.to_thread(call))
         self._recording.add(settling)
         settling.add_done_callback(self._recording.discard)
         return await asyncio.shield(settling)

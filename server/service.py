@@ -124,9 +124,13 @@ class Service:
             self._stop(run, "failed", error.detail)
             raise
 
-    def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
+    def cohorts_at(self, run: str, via: Via) -> int:
+        """Return how many cohorts this run has opened at an intermediary: it can have released no more."""
+        return self.store.count_cohorts(run, via)
+
+    def _confirm(self, cohort: Cohort, answer: BatchAnswer, *, compared: bool = False) -> None:
         try:
-            self._deliveries.confirm(self.active_run(cohort.run), cohort, answer)
+            self._deliveries.confirm(self.active_run(cohort.run), cohort, answer, compared=compared)
         except RunFailed as error:
             self._stop(cohort.run, "failed", error.detail)
             raise
@@ -141,12 +145,12 @@ class Service:
                         writing.state(run, state, reason)
                         writing.event(run, kind=state, detail=reason)
                     active.state, active.reason = state, reason
+                    if state == "failed":
+                        _log.error("run_failed", run=run, why=reason)
                 except Exception:
                     active.doubt()
                     if active.round() is not None:  # else only the confirmation was lost
                         raise
-        if state == "failed":
-            _log.error("run_failed", run=run, why=reason)
         self._notify(run)
 
     def round_view(self, run: str) -> RoundView:
@@ -240,17 +244,19 @@ class Service:
         self._notify(cohort.run)
         return changed
 
-    def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Begun | None:
+    def settle_and_serve(
+        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace], *, compared: bool = False
+    ) -> Begun | None:
         """Settle a cohort, and serve requests that wait for tickets with those of the run's next one.
 
         Return the next cohort if it was begun. Its intermediary must open it, and has just answered: so these tickets
         do not wait until it has. A request that gets none here is answered as if it came now.
 
-        Raises NotComparedError while deliveries before this batch are not compared; RunFailed where the intermediary
+        Raises NotComparedError while deliveries before this batch are not `compared`; RunFailed where the intermediary
         has released what this server does not know; BadMessage for a batch that is not numbered.
         """
         active = self.active_run(cohort.run)
-        self._confirm(cohort, answer)
+        self._confirm(cohort, answer, compared=compared)
         try:
             self._settlement.settle(active, cohort, answer)
             return self._issuer.serve(active, places)

@@ -311,6 +311,13 @@ class Store:
                 known.update(connection.execute(_KNOWN_DIGESTS, values).scalars())
         return known
 
+    def count_cohorts(self, run: str, via: Via) -> int:
+        """Return how many cohorts a run has opened at an intermediary."""
+        with self._database.reading() as connection:
+            return connection.execute(
+                select(func.count()).select_from(COHORTS).where(*_AT), {"run": run, "via": via}
+            ).scalar_one()
+
     def count_released(self, run: str, via: Via) -> int:
         """Return how many cohorts of a run at an intermediary have a released outcome."""
         with self._database.reading() as connection:

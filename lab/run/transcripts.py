@@ -101,7 +101,9 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
         outline = await parties.outline(wanted)
         chosen = [one for one in _chosen(outline, wanted) if isinstance(one, CohortEntry) or one.state != "planned"]
         opened = [await parties.terms(outline.intermediary, wanted, outline.address(one.cohort)) for one in chosen]
-    if outline.config is not None and outline.config != file.config.digest():
+    if outline.config is None:
+        raise BadParameter("server", None, "give the server's address: it tells whose run file the cohorts are of")
+    if outline.config != file.config.digest():
         raise BadParameter("held", file.config.run, f"must be the run file that run {wanted.run} is of")
     return {"run": wanted.run, "cohorts": [held(file, cohort) for cohort in opened]}
 

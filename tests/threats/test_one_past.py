@@ -15,6 +15,7 @@ import pytest
 from distrust.common.errors import RunFailed
 from distrust.common.messages.batch import Batch, BatchAnswer
 from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import DeliveryList
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.server.deliveries import NotComparedError
@@ -219,6 +220,57 @@ def test_batches_that_come_while_the_list_is_read_are_no_other_past(tmp_path: Pa
         with pytest.raises(RunFailed, match="lists other batches"):
             harness.service.compare("demo", "aggregator", 1, [digests[1], digests[3]])
     harness.database.close()
+
+
+@pytest.mark.parametrize("lie", ["beyond-the-list", "a-batch-twice", "without-end"])
+def test_an_intermediary_whose_list_cannot_be_ends_the_run(tmp_path: Path, lie: str) -> None:
+    """It gains nothing by it; the server reads no more of a list than the run has cohorts there, and one."""
+    intermediaries = InMemoryIntermediaries()
+    harness, honest, collect = ServerHarness(tmp_path, intermediaries), intermediaries.delivered, intermediaries.collect
+    pages = []
+
+    async def listed(run_digest: bytes, via: str, after: int) -> DeliveryList:
+        pages.append(after)
+        if lie == "beyond-the-list":
+            return await honest(run_digest, via, after)
+        digests = (await honest(run_digest, via, 0)).digests[:32]
+        return DeliveryList(count=10**15, digests=digests * (2 if lie == "a-batch-twice" else 1))
+
+    async def numbered(cohort: Cohort, *, opening: bool = False) -> BatchAnswer:
+        answer = await collect(cohort, opening=opening)
+        return answer if answer.batch is None else answer.model_copy(update={"delivery": 99})
+
+    async def play() -> RunView:
+        send = await fill_first_round(harness)
+        intermediaries.delivered, intermediaries.collect = listed, numbered  # type: ignore[method-assign]
+        send()
+        await until(lambda: harness.service.view("demo").state == "failed")
+        await harness.coordinator.stop()
+        return harness.service.view("demo")
+
+    view = asyncio.run(play())
+    words = {"beyond-the-list": "as its delivery 99, and lists 3", "a-batch-twice": "lists a batch of run demo twice"}
+    assert words.get(lie, "lists a batch of run demo twice") in (view.reason or "")
+    assert len(pages) <= 4
+    assert len(released(harness)) == 2
+    harness.database.close()
+
+
+def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
+    """It may be a fault on the way: nothing is released meanwhile, and the run goes on with a whole one."""
+    intermediaries = InMemoryIntermediaries()
+    saved, whole = play_and_copy(tmp_path, intermediaries, rounds=1)
+    del whole
+    restored, honest, answers = ServerHarness(saved, intermediaries), intermediaries.delivered, []
+
+    async def listed(run_digest: bytes, via: str, after: int) -> DeliveryList:
+        answers.append(after)
+        return DeliveryList(count=1, digests=b"abc") if len(answers) < 3 else await honest(run_digest, via, after)
+
+    intermediaries.delivered = listed  # type: ignore[method-assign]
+    view = asyncio.run(started(restored))
+    assert (len(answers), view.state, released(restored)) == (3, "failed", {})
+    restored.database.close()
 
 
 def test_the_analyzers_noise_is_that_of_its_batch_alone() -> None:

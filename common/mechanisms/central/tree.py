@@ -296,7 +296,8 @@ class Counter:
 
     Secrets  The true sums are the server's secret: the server never writes them or a node where clients can read.
     Rule     `add` draws the noise of every node that the new batch completes, once. A caller that adds the same batch
-             to the same state again gets other noise, and must not publish both: commit the new state, then answer.
+             to the same state again with another stream gets other noise, and must not publish both. The server's
+             stream follows from the batch (`server.settlement.analyzer_stream`).
     """
 
     mechanism: Tree
