@@ -18,6 +18,9 @@ from distrust.common.randomness import Stream
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
 """Opens a sealed record: returns its report id (16 bytes) and payload. Raises BadMessage."""
 
+NoiseOf = Callable[[NDArray[np.uint64], NDArray[np.int64]], Stream]
+"""Return the stream of the analyzer's noise for a batch's totals mod m and its survivors (by action, or one count)."""
+
 IMPOSSIBLE = 1e-9
 """Probability that noise which does not wrap carries a sum of honest clients outside its bounds."""
 
@@ -26,23 +29,23 @@ OpenAssigned = Callable[[bytes, int], tuple[bytes, bytes]]
 
 
 def analyze(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenRecord
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: NoiseOf, open_record: OpenRecord
 ) -> tuple[NDArray[np.float64], int]:
     """Return the estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
 
-    stream  draws the noise of central mechanisms. The caller gives the same batch the same stream, or publishes one
-            estimate of it only.
-    Raises  BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
+    noise_of  draws the noise of central mechanisms. The caller gives the same totals of a cohort the same stream, or
+              publishes one estimate of it only.
+    Raises    BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
     """
     check_count(cohort, batch)
     summed = content_sum(mechanism, cohort, batch, open_record)
-    estimate = mechanism.estimate(summed, batch.survivors, stream)
+    estimate = mechanism.estimate(summed, batch.survivors, noise_of(summed, np.array([batch.survivors])))
     check_possible(mechanism, estimate, np.full(len(estimate), batch.survivors))
     return estimate, batch.survivors
 
 
 def analyze_stream(
-    before: StreamCounter, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenRecord
+    before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: NoiseOf, open_record: OpenRecord
 ) -> tuple[NDArray[np.float64], StreamCounter]:
     """Return the estimate of the sum over all batches so far, this one included, and the state after this batch.
 
@@ -52,7 +55,7 @@ def analyze_stream(
     check_count(cohort, batch)
     mechanism = before.mechanism
     summed = content_sum(mechanism, cohort, batch, open_record)
-    after, released = before.add(summed, batch.survivors, stream)
+    after, released = before.add(summed, batch.survivors, noise_of(summed, np.array([batch.survivors])))
     # The batch's own leaf is looked at, not the prefix. A refused batch is replaced, and the nodes that it completed
     # are drawn again: their refusals would show earlier clients' sums, with noise that the ledger does not count.
     check_possible(mechanism, released.batch, np.full(len(released.batch), batch.survivors))
@@ -60,7 +63,7 @@ def analyze_stream(
 
 
 def analyze_parts(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenAssigned
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: NoiseOf, open_record: OpenAssigned
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return for assigned actions the estimated true sums and the survivors by action, each of shape (s,).
 
@@ -74,7 +77,7 @@ def analyze_parts(
     counts = np.array(content.counts, dtype=np.int64)
     groups = np.split(rows, np.cumsum(counts)[:-1])
     totals = np.stack([sum_rows(group, mechanism.modulus) for group in groups])
-    sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
+    sums = mechanism.estimate_parts(totals, counts, noise_of(totals, counts))[:, 0]
     check_possible(mechanism, sums, counts)
     return sums, counts
 

@@ -36,9 +36,7 @@ class Deliveries:
         with active.lock:
             if active.state != "running" or len(active.delivered) == len(INTERMEDIARIES):
                 return set()
-            wanted = {cohort.via for cohort in active.pending()}
-            if not active.delivered:
-                wanted |= self._store.intermediaries(active.config.run)
+            wanted = {cohort.via for cohort in active.pending()} | self._store.intermediaries(active.config.run)
             return wanted - active.delivered.keys()
 
     def compare(self, active: ActiveRun, via: Via, after: int, listed: Sequence[bytes]) -> None:
@@ -59,11 +57,11 @@ class Deliveries:
                     f"are of cohorts that this server never began: its database is an old copy; {_ADVICE}"
                 )
             if known is None:
-                settled = self._store.count_released(run, via)  # none is settled before this comparison
-                if len(set(listed)) < settled:
+                settled = self._store.released_digests(run, via)  # none is settled before this comparison
+                if settled - set(listed):
                     raise RunFailed(
-                        f"the {via} has released {len(set(listed))} batches of run {run}, and this server has settled "
-                        f"{settled}: {_LOST.format(via=via)}"
+                        f"the {via} has released {len(listed)} batches of run {run}, and not all of the {len(settled)} "
+                        f"that this server has settled: {_LOST.format(via=via)}"
                     )
                 active.delivered[via] = list(listed)
             else:

@@ -1,19 +1,19 @@
 """Settles cohorts: turns the intermediaries' answers into outcomes, and commits each before the learner moves on."""
 
-import hashlib
 import hmac
 from functools import partial
 
 import numpy as np
 import structlog
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
 from distrust.common.crypto.context import cohort_digest, encode
 from distrust.common.crypto.seal import open_record
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.base import StreamCounter
-from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
@@ -28,17 +28,24 @@ from distrust.server.store import Store, Writing
 _log = structlog.get_logger("distrust.server")
 
 
-def analyzer_stream(config: RunConfig, identity: RunIdentity, cohort: Cohort, batch: Batch) -> Stream:
-    """Return the analyzer's source of noise: a PRF of the run's secret at the cohort and its batch.
+def analyzer_stream(
+    config: RunConfig,
+    identity: RunIdentity,
+    cohort: Cohort,
+    totals: NDArray[np.uint64],
+    survivors: NDArray[np.int64],
+) -> Stream:
+    """Return the analyzer's source of noise: a PRF of the run's secret at the cohort, its totals mod m and survivors.
 
-    The same batch has the same noise whenever it is analyzed. So a server that was restored from a copy of its database
-    releases what it has released before, and no second estimate with other noise. Another batch of the same cohort has
-    independent noise. In a run that is named unsafe the noise follows from the run's seed.
+    The same totals of a cohort have the same noise whenever they are analyzed. So a server that was restored from a
+    copy of its database releases what it has released before, and no second estimate with other noise. Records in
+    another order, or other words of the intermediary beside them, are no other totals. Other totals of the same cohort
+    have independent noise. In a run that is named unsafe the noise follows from the run's seed.
     """
     if config.unsafe is not None:
         return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort.cohort, "analyzer")
-    digest = hashlib.sha256(batch.model_dump_json().encode()).digest()
-    label = encode("distrust analyzer noise v3", cohort_digest(cohort), digest)
+    batch = totals.astype("<u8").tobytes(), survivors.astype("<i8").tobytes()
+    label = encode("distrust analyzer noise v3", cohort_digest(cohort), *batch)
     return KeyedStream(hmac.digest(identity.noise_key, label, "sha256"))
 
 
@@ -75,20 +82,20 @@ class Settlement:
             return LostCohort(cohort=cohort.cohort, reason=reason), None
         record = active.learner.rounds[cohort.round - 1]
         mechanism = record.mechanisms[cohort.clients]
-        stream = analyzer_stream(active.config, active.identity, cohort, answer.batch)
+        noise_of = partial(analyzer_stream, active.config, active.identity, cohort)
         try:
             opener = partial(open_record, self._key, cohort)
             if isinstance(cohort.channel, AssignedRecords):
-                sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
+                sums, counts = analyze_parts(mechanism, cohort, answer.batch, noise_of, opener)
                 survivors, parts = int(counts.sum()), counts.tolist()
                 return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
             after = None
             if record.ask.cumulative and mechanism.takes_batches:
                 before = active.counter or self._restored(active, mechanism)
-                estimate, after = analyze_stream(before, cohort, answer.batch, stream, opener)
+                estimate, after = analyze_stream(before, cohort, answer.batch, noise_of, opener)
                 survivors = answer.batch.survivors
             else:
-                estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
+                estimate, survivors = analyze(mechanism, cohort, answer.batch, noise_of, opener)
             released = ReleasedCohort(
                 cohort=cohort.cohort,
                 sum=estimate.tolist(),

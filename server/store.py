@@ -131,7 +131,7 @@ _RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.round.between(bindparam("first"), bi
 _IN_LIST = 500  # values in one SQL list, well below every database's limit
 _AT = COHORTS.c.run == bindparam("run"), COHORTS.c.via == bindparam("via")
 _KNOWN_DIGESTS = select(COHORTS.c.digest).where(COHORTS.c.digest.in_(bindparam("digests", expanding=True)), *_AT)
-_COUNT_RELEASED = select(func.count()).where(*_AT, COHORTS.c.state == "released")
+_RELEASED_DIGESTS = select(COHORTS.c.digest).where(*_AT, COHORTS.c.state == "released")
 _MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
 _OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
 _BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
@@ -318,10 +318,10 @@ class Store:
                 select(func.count()).select_from(COHORTS).where(*_AT), {"run": run, "via": via}
             ).scalar_one()
 
-    def count_released(self, run: str, via: Via) -> int:
-        """Return how many cohorts of a run at an intermediary have a released outcome."""
+    def released_digests(self, run: str, via: Via) -> set[bytes]:
+        """Return the digests of a run's cohorts at an intermediary that have a released outcome."""
         with self._database.reading() as connection:
-            return connection.execute(_COUNT_RELEASED, {"run": run, "via": via}).scalar_one()
+            return set(connection.execute(_RELEASED_DIGESTS, {"run": run, "via": via}).scalars())
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
         """Return by state (cohorts, tickets issued)."""

@@ -231,6 +231,8 @@ def _period(variance: float, terms: int, last: int) -> NDArray[np.float64]:
     while k <= last:
         tilt = _tilt(variance, k / terms)
         window = _window(variance, terms, tilt, k)[: last + 1 - k]
+        if not window[0] > 0:  # rounding has left nothing of the law: the loop would not end
+            raise BadParameter("variance", variance, "must be larger: no probability of this law can be computed")
         believed = np.flatnonzero(window < TRUSTED * window[0])
         until = int(believed[0]) if believed.size else window.size
         moments = terms * float(_log_moment(variance, tilt, np.zeros(1))[0].real)

@@ -105,3 +105,11 @@ def test_the_licence_is_apache_2() -> None:
     assert "Apache License" in licence
     assert "Version 2.0, January 2004" in licence
     assert 'license = "Apache-2.0"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_no_file_has_the_marks_of_a_merge_that_was_not_resolved() -> None:
+    marks = tuple(sign * 7 + " " for sign in "<>|")
+    texts = {name: (ROOT / name).read_bytes() for name in listed() if (ROOT / name).is_file()}
+    marked = [name for name, raw in texts.items() if raw.decode("utf-8", "replace").startswith(marks)]
+    marked += [name for name, raw in texts.items() if any(b"\n" + mark.encode() in raw for mark in marks)]
+    assert marked == []

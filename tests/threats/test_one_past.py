@@ -10,14 +10,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distrust.common.errors import RunFailed
-from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.batch import BatchAnswer, Records
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import DeliveryList
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
+from distrust.common.run.round import TicketAnswer
 from distrust.server.deliveries import NotComparedError
 from distrust.server.keys import RunIdentity
 from distrust.server.learner.rounds import ReleasedCohort
@@ -149,7 +151,9 @@ def test_an_intermediary_that_lost_its_database_ends_the_run_at_the_servers_star
     restored = ServerHarness(saved, intermediaries)
     view = asyncio.run(started(restored))
     assert (view.state, len(released(restored))) == ("failed", 3)
-    assert f"has released {kept} batches of run demo, and this server has settled 3: {LOST}" in (view.reason or "")
+    assert f"has released {kept} batches of run demo, and not all of the 3 that this server has settled: {LOST}" in (
+        view.reason or ""
+    )
     restored.database.close()
 
 
@@ -273,20 +277,60 @@ def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
     restored.database.close()
 
 
-def test_the_analyzers_noise_is_that_of_its_batch_alone() -> None:
-    """The same batch of the same cohort and run has the same noise; each change of one of them gives other noise."""
+def test_the_analyzers_noise_is_that_of_its_totals_alone() -> None:
+    """The same totals of the same cohort and run have the same noise; each change of one of them gives other noise."""
     run, key = private(), RunIdentity(bytes(16), bytes(range(32)))
     cohort = Cohort.model_construct(cohort="demo.1.0.1", run="demo", round=1, run_digest=bytes(32))
-    batch = Batch.model_validate({"cohort": "c", "survivors": 3, "content": {"kind": "sum", "body": "AAAA"}})
-    other = batch.model_copy(update={"survivors": 4})
+    totals, survivors = np.array([5, 7], dtype=np.uint64), np.array([3])
     drawn = [
-        analyzer_stream(run, identity, of, batch_).bytes(32)
-        for identity, of, batch_ in (
-            (key, cohort, batch),
-            (RunIdentity(bytes(16), bytes(32)), cohort, batch),
-            (key, cohort.model_copy(update={"round": 2}), batch),
-            (key, cohort, other),
+        analyzer_stream(run, *one).bytes(32)
+        for one in (
+            (key, cohort, totals, survivors),
+            (RunIdentity(bytes(16), bytes(32)), cohort, totals, survivors),
+            (key, cohort.model_copy(update={"round": 2}), totals, survivors),
+            (key, cohort, totals[::-1], survivors),
+            (key, cohort, totals, survivors + 1),
         )
     ]
-    assert len(set(drawn)) == 4
-    assert analyzer_stream(run, key, cohort, batch).bytes(32) == drawn[0]
+    assert len(set(drawn)) == 5
+    assert analyzer_stream(run, key, cohort, totals, survivors).bytes(32) == drawn[0]
+
+
+@pytest.mark.parametrize("via", ["shuffler", "aggregator"])
+def test_a_batch_in_other_bytes_has_the_same_estimate(via: str, tmp_path: Path) -> None:
+    """A shuffler that was restored, too, permutes again; an aggregator that lies names a dispute more."""
+    estimates = []
+    for changed in (False, True):
+        (tmp_path / f"{changed}").mkdir()
+        if not changed:
+            intermediaries = InMemoryIntermediaries()
+            harness = ServerHarness(tmp_path / "False", intermediaries)
+            harness.service.create(config(mechanism={**CENTRAL, "via": via}, unsafe=None))
+            round_ = harness.service.round_view("demo").round
+            assert round_ is not None
+            tickets = asyncio.run(granted_and_stopped(harness))
+            copy(tmp_path / "False", tmp_path / "copy")
+            InMemoryClients(intermediaries, REWARDS).answer(round_, tickets)
+            cohort = round_.assignments[0].cohort
+            answer = answer_of(harness, cohort)
+        else:
+            harness = ServerHarness(tmp_path / "copy", intermediaries)
+            harness.service.active_run("demo").delivered[cohort.via] = []
+            assert answer.batch is not None
+            content = answer.batch.content
+            if isinstance(content, Records):
+                size = len(content.body) // content.count
+                records = [content.body[at : at + size] for at in range(0, len(content.body), size)]
+                content = content.model_copy(update={"body": b"".join(reversed(records))})
+            batch = answer.batch.model_copy(update={"content": content, "disputes": 1})
+            answer = answer.model_copy(update={"batch": batch})
+        assert harness.service.settle(cohort, answer)
+        estimates.append(released(harness)[cohort.cohort])
+        harness.database.close()
+    assert estimates[0] == estimates[1]
+
+
+async def granted_and_stopped(harness: ServerHarness) -> TicketAnswer:
+    tickets = await harness.ask("demo", 96)
+    await harness.coordinator.stop()
+    return tickets

@@ -22,7 +22,7 @@ from distrust.common.web.client import Http, Patience
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Message, read_message
 from tests.support.asgi import AsgiClient, OverHttpx
-from tests.support.fleet_harness import CONFIGS
+from tests.support.fleet_harness import RUN_ID, config_of
 from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
@@ -58,8 +58,8 @@ def _outcome(round_: Round, raw: bytes) -> str:
     try:
         view = read_message(RoundView, raw)
         assert view.round is not None
-        config = CONFIGS[round_.assignments[0].cohort.config]
-        lenient(min_survivors=1, max_delta=1e-2).check(config, view.round, view.round.assignments[0])
+        config = config_of(round_)
+        lenient(min_survivors=1, max_delta=1e-2).check(config, RUN_ID, view.round, view.round.assignments[0])
     except ValidationError:
         return "no message"
     except ProtocolError:
@@ -72,7 +72,7 @@ def test_a_client_takes_a_rounds_odd_number_only_where_it_is_the_served_one(name
     kind = MECHANISMS[name]
     words = {key: MECHANISM[key] for key, taken in (("delta", kind.takes_delta), ("batches", name == "tree")) if taken}
     round_ = make_round(name, via=kind.vias[0], **words)
-    view = RoundView(run="demo", state="open", config=round_.assignments[0].cohort.config, round=round_)
+    view = RoundView(run="demo", state="open", config=config_of(round_).digest(), run_id=RUN_ID, round=round_)
     table = json.loads(view.model_dump_json())
     places = list(numbers(table))
     assert ("round", "mechanism", "clients") in places

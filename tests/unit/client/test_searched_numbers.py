@@ -190,7 +190,7 @@ def test_bits_that_hide_more_may_not_make_the_messages_long(make_round: MakeRoun
 
 
 @pytest.mark.parametrize(("name", "field", "words"), [*EACH, *RENYI])
-@pytest.mark.parametrize("number", [5e-324, 1e-300, 1e-12, 1.0 - 2**-53, 1e12, 1e300])
+@pytest.mark.parametrize("number", [5e-324, 1e-300, 1e-25, 1e-12, 1.0 - 2**-53, 1e12, 1e300])
 def test_numbers_that_nothing_can_be_computed_for_are_refused_by_name(
     make_round: MakeRound, name: str, field: str, words: dict[str, Any], number: float
 ) -> None:

@@ -59,7 +59,7 @@ def records(rows: NDArray[np.uint64], reports: list[bytes] | None = None) -> Rec
 
 def analyzed(kind: AnyMechanism, of: Cohort, content: Content, survivors: int = N) -> tuple[float, int]:
     batch = Batch(cohort=of.cohort, survivors=survivors, content=content)
-    estimate, count = analyze(kind, of, batch, STREAM, partial(open_record, KEYS.seal, of))
+    estimate, count = analyze(kind, of, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, of))
     assert estimate.shape == (1,)
     return float(estimate[0]), count
 
@@ -150,7 +150,7 @@ def test_a_bad_batch_is_refused(kind: AnyMechanism, of: Cohort, content: Content
 def test_another_cohorts_batch_is_refused() -> None:
     batch = Batch(cohort="demo.1.1.1", survivors=N, content=the_sum(ROWS[POLYA.name]))
     with pytest.raises(BadMessage, match=r"not of demo\.1\.0\.1"):
-        analyze(POLYA, MASKED, batch, STREAM, partial(open_record, KEYS.seal, MASKED))
+        analyze(POLYA, MASKED, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, MASKED))
 
 
 def test_a_record_of_another_cohort_does_not_open() -> None:

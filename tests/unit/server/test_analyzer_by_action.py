@@ -58,7 +58,7 @@ def grouped(
 
 def analyzed(content: Content, survivors: int, cohort: Cohort = COHORT) -> tuple[list[float], list[int]]:
     batch = Batch(cohort=cohort.cohort, survivors=survivors, content=content)
-    sums, counts = analyze_parts(MECHANISM, cohort, batch, STREAM, partial(open_record, KEYS.seal, cohort))
+    sums, counts = analyze_parts(MECHANISM, cohort, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, cohort))
     return sums.tolist(), counts.tolist()
 
 
@@ -110,7 +110,7 @@ def test_groups_come_out_of_dealt_cohorts_only() -> None:
     opener: Any = partial(open_record, KEYS.seal, COHORT)
     batch = Batch(cohort=COHORT.cohort, survivors=N, content=grouped(TIMES))
     with pytest.raises(BadMessage, match="dealt channel"):
-        analyze(MECHANISM, COHORT, batch, STREAM, opener)
+        analyze(MECHANISM, COHORT, batch, lambda *_: STREAM, opener)
     plain = COHORT.model_copy(update={"channel": Sealed(size=SIZE, server_key=KEYS.public.seal)})
     with pytest.raises(BadMessage, match="kind grouped in a sealed channel"):
         analyzed(batch.content, N, plain)

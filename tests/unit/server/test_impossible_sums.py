@@ -53,7 +53,7 @@ def opened(mechanism: AnyMechanism, summed: NDArray[np.uint64]) -> float:
     content = ModularSum(body=pack(summed, mechanism.modulus))
     batch = Batch(cohort=of.cohort, survivors=N, content=content)
     opener = partial(open_record, KEYS.seal, of)
-    return float(analyze(mechanism, of, batch, UnsafeSeededStream(1, "analyzer"), opener)[0][0])
+    return float(analyze(mechanism, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener)[0][0])
 
 
 def residue(mechanism: AnyMechanism, steps: int) -> NDArray[np.uint64]:
@@ -104,7 +104,7 @@ def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
         content = GroupedRecords(counts=TIMES, body=b"".join(sealed), checksum=checksum(reports))
         batch = Batch(cohort=of.cohort, survivors=N, content=content)
         opener = partial(open_record, KEYS.seal, of)
-        result = analyze_parts(BY_ACTION, of, batch, UnsafeSeededStream(1, "analyzer"), opener)[0]
+        result = analyze_parts(BY_ACTION, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener)[0]
         return [float(one) for one in result]
 
     rewards = np.where(places == place, 1.0, -1.0)[:, np.newaxis]
@@ -135,7 +135,7 @@ def second_batch(before: Counter, rewards: int) -> None:
     summed = pack(np.array([rewards * tree.precision], dtype=np.uint64), tree.modulus)
     batch = Batch(cohort=of.cohort, survivors=80, content=ModularSum(body=summed))
     opener = partial(open_record, KEYS.seal, of)
-    analyze_stream(before, of, batch, UnsafeSeededStream(1, "second"), opener)
+    analyze_stream(before, of, batch, lambda *_: UnsafeSeededStream(1, "second"), opener)
 
 
 def test_a_refused_batch_of_a_stream_tells_nothing_of_earlier_batches() -> None:
