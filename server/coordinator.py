@@ -273,7 +273,11 @@ class RunCoordinator:
             begun = await self._settle_and_serve(cohort, answer, places)
         except NotComparedError:
             await self._compare(cohort.run, cohort.via)
-            begun = await self._settle_and_serve(cohort, answer, places, compared=True)
+            try:
+                begun = await self._settle_and_serve(cohort, answer, places)
+            except NotComparedError:  # it numbers the batch behind the end of its list
+                await asyncio.to_thread(self._service.refuse_number, cohort, answer)
+                return True
         except BadMessage as error:
             begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
         if begun is not None:
@@ -281,14 +285,10 @@ class RunCoordinator:
         return True
 
     async def _settle_and_serve(
-        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace], *, compared: bool = False
+        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
     ) -> Begun | None:
-        """Call the service in a thread. The call goes on when its caller is cancelled.
-
-        compared  the whole list of deliveries was compared just now: a batch behind its end ends the run.
-        """
-        call = partial(self._service.settle_and_serve, cohort, answer, places, compared=compared)
-        settling = asyncio.ensure_future(asyncio.to_thread(call))
+        """Call the service in a thread. The call goes on when its caller is cancelled."""
+        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
         self._recording.add(settling)
         settling.add_done_callback(self._recording.discard)
         return await asyncio.shield(settling)

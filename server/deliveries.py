@@ -70,11 +70,10 @@ class Deliveries:
                     raise RunFailed(f"the {via} lists other batches of run {run} than before: {_LOST.format(via=via)}")
                 known.extend(listed[len(both) :])
 
-    def confirm(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer, *, compared: bool = False) -> None:
+    def confirm(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> None:
         """Check that a batch stands where it says in the list of deliveries; it may be the one behind the last known.
 
-        compared  whether the whole list was compared just now.
-        Raises    NotComparedError where the rest of the list must be compared before; BadMessage for a batch without a
+        Raises NotComparedError where the rest of the list must be compared before; BadMessage for a batch without a
         position; RunFailed where the list has another batch there.
         """
         if answer.batch is None:
@@ -85,11 +84,6 @@ class Deliveries:
         with active.lock:
             known = active.delivered.get(via)
             if known is None or position > len(known) + 1:
-                if compared:
-                    raise RunFailed(
-                        f"the {via} numbers the batch of cohort {cohort.cohort} as its delivery {position}, and lists "
-                        f"{len(known or ())}: {_ADVICE}"
-                    )
                 raise NotComparedError
             if position == len(known) + 1:
                 known.append(digest)

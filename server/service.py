@@ -128,9 +128,15 @@ class Service:
         """Return how many cohorts this run has opened at an intermediary: it can have released no more."""
         return self.store.count_cohorts(run, via)
 
-    def _confirm(self, cohort: Cohort, answer: BatchAnswer, *, compared: bool = False) -> None:
+    def refuse_number(self, cohort: Cohort, answer: BatchAnswer) -> None:
+        """End a run whose intermediary numbers a batch behind the end of its list, which was compared just now."""
+        listed = len(self.active_run(cohort.run).delivered.get(cohort.via, ()))
+        number = f"the {cohort.via} numbers the batch of cohort {cohort.cohort} as its delivery {answer.delivery}"
+        self._stop(cohort.run, "failed", f"{number}, and lists {listed}: nothing more of the run is released")
+
+    def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
         try:
-            self._deliveries.confirm(self.active_run(cohort.run), cohort, answer, compared=compared)
+            self._deliveries.confirm(self.active_run(cohort.run), cohort, answer)
         except RunFailed as error:
             self._stop(cohort.run, "failed", error.detail)
             raise
@@ -244,19 +250,17 @@ class Service:
         self._notify(cohort.run)
         return changed
 
-    def settle_and_serve(
-        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace], *, compared: bool = False
-    ) -> Begun | None:
+    def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Begun | None:
         """Settle a cohort, and serve requests that wait for tickets with those of the run's next one.
 
         Return the next cohort if it was begun. Its intermediary must open it, and has just answered: so these tickets
         do not wait until it has. A request that gets none here is answered as if it came now.
 
-        Raises NotComparedError while deliveries before this batch are not `compared`; RunFailed where the intermediary
+        Raises NotComparedError while deliveries before this batch are not compared; RunFailed where the intermediary
         has released what this server does not know; BadMessage for a batch that is not numbered.
         """
         active = self.active_run(cohort.run)
-        self._confirm(cohort, answer, compared=compared)
+        self._confirm(cohort, answer)
         try:
             self._settlement.settle(active, cohort, answer)
             return self._issuer.serve(active, places)
