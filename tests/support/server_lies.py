@@ -61,6 +61,7 @@ ALIKE = {
     "mechanism.norm": {"mechanism.moved", "mechanism.blocks"},  # steps and blocks are for ℓ₂ balls
     "mechanism.wrap": {"mechanism.modulus"},
     "mechanism.variance": {"mechanism.modulus"},  # it has room for the noise that was told
+    "mechanism.local": {"mechanism.modulus"},
     "mechanism.coins": {"mechanism.modulus", "mechanism.chance"},
     "decision.kind": {"decision"},
     "decision.actions": {"cohort.channel.deal", "cohort.channel.deal.actions"},
