@@ -10,7 +10,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -244,7 +244,6 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
     ("channel", "whole"),
     [
         *(pytest.param(channel, False, id=f"{channel}-plain") for channel in CHANNELS),
-        *(pytest.param(channel, True, id=f"{channel}-consistent") for channel in ("masked", "assigned")),
     ],
 )
 def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
@@ -254,6 +253,29 @@ def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, wh
     assert {path: why for path, why in reasons.items() if not names_of_config(why, path, whole=whole)} == {}
     unreadable = {path for path, why in reasons.items() if not why.startswith("refused: ")}
     assert unreadable == (set() if whole else {("version",), *FIXED.get(channel, ())})
+
+
+@pytest.mark.parametrize("channel", ["masked", "assigned"])
+def test_a_client_that_is_told_another_run_finds_no_cohort_and_sends_nothing(
+    channel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client gets another configuration with digests that fit: it refuses, or no intermediary has its cohort."""
+    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.05)
+    exchanges: list[Exchange] = []
+
+    async def play() -> None:
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
+            run = config(channel)
+            await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
+            tamper = partial(lie_of_config, path=("horizon",), run=run, whole=True)
+            wire = RecordingTransport("told", apps, exchanges, tamper)
+            fleet = fleet_over(world(run), lenient(), FleetOptions(block=WHOLE), run, wire)
+            with suppress(TimeoutError, ProtocolError):
+                await asyncio.wait_for(fleet.serve(), 3)
+
+    asyncio.run(play())
+    assert [one for one in exchanges if one.caller == "told"]
+    assert sent(exchanges, "told", kept=True) == []
 
 
 ONE_OF_EACH_KIND: dict[str, Path_] = {
