@@ -128,7 +128,7 @@ REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True)
 _RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
 _RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.run == bindparam("run"))
 _RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.round.between(bindparam("first"), bindparam("last")))
-_IN_LIST = 500  # values in one SQL list, well below every database's limit
+_DIGESTS_ASKED = 500  # values in one SQL list, well below every database's limit
 _AT = COHORTS.c.run == bindparam("run"), COHORTS.c.via == bindparam("via")
 _KNOWN_DIGESTS = select(COHORTS.c.digest).where(COHORTS.c.digest.in_(bindparam("digests", expanding=True)), *_AT)
 _RELEASED_DIGESTS = select(COHORTS.c.digest).where(*_AT, COHORTS.c.state == "released")
@@ -306,8 +306,8 @@ class Store:
         """Return those of the digests that are of a run's cohorts at an intermediary."""
         known: set[bytes] = set()
         with self._database.reading() as connection:
-            for start in range(0, len(digests), _IN_LIST):
-                values = {"run": run, "via": via, "digests": digests[start : start + _IN_LIST]}
+            for start in range(0, len(digests), _DIGESTS_ASKED):
+                values = {"run": run, "via": via, "digests": digests[start : start + _DIGESTS_ASKED]}
                 known.update(connection.execute(_KNOWN_DIGESTS, values).scalars())
         return known
 

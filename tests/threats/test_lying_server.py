@@ -240,12 +240,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
     return reasons
 
 
-@pytest.mark.parametrize(
-    ("channel", "whole"),
-    [
-        *(pytest.param(channel, False, id=f"{channel}-plain") for channel in CHANNELS),
-    ],
-)
+@pytest.mark.parametrize(("channel", "whole"), [pytest.param(one, False, id=f"{one}-plain") for one in CHANNELS])
 def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
     """Each parameter of run and policy counts: the configuration's digest is in the round and in each cohort."""
     reasons = asyncio.run(lies_of_config(tmp_path, channel, whole=whole))
