@@ -18,7 +18,7 @@ from distrust.common.randomness import Stream
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
 """Opens a sealed record: returns its report id (16 bytes) and payload. Raises BadMessage."""
 
-NoiseOf = Callable[[NDArray[np.uint64], NDArray[np.int64]], Stream]
+AnalyzerNoise = Callable[[NDArray[np.uint64], NDArray[np.int64]], Stream]
 """Return the stream of the analyzer's noise for a batch's totals mod m and its survivors (by action, or one count)."""
 
 IMPOSSIBLE = 1e-9
@@ -29,7 +29,7 @@ OpenAssigned = Callable[[bytes, int], tuple[bytes, bytes]]
 
 
 def analyze(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: NoiseOf, open_record: OpenRecord
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
 ) -> tuple[NDArray[np.float64], int]:
     """Return the estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
 
@@ -45,7 +45,7 @@ def analyze(
 
 
 def analyze_stream(
-    before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: NoiseOf, open_record: OpenRecord
+    before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
 ) -> tuple[NDArray[np.float64], StreamCounter]:
     """Return the estimate of the sum over all batches so far, this one included, and the state after this batch.
 
@@ -63,7 +63,7 @@ def analyze_stream(
 
 
 def analyze_parts(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: NoiseOf, open_record: OpenAssigned
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenAssigned
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return for assigned actions the estimated true sums and the survivors by action, each of shape (s,).
 
