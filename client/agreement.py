@@ -44,7 +44,7 @@ Searches on two processors end a bit apart at most; other sizes are those of the
 """
 
 UNHEARD: Any = {"over": "ignore", "divide": "ignore", "invalid": "ignore"}
-"""What NumPy does not warn of while told numbers are computed with: the outcome is refused."""
+"""Warnings of NumPy that are off while a client computes with told numbers: it refuses the outcome."""
 
 DEEPEST = 64
 """Levels of lists and objects that the terms of a cohort may have; own terms have fewer than ten."""

@@ -76,7 +76,7 @@ class HeldSlots:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What clients of consecutive slots, `first` to `last`, have spent: one contribution each at this guarantee."""
+    """Cost of consecutive slots, `first` to `last`: each client has spent one contribution at this guarantee."""
 
     round: int
     cohort: str
@@ -86,7 +86,7 @@ class Contribution:
 
 
 class Memory:
-    """What the clients of one fleet have taken part in. Safe to use from several threads, one after another.
+    """Cohorts in which the clients of one fleet have taken part. Safe to use from several threads, one after another.
 
     file    made where it is not there, readable by its owner only. None: it lasts as long as this object.
     Raises  BadParameter for a file that is damaged, of another version or another program's; Unavailable for one that

@@ -49,7 +49,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What was done to a database.
+    """The result of one migration.
 
     before  its schema before: a revision, or the number of one without a revision.
     copy    the file with the database as it was; None where nothing was to do, and on a database server.

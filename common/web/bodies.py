@@ -145,7 +145,7 @@ def is_own_name(host: str, names: Collection[str] = ()) -> bool:
 
     Without a token loopback is all that protects a service. A web page can have its own name resolved to loopback, and
     call the service from a reader's browser as if it were its own; the header still has that name. A name without dots
-    is no better: whoever answers for names in the reader's network chooses where it leads.
+    is no better: the name server of the reader's network chooses where it leads.
     """
     name, separator, port = host.strip().lower().rpartition(":")
     if not separator or not (port.isascii() and port.isdigit()):

@@ -57,7 +57,7 @@ class CohortParams:
     printed               for `paper`: what the noise that a source prints for a contextual vector depends on. None: the
                           mechanism's own constants.
     told                  numbers of the mechanism's searched fields that another party found. They are taken as they
-                          are: whoever plans with them checks what they promise.
+                          are: the caller checks what they promise.
     """
 
     clients: int
