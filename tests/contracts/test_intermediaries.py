@@ -154,11 +154,17 @@ def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
     assert answer.json()["field"] == "channel"
 
 
-@pytest.mark.parametrize(("field", "value"), [("minimum", 6), ("ticket_key", bytes(31)), ("run_digest", bytes(31))])
+@pytest.mark.parametrize(("field", "value"), [("minimum", 6), ("ticket_key", bytes(31))])
 def test_a_cohort_that_cannot_be_is_refused(party: Party, field: str, value: object) -> None:
     answer = party.open(party.cohort().model_copy(update={field: value}))
     assert problem(answer) == (422, "bad-parameter")
     assert answer.json()["field"] == field
+
+
+def test_a_cohort_of_a_short_run_digest_has_no_address(party: Party) -> None:
+    answer = party.open(party.cohort().model_copy(update={"run_digest": bytes(31)}))
+    assert problem(answer) == (422, "bad-message")
+    assert answer.json()["detail"].startswith("run = ")
 
 
 def test_all_clients_answer_and_the_batch_is_the_same_bytes_for_ever(party: Party, cohort: Cohort) -> None:
