@@ -161,12 +161,6 @@ def test_a_cohort_that_cannot_be_is_refused(party: Party, field: str, value: obj
     assert answer.json()["field"] == field
 
 
-def test_a_cohort_of_a_short_run_digest_has_no_address(party: Party) -> None:
-    answer = party.open(party.cohort().model_copy(update={"run_digest": bytes(31)}))
-    assert problem(answer) == (422, "bad-message")
-    assert answer.json()["detail"].startswith("run = ")
-
-
 def test_all_clients_answer_and_the_batch_is_the_same_bytes_for_ever(party: Party, cohort: Cohort) -> None:
     party.send(cohort, party.bodies(cohort))
     party.rest(cohort)
