@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -26,9 +27,9 @@ from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
 from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
-from distrust.client.user import User, granted
+from distrust.client.user import Own, User, granted, own_hash
 from distrust.common.crypto.context import run_digest
-from distrust.common.crypto.keys import key_hash
+from distrust.common.crypto.receipts import SECRET
 from distrust.common.errors import BadMessage, BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.ledger import Entry
@@ -84,8 +85,8 @@ class Fleet:
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
         self._run_id = self._run = b""  # the id and R of the run that this fleet serves, once they are known
-        self._keys: list[Secrets] = []  # made, and not yet in any cohort
-        self._masked = False  # requests for tickets carry the hashes of keys
+        self._own: list[Own] = []  # made, and not yet in any cohort
+        self._makes: Callable[[], Own] | None = None  # requests for tickets carry the hashes of what it makes
         self._holding: list[tuple[Assignment, list[User]]] = []  # users with tickets of a round that is not agreed to
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
         self._costs: list[Entry] = []  # of all cohorts that users have been in or agreed to, each cost once
@@ -154,11 +155,14 @@ class Fleet:
         if view.round is not None:
             await self._configure(view)
             await self._agree(view.round)
-            self._masked = view.round.mechanism.via == "aggregator"
+            if view.round.mechanism.via == "aggregator":
+                self._makes = Secrets
+            elif view.round.mechanism.receipted:
+                self._makes = partial(secrets.token_bytes, SECRET)
         return view
 
     async def _begin_blocks(
-        self, view: RoundView, grants: list[Grant], keys: list[Secrets], group: asyncio.TaskGroup
+        self, view: RoundView, grants: list[Grant], keys: list[Own], group: asyncio.TaskGroup
     ) -> bool:
         """Begin the users of these tickets, and of further ones of the round until no slot is free.
 
@@ -217,7 +221,7 @@ class Fleet:
         ]
         return newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
 
-    def _holders(self, round_: Round, grants: list[Grant], keys: list[Secrets]) -> list[tuple[Assignment, list[User]]]:
+    def _holders(self, round_: Round, grants: list[Grant], keys: list[Own]) -> list[tuple[Assignment, list[User]]]:
         """Return the users that hold these tickets, by cohort, with the keys of their slots."""
         assignments = {assignment.cohort.cohort: assignment for assignment in round_.assignments}
         holders, start = [], 0
@@ -269,18 +273,21 @@ class Fleet:
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
 
-    async def _take(self, number: int) -> tuple[TicketAnswer, list[Secrets]]:
-        """Request a block of tickets of a round; 0: wait for those of whichever is open. Return the slots' keys, too.
+    async def _take(self, number: int) -> tuple[TicketAnswer, list[Own]]:
+        """Request a block of tickets of a round; 0: wait for those of whichever is open.
+
+        Return also the slots' keys, or the secrets of their receipts, where their mechanism needs one of these.
 
         A block with tickets holds a turn, until its messages are made.
         """
         await self._room()
         await self._turns.acquire()
         want, hashes = self._options.block, b""
-        if self._masked:
-            missing = want - len(self._keys)
-            self._keys += await self._in_thread(self._worker, lambda: [Secrets() for _ in range(missing)])
-            hashes = b"".join(key_hash(keys.public) for keys in self._keys[:want])
+        make = self._makes
+        if make is not None:
+            missing = want - len(self._own)
+            self._own += await self._in_thread(self._worker, lambda: [make() for _ in range(missing)])
+            hashes = b"".join(map(own_hash, self._own[:want]))
         request = TicketRequest(request=secrets.token_hex(16), round=number, want=want, keys=hashes)
         if number:
             answer = TicketAnswer(grants=[])
@@ -291,7 +298,7 @@ class Fleet:
         if not answer.grants:
             self._turns.release()
         count = sum(grant.count for grant in answer.grants)
-        keys, self._keys = self._keys[:count], self._keys[count:]
+        keys, self._own = self._own[:count], self._own[count:]
         return answer, keys
 
     async def _room(self) -> None:

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from distrust.common.errors import Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
+from distrust.common.messages.status import RecordList, StageView, StatementList
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunList
 from distrust.common.run.round import RoundView, TicketAnswer
@@ -63,6 +63,14 @@ class HttpTransport:
         path = f"/v1/runs/{self.run}/cohorts/{cohort.cohort}/statements"
         return await self._server.get(path, StatementList, {"after": after, "wait": wait})
 
+    async def records(self, cohort: Cohort, wait: float) -> RecordList:
+        path = f"/v1/runs/{self.run}/cohorts/{cohort.cohort}/records"
+        return await self._server.get(path, RecordList, {"wait": wait})
+
+    async def give_receipts(self, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
+        path = f"/v1/runs/{self.run}/cohorts/{cohort.cohort}/receipts"
+        return await self._server.post(path, receipts, UploadAnswer)
+
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         path = f"/v1/cohorts/{cohort.address}/actions"
         return await _once_open(lambda: self._peer(cohort).post(path, request, ActionAnswer))
@@ -73,6 +81,8 @@ class HttpTransport:
         return await _once_open(lambda: self._peer(cohort).post(path, upload, UploadAnswer))
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        if cohort.via == "shuffler":  # it has one stage, and the answer comes at its end
+            return await self._peer(cohort).get(f"/v1/cohorts/{cohort.address}", StageView, {"wait": wait})
         params: dict[str, str | int | float] = {"after": after, "wait": wait, "slots": ranges(slots)}
         return await self._peer(cohort).get(f"/v1/cohorts/{cohort.address}/stage", StageView, params)
 

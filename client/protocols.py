@@ -1,10 +1,11 @@
 """Makes the messages that the clients of a cohort send, stage by stage. No I/O.
 
-`ClientProtocol` has two kinds. `ShuffleProtocol` sends one report a client to the shuffler. `SecAggProtocol` answers
-the aggregator's five stages of secure aggregation.
+`ClientProtocol` has two kinds. `ShuffleProtocol` sends one report a client to the shuffler, and in a crowd tells the
+server afterwards whether it arrived. `SecAggProtocol` answers the aggregator's five stages of secure aggregation.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from secrets import token_bytes
 from typing import Literal, Protocol
 
@@ -16,6 +17,7 @@ from distrust.client.randomizer import CohortRandomizer, labelled_bits, record
 from distrust.client.secagg import MaskingClient
 from distrust.client.user import AnyStage, User
 from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.receipts import record_hash
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.errors import BadMessage, ProtocolError
 from distrust.common.messages.cohort import Cohort, SealedRecords
@@ -71,10 +73,11 @@ class ShuffleProtocol:
     """
 
     first: Literal["report"] = "report"
-    last: Literal["report"] = "report"
 
     def __init__(self, randomizer: CohortRandomizer) -> None:
         self._randomizer = randomizer
+        self.last: AnyStage = "receipt" if randomizer.assignment.cohort.receipts else "report"
+        self._records: dict[int, bytes] = {}  # by slot, of clients that give receipts: the hash of their sealed record
         self.refusals: dict[int, str] = {}  # always empty: a report is sent, or its cohort was refused
 
     def assign(self, positions: Mapping[int, int]) -> None:
@@ -91,14 +94,22 @@ class ShuffleProtocol:
         del users, view, check
         return []
 
+    def found(self, users: Iterable[User], listed: AbstractSet[bytes]) -> dict[int, bool]:
+        """Return by slot whether a user's record is in the server's list."""
+        return {user.slot: self._records[user.slot] in listed for user in users}
+
     def forget(self, slots: Iterable[int]) -> None:
-        """Do nothing: no state is kept."""
+        """Forget these users' records: they have given their receipt, or give none."""
+        for slot in slots:
+            self._records.pop(slot, None)
 
     def _body(self, user: User, row: NDArray[np.uint64]) -> bytes:
         cohort = self._randomizer.assignment.cohort
         if cohort.channel.kind == "bits":
             return labelled_bits(row, cohort.channel.width)
         message = sealed(cohort, record(row, self._randomizer.mechanism.modulus), self._randomizer.place(user.slot))
+        if cohort.receipts:
+            self._records[user.slot] = record_hash(cohort, message[REPORT_ID:])
         return message + user.secret if cohort.channel.kind == "dealt" else message
 
 

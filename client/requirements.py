@@ -25,7 +25,6 @@ MIN_SPREAD, MAX_SPREAD_DELTA = 50, 1e-5
 HOW_TO_ALLOW = "[budget] of the run file sets the limits of the clients of `distrust run`, {} that of other fleets"
 _ROUNDING = 1e-9  # relative: sums of ε in another order may differ in last digits, and are no refusal
 _LARGEST_DELTA = 0.499  # of a budget
-_SPREAD = {"distributed", "shuffle"}  # models in which one client's noise does not suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +82,12 @@ class PrivacyRequirements:
                 accepted if the limits allow the whole budget, and all `contributions` are proven to be within it.
         """
         promised = promise_of(mechanism)
-        spread = promised.model in _SPREAD and mechanism.clients > 1 and not self.allow_unsafe
+        spread = mechanism.counts_on_others and not self.allow_unsafe
         self._check_floor(mechanism, MIN_SPREAD if spread else 1)
         max_delta = self.max_delta
         if max_delta is None:
             max_delta = MAX_SPREAD_DELTA if spread else MAX_DELTA
-        if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
+        if mechanism.counts_on_others and mechanism.floor > self.max_survivors:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most", limit="max_survivors")
         alone = Entry("a cohort", 1, 1, promised)
@@ -233,4 +232,5 @@ def _sizes(mechanism: AnyMechanism, channel: Channel) -> list[tuple[str, object,
         case "sealed" | "dealt":
             needed = channel.kind if mechanism.width is None else "bits"
             packed = packed_size(mechanism.modulus, mechanism.dimension)
-            return [("kind", channel.kind, needed), ("size", channel.size, packed)]
+            own = ("receipts", channel.receipts, mechanism.receipted)
+            return [("kind", channel.kind, needed), ("size", channel.size, packed), own]

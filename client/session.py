@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from distrust.client.protocols import Check, ClientProtocol
+from distrust.client.protocols import Check, ClientProtocol, ShuffleProtocol
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import LONGEST_POLL, Uploader, cut
 from distrust.client.user import AnyStage, User
 from distrust.common.crypto.graph import bitmap_flags
-from distrust.common.errors import Aborted, ProtocolError, Refused, Unavailable
+from distrust.common.errors import Aborted, BadMessage, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
@@ -39,6 +39,7 @@ class CohortSession:
     users: dict[int, User] = field(default_factory=dict)
     stage: AnyStage = field(init=False)
     _compared: bool = field(default=False, init=False)
+    _reported: set[int] = field(default_factory=set, init=False)  # slots whose report the shuffler has taken
 
     def __post_init__(self) -> None:
         self.stage = self.protocol.first
@@ -123,7 +124,11 @@ class CohortSession:
         try:
             while self.users:
                 view = await self.uploader.transport.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
-                if view.stage != self.stage:
+                if view.stage == "done" and isinstance(self.protocol, ShuffleProtocol):
+                    await self._give_receipts(self.protocol, view)
+                    if not self._reported & self.users.keys():
+                        return  # the others' reports are on their way, and come too late
+                elif view.stage != self.stage:
                     await self._answer(view)
         except (Unavailable, Refused):
             raise
@@ -148,6 +153,22 @@ class CohortSession:
             check = await self._check(view.stage)
             for start in range(0, len(users), self.block):
                 await self._answer_block(users[start : start + self.block], view, check)
+
+    async def _give_receipts(self, protocol: ShuffleProtocol, view: StageView) -> None:
+        """Tell the server which users' records are in the batch that the shuffler has closed.
+
+        A user whose report was not taken has nothing to say: it may have come too late. Raises Refused where the
+        server's list is not the one of which the shuffler has stated the digest. Then no user answers.
+        """
+        users = [user for slot, user in self.users.items() if slot in self._reported]
+        if view.statement is None:
+            raise BadMessage(f"cohort {self.cohort.cohort}: the shuffler states no digest of its records")
+        count = int(bitmap_flags(view.members, self.cohort.clients).sum())
+        listed = await self.uploader.record_list(self.cohort, count, view.statement)
+        with self.stats.timing("receipt"):
+            found = protocol.found(users, listed)
+        await self.uploader.give_receipts(self.cohort, users, found)
+        self._drop(user.slot for user in users)
 
     async def _check(self, stage: str) -> Check:
         """Return the server's publication for this stage. Clients answer only if the aggregator's view fits it."""
@@ -193,6 +214,8 @@ class CohortSession:
             if await self._aborts_session([item.slot for item in items]):
                 return
             self._drop(await self.uploader.send(self.cohort, stage, part))
+            if stage == "report":
+                self._reported |= {item.slot for item in part} & self.users.keys()
             if stage == self.protocol.last:
                 self._drop(item.slot for item in part)
 

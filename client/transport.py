@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
+from distrust.common.messages.status import RecordList, StageView, StatementList
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import RoundView, TicketAnswer
 
@@ -44,6 +44,14 @@ class Transport(Protocol):
 
         Wait up to `wait` seconds for one.
         """
+        ...
+
+    async def records(self, cohort: Cohort, wait: float) -> RecordList:
+        """Return the server's list of the records that it collected of a cohort. Wait up to `wait` seconds for it."""
+        ...
+
+    async def give_receipts(self, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
+        """Tell the server whether clients' records are in its list. Return its answer."""
         ...
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:

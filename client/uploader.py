@@ -1,6 +1,6 @@
 """Sends the messages of many clients: cuts uploads to size, reads refusals, announces departures."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -12,9 +12,10 @@ from distrust.client.transport import Transport
 from distrust.client.user import AnyStage, User
 from distrust.common.crypto.context import cohort_digest
 from distrust.common.crypto.keys import KEY_HASH
+from distrust.common.crypto.receipts import ABSENT, PRESENT, read_list
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Item, RefusedItem, Upload
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Item, Receipts, RefusedItem, Upload
 
 log = structlog.get_logger("distrust.fleet")
 
@@ -77,6 +78,7 @@ class Uploader:
         Raises Refused when the intermediary serves another cohort than the users agreed to, and any other error that it
         answers to the whole upload; BadMessage when it refuses a slot that was not in the upload, or a slot twice.
         """
+        assert stage != "receipt"  # which goes to the server
         upload = Upload(cohort=cohort.cohort, digest=cohort_digest(cohort), stage=stage, items=list(part))
         try:
             answer = await self.transport.upload(cohort, upload)
@@ -135,6 +137,34 @@ class Uploader:
             if published.over:
                 raise Aborted(f"cohort {cohort.cohort} ended without a statement of stage {stage}")
             after += len(published.statements)
+
+    async def record_list(self, cohort: Cohort, count: int, stated: bytes) -> set[bytes]:
+        """Return the hashes of the records that the server collected, of a cohort that the shuffler has closed.
+
+        count, stated  what the shuffler says of its batch: the records, and the digest of their list.
+        Raises         Refused for a list that does not fit, Aborted where the cohort ended without one.
+        """
+        while True:
+            shown = await self.transport.records(cohort, LONGEST_POLL)
+            if shown.hashes:
+                return read_list(cohort, shown.hashes, count, stated)
+            if shown.over:
+                raise Aborted(f"cohort {cohort.cohort} ended without a list of its records")
+
+    async def give_receipts(self, cohort: Cohort, users: Sequence[User], found: Mapping[int, bool]) -> None:
+        """Tell the server for each user whether its record is in the list. A record that is not there is an error."""
+        for start in range(0, len(users), self.limits.items):
+            part = users[start : start + self.limits.items]
+            slots, secrets = [user.slot for user in part], b"".join(user.receipt for user in part)
+            answers = b"".join(PRESENT if found[slot] else ABSENT for slot in slots)
+            receipts = Receipts(cohort=cohort.cohort, slots=slots, secrets=secrets, answers=answers)
+            answer = await self.transport.give_receipts(cohort, receipts)
+            self._count_refused(cohort, "receipt", answer.refused)
+            self.stats.message_bytes["receipt"] += len(secrets) + len(answers)
+        lost = [user.slot for user in users if not found[user.slot]]
+        if lost:
+            log.error("records_absent", cohort=cohort.cohort, slots=lost)
+            self.stats.refuse(len(lost), "the shuffler did not deliver the records that it took from clients", "robbed")
 
     async def request_actions(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
         """Request the users' positions from the shuffler. Return the position of each slot that was not refused.

@@ -13,12 +13,13 @@ from distrust.client.departures import NEVER, STAGES
 from distrust.client.secagg import Secrets
 from distrust.common.crypto.context import SECRET, claim
 from distrust.common.crypto.keys import key_hash
+from distrust.common.crypto.receipts import receipt_hash
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import SIGNATURE, Cohort, Grant
 from distrust.common.messages.upload import Item, Stage
 
-AnyStage = Stage | Literal["report"]
-_LIKE: dict[AnyStage, Stage] = {"report": "masked", "confirm": "shares"}
+AnyStage = Stage | Literal["report", "receipt"]
+_LIKE: dict[AnyStage, Stage] = {"report": "masked", "receipt": "masked", "confirm": "shares"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class User:
     leaves   number of the first stage that it does not answer; 4: it stays to the end.
     secret   32 random bytes. By them the shuffler recognizes the client that requested an action.
     keys     keys and seeds for secure aggregation. Their hash went to the server with the ticket request.
+    receipt  16 random bytes, by which the server recognizes its receipt; empty in a cohort that gives none. Their hash
+             went to the server with the ticket request.
     """
 
     slot: int
@@ -36,6 +39,7 @@ class User:
     leaves: int = NEVER
     secret: bytes = field(default_factory=lambda: token_bytes(SECRET), repr=False, compare=False)
     keys: Secrets | None = field(default=None, repr=False, compare=False)
+    receipt: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def key_hash(self) -> bytes:
@@ -45,7 +49,8 @@ class User:
     def answers(self, stage: AnyStage) -> bool:
         """Return whether it answers `stage`.
 
-        A client that would send its masked input sends its report, and one that answers `shares` answers `confirm`.
+        A client that would send its masked input sends its report and gives its receipt, and one that answers `shares`
+        answers `confirm`.
         """
         return STAGES.index(_LIKE.get(stage) or stage) < self.leaves
 
@@ -58,11 +63,20 @@ class User:
         return Item(slot=self.slot, ticket=self.ticket, body=body)
 
 
-def granted(grant: Grant, leaves: NDArray[np.int64], keys: Sequence[Secrets] = ()) -> list[User]:
+Own = Secrets | bytes
+"""What a client makes before it requests a ticket: keys for secure aggregation, or the secret of its receipt."""
+
+
+def own_hash(own: Own) -> bytes:
+    """Return the hash that goes to the server with the ticket request, 32 bytes."""
+    return receipt_hash(own) if isinstance(own, bytes) else key_hash(own.public)
+
+
+def granted(grant: Grant, leaves: NDArray[np.int64], keys: Sequence[Own] = ()) -> list[User]:
     """Return the users of a grant of tickets.
 
     leaves  as drawn for the whole cohort, shape (n,).
-    keys    for secure aggregation, in the order in which their hashes were sent; one for each slot.
+    keys    in the order in which their hashes were sent, one for each slot; none where the request had no hashes.
 
     Raises BadMessage when the signatures are not 64 bytes for each slot.
     """
@@ -72,4 +86,7 @@ def granted(grant: Grant, leaves: NDArray[np.int64], keys: Sequence[Secrets] = (
         raise BadMessage(f"the grant of {grant.count} tickets for cohort {grant.cohort} does not add up")
     tickets = [grant.signatures[start:end] for start, end in pairwise(ends)]
     users = [User(slot, ticket, int(leaves[slot])) for slot, ticket in enumerate(tickets, start=grant.first)]
-    return [replace(user, keys=own) for user, own in zip(users, keys, strict=True)] if keys else users
+    if not keys:
+        return users
+    fields = [{"receipt": own} if isinstance(own, bytes) else {"keys": own} for own in keys]
+    return [replace(user, **own) for user, own in zip(users, fields, strict=True)]

@@ -22,8 +22,9 @@ from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig, UnsafeSpec
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.run.run_file import FleetSpec
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
 from distrust.server.dashboard.routes import meaning
+from distrust.server.settings import ServerSettings
 from distrust.shuffler.app import ShufflerSettings, shuffler_app
 
 Schema = Mapping[str, Any]

@@ -5,7 +5,8 @@ DISTRUST_… variables configure it. `-P` keeps the working folder off the path:
 
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.serve import run_service
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
+from distrust.server.settings import ServerSettings
 
 if __name__ == "__main__":
     with one_thread():

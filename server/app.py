@@ -5,14 +5,10 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Annotated, ClassVar, Literal
-from urllib.parse import urlsplit
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import Field
-from sqlalchemy.engine import make_url
 from starlette.concurrency import run_in_threadpool
 
 from distrust.common.errors import (
@@ -27,7 +23,8 @@ from distrust.common.errors import (
 )
 from distrust.common.extensions import allow
 from distrust.common.messages.cohort import KeyHashes, TicketRequest
-from distrust.common.messages.status import StatementList, Transcript
+from distrust.common.messages.status import RecordList, StatementList, Transcript
+from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
     IntervalList,
@@ -42,9 +39,7 @@ from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.app import Each, OperatorOnly, Readers, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import RETRY_SECONDS, problems
-from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
-from distrust.common.wire import Via
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
@@ -52,62 +47,12 @@ from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
-from distrust.server.service import WINDOW, Service
+from distrust.server.service import Service
+from distrust.server.settings import ServerSettings
 from distrust.server.store import open_database
 from distrust.server.ticket_issuer import MOST_GRANTED
 
-Url = Annotated[str, Field(pattern=r"^https?://")]
-ReadersUrl = Annotated[str, Field(pattern=r"^(https?://[^/?#@*,;\s]+)?$")]
-
 HEARTBEAT_SECONDS = 15.0  # without an event; then a comment keeps the stream's connection open
-
-
-class ServerSettings(ServiceSettings):
-    """Variables of the server, and those of every service.
-
-    They are DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _SHUFFLER_READERS_URL, _AGGREGATOR_READERS_URL, _CALCULATOR,
-    _EXTENSIONS, _KEYS and _WINDOW.
-    """
-
-    service: ClassVar[str] = "server"
-
-    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8701
-    shuffler_url: Annotated[Url, Field(description="the shuffler")] = "http://127.0.0.1:8702"
-    aggregator_url: Annotated[Url, Field(description="the aggregator")] = "http://127.0.0.1:8703"
-    extensions: Annotated[
-        str, Field(description="module:Name, …: classes of the operator's own that a run may name, commas between")
-    ] = ""
-    keys: Annotated[Path | None, Field(description="key file, mode 0600; made on first use")] = None
-    window: Annotated[int, Field(ge=1, description="clients of a run in flight before another cohort is begun")] = (
-        WINDOW
-    )
-
-    shuffler_readers_url: Annotated[
-        ReadersUrl, Field(description="the shuffler, as the browsers of readers reach it; unset: shuffler_url")
-    ] = ""
-    aggregator_readers_url: Annotated[
-        ReadersUrl, Field(description="the aggregator, as the browsers of readers reach it; unset: aggregator_url")
-    ] = ""
-    calculator: Annotated[
-        Literal["operator", "open"], Field(description="who may have the privacy page compute, which costs CPU")
-    ] = "operator"
-
-    def readers_url(self, party: Via) -> str:
-        """Return the origin of an intermediary for readers' browsers: scheme, host and port, and no password."""
-        inner = {"shuffler": self.shuffler_url, "aggregator": self.aggregator_url}
-        outer = {"shuffler": self.shuffler_readers_url, "aggregator": self.aggregator_readers_url}
-        parts = urlsplit(outer[party] or inner[party])
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-    @property
-    def key_file(self) -> Path:
-        """Return the configured key file, else one beside the SQLite database, else one below the working directory."""
-        if self.keys is not None:
-            return self.keys
-        url = make_url(self.database_url)
-        if url.get_backend_name() == "sqlite" and url.database:
-            return Path(url.database).with_suffix(".keys")
-        return Path(".distrust/server.keys")
 
 
 async def _service(request: Request) -> Service:
@@ -229,6 +174,29 @@ async def cohort_statements(
     more = lambda listed: len(listed.statements) > after or listed.over  # noqa: E731
     listed: StatementList = await notifier.until(run, look, more, wait, question=("statements", cohort))
     return listed.model_copy(update={"statements": listed.statements[after:]})
+
+
+@round_routes.get("/runs/{run}/cohorts/{cohort}/records", responses=problems(WrongCohort, WrongStage))
+async def cohort_records(
+    run: str, cohort: str, service: ServiceDep, notifier: NotifierDep, *, wait: Wait = 0
+) -> RecordList:
+    """Return the list of the records that this server collected of a crowd; with `wait`, wait until there is one."""
+    look = lambda: service.records(run, cohort)  # noqa: E731
+    there = lambda listed: bool(listed.hashes) or listed.over  # noqa: E731
+    listed: RecordList = await notifier.until(run, look, there, wait, question=("records", cohort))
+    return listed
+
+
+@round_routes.post(
+    "/runs/{run}/cohorts/{cohort}/receipts", responses=problems(WrongCohort, WrongStage, BadMessage, Unavailable)
+)
+async def give_receipts(
+    run: str, cohort: str, body: Annotated[Receipts, JsonBody.of(Receipts)], *, coordinator: CoordinatorDep
+) -> UploadAnswer:
+    """Take what clients of a crowd say of their records, before its batch is analyzed. A first answer counts."""
+    if body.cohort != cohort:
+        raise BadMessage(f"receipts of {body.cohort} were sent to {cohort}")
+    return await coordinator.receipts(run, body)
 
 
 @list_routes.get("/runs/{run}/rounds", tags=["rounds"], responses=problems(WrongCohort))

@@ -14,6 +14,7 @@ from distrust.common.errors import Aborted, BadMessage, BadParameter, Conflict, 
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
 from distrust.common.messages.status import DeliveryList, StatementList
+from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.round import TicketAnswer
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.deliveries import NotComparedError
@@ -86,6 +87,7 @@ class RunCoordinator:
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
         self._comparing: dict[str, asyncio.Lock] = {}
+        self._receipted: dict[str, asyncio.Event] = {}  # by cohort whose receipts are waited for: set as some arrive
         self._recording: set[asyncio.Future[Any]] = set()  # calls that may record a cohort or an outcome
         self._places: dict[str, list[WaitingPlace]] = {}  # by run, the longest first
 
@@ -267,6 +269,11 @@ class RunCoordinator:
         answer = await self._last_word(cohort, opening=opening)
         if answer is None:
             return False
+        if answer.batch is not None and cohort.receipts:
+            try:
+                answer = await self._with_receipts(cohort, answer, answer.batch.survivors)
+            except BadMessage as error:
+                answer = _aborted(cohort, error)
         places = self._places.get(cohort.run, []) if answer.batch is not None else []
         places = [place for place in places if not place.served]
         try:
@@ -283,6 +290,35 @@ class RunCoordinator:
         if begun is not None:
             self._watch(begun.cohort, in_doubt=begun.in_doubt)
         return True
+
+    async def _with_receipts(self, cohort: Cohort, answer: BatchAnswer, survivors: int) -> BatchAnswer:
+        """Return the batch once its clients have given their receipts, or their time is over.
+
+        After a restart their time begins again. Raises BadMessage for a batch that cannot be listed.
+        """
+        arrived = self._receipted.setdefault(cohort.cohort, asyncio.Event())
+        deadline = asyncio.ensure_future(self._sleep(cohort.stage_seconds))
+        try:
+            stored = await asyncio.to_thread(self._service.collect_for_receipts, cohort, answer)
+            while True:
+                arrived.clear()
+                if deadline.done() or await asyncio.to_thread(self._service.receipts_complete, cohort, survivors):
+                    return stored
+                more = asyncio.ensure_future(arrived.wait())
+                try:
+                    await asyncio.wait({more, deadline}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    more.cancel()
+        finally:
+            deadline.cancel()
+            self._receipted.pop(cohort.cohort, None)
+
+    async def receipts(self, run: str, receipts: Receipts) -> UploadAnswer:
+        """Commit receipts, and settle their cohort when it waits for no others. Raises as `Service.take_receipts`."""
+        answer = await asyncio.to_thread(self._service.take_receipts, run, receipts)
+        if receipts.cohort in self._receipted:
+            self._receipted[receipts.cohort].set()
+        return answer
 
     async def _settle_and_serve(
         self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]

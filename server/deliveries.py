@@ -5,14 +5,17 @@ open them again, and release a second estimate of the same clients. The intermed
 released (`GET /v1/runs/{R}/delivered`), and each batch says its position in that list. This server knows a batch by the
 row of its cohort, which is committed before the cohort's first ticket and closed with its outcome. So a crash between a
 delivery and its commit goes on, and a batch without a row stops the run.
+
+`unknown_statements` compares in the same way what the aggregator states of a cohort's stages.
 """
 
 from collections.abc import Sequence
 
 from distrust.common.crypto.context import cohort_digest
-from distrust.common.errors import BadMessage, RunFailed
+from distrust.common.errors import BadMessage, Conflict, RunFailed
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import STATED, STATEMENT, Statement
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import Store
@@ -92,3 +95,21 @@ class Deliveries:
                     f"the {via} numbers the batch of cohort {cohort.cohort} as its delivery {position}, which was that "
                     f"of another cohort before: {_LOST.format(via=via)}"
                 )
+
+
+def unknown_statements(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
+    """Return the statements from position `after` on that are not known yet. Raises Conflict, BadMessage."""
+    whole = known[:after]
+    for one in stated:
+        place = len(whole)
+        what = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
+        if len(one.digest) != STATEMENT:
+            raise BadMessage(f"{what} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
+        if one.stage in {before.stage for before in whole}:
+            raise Conflict(f"{what} twice")
+        if one.stage != STATED[place]:
+            raise BadMessage(f"{what} out of order: stage {STATED[place]} comes first")
+        if place < len(known) and one != known[place]:
+            raise Conflict(f"{what} twice, and differed")
+        whole.append(one)
+    return whole[len(known) :]

@@ -29,8 +29,10 @@ def cohort_channel(
     size = packed_size(mechanism.modulus, mechanism.dimension)
     if isinstance(decision, AssignedAction):
         seed = None if config.unsafe is None else config.unsafe.noise_seed
-        return AssignedRecords(size=size, server_key=keys.seal, deal=decision, noise_seed=seed)
-    return Sealed(size=size, server_key=keys.seal)
+        return AssignedRecords(
+            size=size, server_key=keys.seal, receipts=mechanism.receipted, deal=decision, noise_seed=seed
+        )
+    return Sealed(size=size, server_key=keys.seal, receipts=mechanism.receipted)
 
 
 def cohort_message(config: RunConfig, run_digest: bytes, round_: Round, cohort: CohortPlan, keys: PublicKeys) -> Cohort:

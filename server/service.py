@@ -12,7 +12,8 @@ from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort,
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
+from distrust.common.messages.status import RecordList, StatementList, Transcript
+from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
     IntervalList,
@@ -28,10 +29,11 @@ from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.wire import Via
 from distrust.server import views
 from distrust.server.active_run import ActiveRun
-from distrust.server.deliveries import Deliveries
+from distrust.server.deliveries import Deliveries, unknown_statements
 from distrust.server.keys import Keys, new_identity
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.run_config import check_for_services
+from distrust.server.learner.run_config import check_crowds, check_for_services
+from distrust.server.receipts import ReceiptBook, most_absent
 from distrust.server.settlement import Settlement
 from distrust.server.store import RunRow, Store, UnreadRun
 from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
@@ -55,7 +57,8 @@ class Service:
         self.store = Store(database)
         self._keys, self._notify = keys, notify
         self._issuer = TicketIssuer(self.store, keys.ticket, window)
-        self._settlement = Settlement(self.store, keys.seal)
+        self._receipts = ReceiptBook(self.store)
+        self._settlement = Settlement(self.store, keys.seal, self._receipts)
         self._deliveries = Deliveries(self.store)
         self._lock = threading.Lock()
         self._runs: dict[str, ActiveRun] = {}
@@ -210,6 +213,31 @@ class Service:
         over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
         return StatementList(cohort=cohort, statements=self.store.statements(cohort), over=over)
 
+    def records(self, run: str, cohort: str) -> RecordList:
+        """Return the list of the records of a cohort whose clients give receipts. Raises WrongCohort, WrongStage."""
+        message = self._opened(run, cohort)
+        over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
+        return self._receipts.listed(message, over=over)
+
+    def collect_for_receipts(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
+        """Store a collected batch, so that clients see its records. Return the batch of the cohort that was stored.
+
+        Raises BadMessage for a batch that cannot be listed.
+        """
+        stored = self._receipts.collect(self.active_run(cohort.run), cohort, answer)
+        self._notify(cohort.run)
+        return stored
+
+    def take_receipts(self, run: str, receipts: Receipts) -> UploadAnswer:
+        """Commit receipts, and return how many. Raises WrongCohort, WrongStage, BadMessage; see server.receipts."""
+        return self._receipts.take(self.active_run(run), self._opened(run, receipts.cohort), receipts)
+
+    def receipts_complete(self, cohort: Cohort, survivors: int) -> bool:
+        """Return whether no receipt is waited for any more."""
+        active = self.active_run(cohort.run)
+        allowed = most_absent(active.config, cohort)
+        return active.state != "running" or self._receipts.complete(cohort, survivors, allowed)
+
     def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:
         """Commit the aggregator's statements from position `after` on, once. Clients read them from then on.
 
@@ -221,7 +249,7 @@ class Service:
         if not listed.statements:
             return
         with self.active_run(cohort.run).lock:
-            fresh = _unknown_statements(cohort, self.store.statements(cohort.cohort), after, listed.statements)
+            fresh = unknown_statements(cohort, self.store.statements(cohort.cohort), after, listed.statements)
             with self.store.writing() as writing:
                 for one in fresh:
                     writing.statement(cohort.cohort, one)
@@ -345,7 +373,9 @@ class Service:
         """Commit a run and return it. If the store has a run of that name already, return that one."""
         check_for_services(config)
         identity = new_identity()
-        active = ActiveRun(config, identity, Learner(config), self.store, self._keys.public)
+        learner = Learner(config)
+        check_crowds(config, learner.rounds[0].mechanism)
+        active = ActiveRun(config, identity, learner, self.store, self._keys.public)
         active.delivered = {"shuffler": [], "aggregator": []}  # no intermediary has seen this run
         active.round()  # a graph that cannot be built is refused here, before a client meets it
         try:
@@ -358,21 +388,3 @@ class Service:
                     return ActiveRun.from_store(row, self.store, self._keys.public)
             raise
         return active
-
-
-def _unknown_statements(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
-    """Return the statements from position `after` on that are not known yet. Raises Conflict, BadMessage."""
-    whole = known[:after]
-    for one in stated:
-        place = len(whole)
-        what = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
-        if len(one.digest) != STATEMENT:
-            raise BadMessage(f"{what} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
-        if one.stage in {before.stage for before in whole}:
-            raise Conflict(f"{what} twice")
-        if one.stage != STATED[place]:
-            raise BadMessage(f"{what} out of order: stage {STATED[place]} comes first")
-        if place < len(known) and one != known[place]:
-            raise Conflict(f"{what} twice, and differed")
-        whole.append(one)
-    return whole[len(known) :]

@@ -23,6 +23,7 @@ from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, con
 from distrust.server.keys import RunIdentity
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
+from distrust.server.receipts import ReceiptBook, most_absent
 from distrust.server.store import Store, Writing
 
 _log = structlog.get_logger("distrust.server")
@@ -52,8 +53,8 @@ def analyzer_stream(
 class Settlement:
     """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
 
-    def __init__(self, store: Store, key: X25519PrivateKey) -> None:
-        self._store, self._key = store, key
+    def __init__(self, store: Store, key: X25519PrivateKey, receipts: ReceiptBook) -> None:
+        self._store, self._key, self._receipts = store, key, receipts
 
     def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
@@ -80,6 +81,10 @@ class Settlement:
         if answer.batch is None or answer.state != "released":
             reason = answer.reason or "the intermediary gave no reason"
             return LostCohort(cohort=cohort.cohort, reason=reason), None
+        if cohort.receipts:
+            refusal = self._receipts.refusal(cohort, answer, most_absent(active.config, cohort))
+            if refusal is not None:
+                return LostCohort(cohort=cohort.cohort, reason=refusal), None
         record = active.learner.rounds[cohort.round - 1]
         mechanism = record.mechanisms[cohort.clients]
         noise_of = partial(analyzer_stream, active.config, active.identity, cohort)
@@ -136,6 +141,8 @@ class Settlement:
         with self._store.writing() as writing:
             if not recorded:  # it ended before its first ticket
                 writing.cohort(cohort)
+            if answer.batch is not None and not cohort.receipts:  # else it was stored as it was listed
+                writing.batch(answer)
             writing.outcome(active.config.run, outcome, answer)
             if state != "running":
                 writing.state(active.config.run, state, learner.fault)

@@ -1,41 +1,13 @@
-"""Stores the server's state. Every write is one transaction, committed before anything is answered or used.
-
-runs        configuration, digest, state
-cohorts     cohorts that were opened at their intermediary, and their state. A row is the server's intent to collect the
-            cohort's batch: it is committed before the first ticket, and closed with the outcome
-grants      slots by ticket request
-batches     batches as the intermediaries released them
-outcomes    how cohorts ended, in order
-statements  digests of what the aggregator told clients, stage by stage
-events      what happened, for listeners
-regrets     curves that drivers posted, for readers of pages; no policy sees them
-"""
+"""Stores the server's state. Every write is one transaction, committed before anything is answered or used."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict, Unpack
 
 from pydantic import ValidationError
-from sqlalchemy import (
-    Column,
-    Connection,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Select,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from distrust.common.crypto.context import cohort_digest
 from distrust.common.database import Database
@@ -48,81 +20,19 @@ from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunSt
 from distrust.common.wire import Via
 from distrust.server.keys import RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
-
-VERSION = "0002"  # the newest revision of the tables below (migrations/); a database of another one is refused
-
-METADATA = MetaData()
-
-RUNS = Table(
-    "runs",
+from distrust.server.tables import (
+    BATCHES,
+    COHORTS,
+    EVENTS,
+    GRANTS,
     METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("run", String(80), unique=True, nullable=False),
-    Column("config", Text, nullable=False),
-    Column("digest", LargeBinary(32), nullable=False),
-    Column("run_id", LargeBinary(16), nullable=False),
-    Column("noise_key", LargeBinary(32), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("reason", Text),
+    OUTCOMES,
+    RECEIPTS,
+    REGRETS,
+    RUNS,
+    STATEMENTS,
+    VERSION,
 )
-COHORTS = Table(
-    "cohorts",
-    METADATA,
-    Column("cohort", String(80), primary_key=True),
-    Column("run", String(80), index=True, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("clients", Integer, nullable=False),
-    Column("granted", Integer, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("lost", Integer),
-    Column("via", String(16), nullable=False),
-    Column("digest", LargeBinary(32), index=True, nullable=False),  # `Cohort.digest`
-    Column("message", Text, nullable=False),
-)
-OUTCOMES = Table(
-    "outcomes",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("run", String(80), index=True, nullable=False),
-    Column("cohort", String(80), unique=True, nullable=False),
-    Column("body", Text, nullable=False),
-)
-BATCHES = Table(
-    "batches", METADATA, Column("cohort", String(80), primary_key=True), Column("body", Text, nullable=False)
-)
-GRANTS = Table(
-    "grants",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("run", String(80), nullable=False),
-    Column("request", String(32), nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("want", Integer, nullable=False),
-    Column("cohort", String(80), index=True, nullable=False),
-    Column("first", Integer, nullable=False),
-    Column("count", Integer, nullable=False),
-    # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
-    Column("key_hashes", LargeBinary, nullable=False),
-    UniqueConstraint("run", "request", "cohort"),
-)
-STATEMENTS = Table(
-    "statements",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("cohort", String(80), nullable=False),
-    Column("stage", String(16), nullable=False),
-    Column("digest", LargeBinary(32), nullable=False),
-    UniqueConstraint("cohort", "stage"),
-)
-EVENTS = Table(
-    "events",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("run", String(80), index=True, nullable=False),
-    Column("body", Text, nullable=False),
-)
-REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True), Column("body", Text, nullable=False))
-
 
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
 _RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
@@ -147,6 +57,8 @@ _LATER_EVENTS = _LATER_EVENTS.where(EVENTS.c.number > bindparam("after")).order_
 _LATER_EVENTS = _LATER_EVENTS.limit(bindparam("limit"))
 _ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
 _ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
+_ADD_RECEIPT = insert(RECEIPTS)
+_RECEIPTS = select(RECEIPTS.c.slot, RECEIPTS.c.present).where(RECEIPTS.c.cohort == bindparam("cohort"))
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
 
 
@@ -234,11 +146,17 @@ class Writing:
     def statement(self, cohort: str, statement: Statement) -> None:
         self._do(_ADD_STATEMENT, {"cohort": cohort, **statement.model_dump()})
 
+    def batch(self, answer: BatchAnswer) -> None:
+        self._do(_ADD_BATCH, {"cohort": answer.cohort, "body": answer.model_dump_json()})
+
+    def receipts(self, cohort: str, answers: Mapping[int, bool]) -> None:
+        """Add what clients say of their records, by slot."""
+        self._do(_ADD_RECEIPT, [{"cohort": cohort, "slot": slot, "present": one} for slot, one in answers.items()])
+
     def outcome(self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> None:
+        """Add how a cohort ended. The caller adds the batch, unless it was listed for receipts before."""
         body = outcome.model_dump_json()
         self._do(_ADD_OUTCOME, {"run": run, "cohort": outcome.cohort, "body": body})
-        if answer.batch is not None:
-            self._do(_ADD_BATCH, {"cohort": outcome.cohort, "body": answer.model_dump_json()})
         self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": answer.lost})
 
     def event(self, run: str, kind: EventKind, **details: Unpack[EventDetails]) -> None:
@@ -345,6 +263,11 @@ class Store:
         with self._database.reading() as connection:
             body = connection.execute(_BATCH, {"cohort": cohort}).scalar_one_or_none()
         return None if body is None else BatchAnswer.model_validate_json(body)
+
+    def receipts(self, cohort: str) -> dict[int, bool]:
+        """Return by slot what clients have said: whether their records are in the batch."""
+        with self._database.reading() as connection:
+            return {row.slot: row.present for row in connection.execute(_RECEIPTS, {"cohort": cohort})}
 
     def regret(self, run: str) -> RegretCurve | None:
         """Return the curve that a driver posted last."""

@@ -175,6 +175,7 @@ class TicketIssuer:
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
         """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
         rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
+        rows = rows if cohort.via == "aggregator" else []
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
 
     def grantable(self, active: ActiveRun) -> bool:
@@ -222,7 +223,8 @@ class TicketIssuer:
         cohort = pending or self._store.cohort_message(grant.cohort)
         if cohort is None:
             raise WrongCohort(f"cohort {grant.cohort} was never opened")
-        return sign(self._key, cohort, grant.first, grant.count, grant.key_hashes)
+        keys = grant.key_hashes if cohort.via == "aggregator" else b""  # the shuffler never sees a receipt's hash
+        return sign(self._key, cohort, grant.first, grant.count, keys)
 
 
 def _is_open(active: ActiveRun, request: TicketRequest) -> bool:
@@ -236,11 +238,15 @@ def _is_open(active: ActiveRun, request: TicketRequest) -> bool:
 
 
 def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
-    """Refuse a request without the hashes of its clients' keys: they must come before the aggregator sees a key."""
-    size = KEY_HASH * request.want if any(cohort.via == "aggregator" for cohort in pending) else 0
-    if len(request.keys) != size:
-        what = f"{KEY_HASH} for each client that wants a slot" if size else "none at the shuffler"
-        raise BadMessage(f"keys: {len(request.keys)} bytes, expected {size}, {what}")
+    """Refuse a request without the hashes of its clients' keys, or of the secrets of their receipts.
+
+    The server must have them before an intermediary sees a message of these clients.
+    """
+    whole, wanted = KEY_HASH * request.want, any(cohort.hashed for cohort in pending)
+    sizes = {whole} if wanted else {0, whole}  # cohorts of one in a run whose others give receipts need none
+    if len(request.keys) not in sizes:
+        what = f"{KEY_HASH} for each client that wants a slot" if wanted else "none for these cohorts"
+        raise BadMessage(f"keys: {len(request.keys)} bytes, expected {whole if wanted else 0}, {what}")
 
 
 def _any_free(pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:

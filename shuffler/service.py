@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from distrust.common.crypto.context import SECRET
 from distrust.common.crypto.graph import members_to_bitmap
+from distrust.common.crypto.receipts import list_digest, record_list
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter
@@ -22,7 +23,14 @@ from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, SealedRecords, name_in
+from distrust.common.messages.cohort import (
+    LARGEST_CROWD,
+    AssignedRecords,
+    Cohort,
+    LabelledBits,
+    SealedRecords,
+    name_in,
+)
 from distrust.common.messages.status import StageView, TranscriptEntry, View
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
@@ -49,7 +57,10 @@ REPORT: Final = "report"
 ORDER = "order"
 """The stage that stores the order in which the shuffler assigns a cohort's actions. It is drawn once, on opening."""
 
-_ORDERS = 32  # cohorts whose order is in memory
+LIST = "list"
+"""The stage that stores the digest of the list of a batch's records, of a cohort whose clients give receipts."""
+
+_ORDERS = 32  # cohorts whose order, and whose list's digest, is in memory
 
 _log = structlog.get_logger("distrust.shuffler")
 
@@ -79,6 +90,7 @@ class Shuffler(Intermediary):
         super().__init__(database, clock, notify)
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
+        self._list_digest = lru_cache(maxsize=_ORDERS)(self._read_list_digest)
 
     def actions(self, address: str, request: ActionRequest) -> ActionAnswer:
         """Return the positions of slots, for their tickets. Idempotent; only a slot's first claimant receives one.
@@ -115,7 +127,9 @@ class Shuffler(Intermediary):
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(address)
         stage = self._shown(state)
-        return StageView(cohort=state.name, stage=stage, reason=state.reason, members=self._bitmap(state))
+        listed = self._list_digest(state.number) if stage == "done" and state.cohort.receipts else None
+        bitmap = self._bitmap(state)
+        return StageView(cohort=state.name, stage=stage, reason=state.reason, members=bitmap, statement=listed)
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":
@@ -126,6 +140,8 @@ class Shuffler(Intermediary):
     def _check(self, cohort: Cohort) -> None:
         if isinstance(cohort.channel, SealedRecords):
             check_size("server_key", cohort.channel.server_key, 32)
+        if cohort.receipts and cohort.clients > LARGEST_CROWD:
+            raise BadParameter("clients", cohort.clients, f"must be at most {LARGEST_CROWD}: each gives a receipt")
         if isinstance(cohort.channel, AssignedRecords):
             check_assignment(cohort, cohort.channel)
 
@@ -185,6 +201,17 @@ class Shuffler(Intermediary):
             return None
         return Batch(cohort=state.name, survivors=len(records), content=content)
 
+    def _put_batch(self, tx: Connection, state: State, batch: Batch) -> bytes:
+        """Store with a batch whose clients give receipts the digest of the list of its records: it is stated once."""
+        if state.cohort.receipts:
+            digest = list_digest(state.cohort, record_list(state.cohort, batch))
+            store.put_statement(tx, state.number, LIST, digest)
+        return super()._put_batch(tx, state, batch)
+
+    def _read_list_digest(self, cohort: int) -> bytes | None:
+        with self._database.reading() as tx:
+            return store.statement(tx, cohort, LIST)
+
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
         position = int(self._order(state.number)[slot]) if assigned else None
@@ -221,6 +248,10 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, position:
 
     position  the position in the assigned order that the shuffler sent to this slot.
     """
+    if slot == SELF and stage == LIST:
+        return TranscriptEntry(
+            number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view={}, hex=body.hex()
+        )
     if slot == SELF:
         return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)
     return TranscriptEntry(

@@ -12,6 +12,7 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.wire import WIRE, Blob, Identifier, Message, Version, Via
 
 LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
+LARGEST_CROWD = 16_384  # clients of a cohort that gives receipts: each takes the whole list, 16 bytes a record
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
 COHORT_DIGEST = 32  # bytes of a cohort's digest
 
@@ -39,11 +40,16 @@ class Masking(ChannelFacts):
 
 
 class SealedRecords(ChannelFacts):
-    """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each."""
+    """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each.
+
+    receipts  clients say whether their record is in the batch, before it is analyzed (`common.crypto.receipts`). So it
+              is where the guarantee counts on the records of others.
+    """
 
     kind: str
     size: Annotated[int, Field(ge=1, le=16_000_000, description="payload bytes, the same for every record")]
     server_key: Annotated[Blob, Field(description="the server's raw X25519 public key, 32 bytes")]
+    receipts: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
 
 
 class Sealed(SealedRecords):
@@ -119,6 +125,16 @@ class Cohort(Message):
         return cohort_address(self.run_digest, self.cohort)
 
     @property
+    def receipts(self) -> bool:
+        """Return whether its clients give receipts before the batch is analyzed."""
+        return isinstance(self.channel, SealedRecords) and self.channel.receipts
+
+    @property
+    def hashed(self) -> bool:
+        """Return whether a ticket request must bring a hash for each of its clients."""
+        return self.via == "aggregator" or self.receipts
+
+    @property
     def via(self) -> Via:
         """Return which intermediary serves this cohort."""
         return "aggregator" if self.channel.kind == "masked" else "shuffler"
@@ -145,7 +161,8 @@ class TicketRequest(Message):
     """A fleet asks for slots. The same `request` id always gets the same slots.
 
     round  number of the round, from 1; 0: of whichever round is open, and the answer shows it.
-    keys   for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots.
+    keys   32 bytes for each client, in order of slots: for secure aggregation SHA-256 of its public keys, for a cohort
+           that gives receipts the hash of its secret (`common.crypto.receipts`).
     """
 
     version: Version = WIRE

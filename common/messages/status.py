@@ -40,7 +40,8 @@ class StageView(Message):
     roster    only in `shares`: 64 bytes (mask key, channel key) for each member, ascending by slot.
     challenge only in `confirm`: 32 random bytes, drawn when the stage opened.
     inboxes   only in `confirm`, for the slots that were asked for.
-    statement in `confirm`, `masked` and `unmask`: the digest that the server publishes of this stage (32 bytes).
+    statement in `confirm`, `masked` and `unmask`: the digest that the server publishes of this stage (32 bytes). In
+              `done`, of a cohort that gives receipts: the digest of the list of its records.
     reason    only in `aborted`.
     """
 
@@ -112,6 +113,19 @@ class DeliveryList(Message):
     version: Version = WIRE
     count: Annotated[int, Field(ge=0)]
     digests: Blob
+
+
+class RecordList(Message):
+    """The list of the records that the server collected of a cohort, for the receipts of its clients.
+
+    hashes  16 bytes a record, ascending (`common.crypto.receipts`); empty while there is no batch.
+    over    the cohort has ended, and takes no receipt any more.
+    """
+
+    version: Version = WIRE
+    cohort: Identifier
+    hashes: Blob
+    over: bool
 
 
 class CohortView(Message):

@@ -115,3 +115,18 @@ class ActionAnswer(Message):
     slots: Slots
     plays: Slots
     refused: list[RefusedItem]
+
+
+class Receipts(Message):
+    """Clients of a crowd tell the server whether their records are in its list. A client's first answer counts.
+
+    slots    of the clients that answer.
+    secrets  whose hashes came with their ticket requests, 16 bytes each, in the same order. No shuffler sees one.
+    answers  a byte each, in the same order: 1 present, 0 absent.
+    """
+
+    version: Version = WIRE
+    cohort: Identifier
+    slots: Slots
+    secrets: Blob
+    answers: Blob

@@ -32,13 +32,15 @@ from distrust.client.user import User, granted
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.crypto.keys import key_hash
+from distrust.common.crypto.receipts import ABSENT, record_list
 from distrust.common.crypto.seal import open_record
-from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.errors import BadMessage, BadParameter, Unavailable
 from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.messages.batch import Batch
 from distrust.common.messages.cohort import Cohort, KeyHashes
-from distrust.common.messages.status import StatementList
+from distrust.common.messages.status import RecordList, StatementList
+from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.modular import Vector, unpack_rows
 from distrust.common.randomness import Stream, SystemStream
 from distrust.common.run.config import IntermediarySpec, RunConfig
@@ -103,6 +105,17 @@ class _AuditorAsServer(HttpTransport):
     async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
         del wait
         return await self._parties.statements(cohort, after)
+
+    async def records(self, cohort: Cohort, wait: float) -> RecordList:
+        del wait
+        answer = await self._parties.collect(cohort, opening=False)
+        hashes = b"" if answer.batch is None else record_list(cohort, answer.batch)
+        return RecordList(cohort=cohort.cohort, hashes=hashes, over=answer.state == "aborted")
+
+    async def give_receipts(self, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
+        if ABSENT in receipts.answers:
+            raise BadMessage(f"cohort {cohort.cohort}: the shuffler did not deliver all records that it took")
+        return UploadAnswer(accepted=len(receipts.slots), refused=[])
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed, describe_error
 from distrust.common.extensions import load_reference
-from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
+from distrust.common.mechanisms import MECHANISMS, Mechanism, check_parts, check_returning, check_spec
 from distrust.common.mechanisms.families.base import epsilon_allowed
+from distrust.common.messages.cohort import LARGEST_COHORT, LARGEST_CROWD
 from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.run.config import RunConfig
 from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
@@ -85,6 +86,21 @@ def check_for_services(config: RunConfig) -> None:
         raise BadParameter(
             "horizon", config.horizon, f"must be below {longest} over services; in-process runs may be longer"
         )
+
+
+def check_crowds(config: RunConfig, mechanism: Mechanism) -> None:
+    """Refuse a run of this mechanism whose cohorts may become too large for receipts: each client takes a whole list.
+
+    Batches grow in proportion to the horizon, and the policy knows the horizon at which they reach the largest cohort.
+    """
+    if not mechanism.receipted:
+        return
+    rule = f"{mechanism.name} has cohorts of at most {LARGEST_CROWD} clients over services, as each gives a receipt"
+    if mechanism.clients > LARGEST_CROWD:
+        raise BadParameter("clients", mechanism.clients, rule)
+    longest = config.policy.longest * LARGEST_CROWD // LARGEST_COHORT
+    if config.policy.REWARDS != "contextual" and config.horizon >= longest:  # contextual batches do not grow
+        raise BadParameter("horizon", config.horizon, f"must be below {longest}: {rule}; in-process runs may be longer")
 
 
 def build_policy(config: RunConfig) -> Policy:

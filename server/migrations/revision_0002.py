@@ -1,5 +1,7 @@
 """Runs have an id, and a key of their noise; cohorts their intermediary and their digest; messages wire version 3.
 
+There is a table of the receipts of clients.
+
 No run goes on: its clients hold tickets and keys of the version before. So the keys of noise are zeros, which no
 analysis reads. Stored configurations keep their version and their digest.
 """
@@ -30,6 +32,12 @@ def upgrade() -> None:
     _end_open_runs(connection)
     _identify_runs(connection)
     _rewrite_cohorts(connection)
+    op.create_table(
+        "receipts",
+        sa.Column("cohort", sa.String(80), primary_key=True),
+        sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("present", sa.Boolean, nullable=False),
+    )
     for table, key, rewritten in ((BATCHES, "cohort", wire_1_to_3.answer), (REGRETS, "run", wire_1_to_3.message)):
         for name, body in wire_1_to_3.rows(connection, table, key, "body"):
             connection.execute(sa.update(table).where(table.c[key] == name).values(body=rewritten(body)))

@@ -28,7 +28,8 @@ from distrust.lab.run.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.keys import Keys, new_keys
 from distrust.server.service import Service
-from distrust.server.store import COHORTS, open_database
+from distrust.server.store import open_database
+from distrust.server.tables import COHORTS
 from distrust.shuffler.service import Shuffler
 from tests.support.manual_clock import ManualClock
 from tests.support.schemas import content, engine, first_schema

@@ -40,8 +40,8 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
 from distrust.common.wire import decode_blob
-from distrust.server.app import ServerSettings
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
+from distrust.server.settings import ServerSettings
 from distrust.shuffler.app import ShufflerSettings
 from tests.support.asgi import OverHttpx
 from tests.support.limits import lenient

@@ -14,7 +14,7 @@ from distrust.common.database import parse_url
 from distrust.common.intermediary import store as intermediary
 from distrust.common.migration import History
 from distrust.lab.cli.migrate import HISTORIES
-from distrust.server import store as server
+from distrust.server import tables as server
 
 PARTIES = ("server", "shuffler", "aggregator")
 OURS = {"alembic_version", "schema_version", "readiness", "holder"}

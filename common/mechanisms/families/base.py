@@ -261,6 +261,19 @@ class Mechanism(Message):
         return 0
 
     @property
+    def counts_on_others(self) -> bool:
+        """Return whether the guarantee of one client counts on messages of other clients."""
+        return self.model in {"shuffle", "distributed"} and self.clients > 1
+
+    @property
+    def receipted(self) -> bool:
+        """Return whether clients must see that the shuffler has delivered their sealed records.
+
+        Labelled bits are read by the shuffler in any case, and against it they promise what each client's own do.
+        """
+        return self.counts_on_others and self.via == "shuffler" and self.width is None
+
+    @property
     def divisible(self) -> bool:
         """Return whether the guarantee of this value holds for a batch that is opened in parts."""
         return self.parts

@@ -12,7 +12,7 @@ from distrust.common.database import Database
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.intermediary.store import METADATA as INTERMEDIARY
 from distrust.common.schema import another_schema
-from distrust.server.store import METADATA as SERVER
+from distrust.server.tables import METADATA as SERVER
 
 METADATA = MetaData()
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True), Column("value", Integer))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from distrust.common.errors import BadParameter, Unavailable, exit_status
 from distrust.lab.__main__ import app
-from distrust.server.store import VERSION
+from distrust.server.tables import VERSION
 from tests.support.schemas import PARTIES, first_schema
 
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from distrust.common.errors import Conflict, RunFailed
-from distrust.server import store
+from distrust.server import tables
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
@@ -27,17 +27,17 @@ def unknown_mechanism(words: dict[str, Any]) -> None:
 
 def rewrite(harness: ServerHarness, run: str, change: Change, state: str = "running") -> None:
     with harness.database.transaction() as connection:
-        text = connection.execute(select(store.RUNS.c.config).where(store.RUNS.c.run == run)).scalar_one()
+        text = connection.execute(select(tables.RUNS.c.config).where(tables.RUNS.c.run == run)).scalar_one()
         words = json.loads(text)
         change(words)
         values = {"config": json.dumps(words, sort_keys=True, separators=(",", ":")), "state": state}
-        connection.execute(update(store.RUNS).where(store.RUNS.c.run == run).values(values))
+        connection.execute(update(tables.RUNS).where(tables.RUNS.c.run == run).values(values))
 
 
 def stored_state(harness: ServerHarness, run: str) -> tuple[str, str | None]:
     with harness.database.reading() as connection:
-        columns = (store.RUNS.c.state, store.RUNS.c.reason)
-        state, reason = connection.execute(select(*columns).where(store.RUNS.c.run == run)).one()
+        columns = (tables.RUNS.c.state, tables.RUNS.c.reason)
+        state, reason = connection.execute(select(*columns).where(tables.RUNS.c.run == run)).one()
         return state, reason
 
 

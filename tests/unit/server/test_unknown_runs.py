@@ -6,7 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
+from distrust.server.settings import ServerSettings
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 
 

@@ -21,9 +21,10 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StatementList
 from distrust.common.messages.steps import STEPS
 from distrust.common.web.problems import bad_fields
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
 from distrust.server.dashboard.parties import arm_played
+from distrust.server.settings import ServerSettings
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.round_report import REPORT

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import POLICIES
 from distrust.common.web.app import Readers
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
+from distrust.server.settings import ServerSettings
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 

@@ -16,9 +16,10 @@ from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.mechanisms import MECHANISMS
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
 from distrust.server.dashboard import calculator
 from distrust.server.dashboard.calculator import DEFAULTS, CpuAccount, OneAtATime, question
+from distrust.server.settings import ServerSettings
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 

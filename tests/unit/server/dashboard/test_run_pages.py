@@ -15,10 +15,11 @@ import pytest
 from distrust.common.messages.cohort import Masking
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RegretCurve
-from distrust.server.app import ServerSettings, server_app
+from distrust.server.app import server_app
 from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner
 from distrust.server.policies.elimination import Elimination
+from distrust.server.settings import ServerSettings
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config, serve, unnamed

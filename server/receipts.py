@@ -1,0 +1,146 @@
+"""Keeps the receipts of crowds: which clients have found their record in the batch that this server collected.
+
+A cohort that gives receipts is analyzed in three steps. Its batch is stored and its list of records is public; clients
+answer; at the deadline, or once as many clients as records have answered, the answers decide. Silence counts as loss.
+`common.crypto.receipts` has the reason and the bytes.
+"""
+
+import hmac
+import math
+
+from distrust.common.crypto.keys import KEY_HASH
+from distrust.common.crypto.receipts import ABSENT, PRESENT, SECRET, receipt_hash, record_list
+from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError, TooSmall, WrongStage
+from distrust.common.intermediary.intake import Intake, known_slots
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import RecordList
+from distrust.common.messages.upload import Item, Receipts, UploadAnswer
+from distrust.common.run.config import RunConfig
+from distrust.server.active_run import ActiveRun
+from distrust.server.store import Store
+
+_LISTS = 32  # cohorts whose list is in memory
+
+
+def most_absent(config: RunConfig, cohort: Cohort) -> int:
+    """Return ⌊cn⌋: so many clients of a cohort may lie. One more "absent" than that names the shuffler."""
+    return math.floor(config.intermediary.corrupt * cohort.clients)
+
+
+class ReceiptBook:
+    """The receipts of all runs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lists: dict[str, bytes] = {}
+
+    def collect(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
+        """Store a batch that was collected, so that its list is public. Return the batch that was stored first.
+
+        Raises BadMessage for a batch that cannot be listed.
+        """
+        assert answer.batch is not None
+        with active.lock:
+            stored = self._store.batch(cohort.cohort)
+            if stored is None:
+                record_list(cohort, answer.batch)
+                with self._store.writing() as writing:
+                    writing.batch(answer)
+        return stored or answer
+
+    def listed(self, cohort: Cohort, *, over: bool) -> RecordList:
+        """Return the list of the records of a cohort, which is empty before its batch is stored.
+
+        over  whether the cohort has ended.
+        """
+        hashes = self._lists.get(cohort.cohort)
+        if hashes is None:
+            answer = self._store.batch(cohort.cohort) if cohort.receipts else None
+            hashes = b"" if answer is None or answer.batch is None else record_list(cohort, answer.batch)
+        if hashes:
+            self._lists[cohort.cohort] = hashes
+        while len(self._lists) > _LISTS:
+            self._lists.pop(next(iter(self._lists)), None)
+        return RecordList(cohort=cohort.cohort, hashes=hashes, over=over)
+
+    def take(self, active: ActiveRun, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
+        """Commit what clients say of their records, and return how many, with the refused ones.
+
+        A client's first answer counts; the same answer again is accepted. Raises WrongStage while no list is public, or
+        once the cohort has ended; BadMessage for a message whose parts have other sizes than its slots.
+        """
+        intake = Intake(_items(cohort, receipts))
+        intake.reject_if(known_slots(cohort))
+        rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
+        hashes = b"".join(row.key_hashes for row in rows)
+        intake.reject_if(lambda item: _foreign(item, hashes[KEY_HASH * item.slot : KEY_HASH * (item.slot + 1)]))
+        with active.lock:
+            if self._store.batch(cohort.cohort) is None:
+                raise WrongStage(f"cohort {cohort.cohort}: its records are not listed yet")
+            if active.state != "running" or cohort not in active.pending():
+                raise WrongStage(f"cohort {cohort.cohort} has ended: it takes no receipts")
+            known = self._store.receipts(cohort.cohort)
+            intake.reject_if(lambda item: _changed(item, known))
+            fresh = {item.slot: item.body == PRESENT for item in intake.items if item.slot not in known}
+            if fresh:
+                with self._store.writing() as writing:
+                    writing.receipts(cohort.cohort, fresh)
+        intake.accepted = len(intake.items)
+        return intake.answer()
+
+    def complete(self, cohort: Cohort, survivors: int, allowed: int) -> bool:
+        """Return whether to wait no more: as many clients as records have answered, or the shuffler is named already.
+
+        allowed  as of `refusal`.
+        """
+        said = self._store.receipts(cohort.cohort)
+        return len(said) >= survivors or len(said) - sum(said.values()) > allowed
+
+    def refusal(self, cohort: Cohort, answer: BatchAnswer, allowed: int) -> str | None:
+        """Return why the receipts forbid a batch to be analyzed; None where they allow it.
+
+        allowed  clients that may say "absent" before the shuffler is named.
+        """
+        if self._store.batch(cohort.cohort) != answer:
+            return "refused: the batch is not the one whose records its clients were shown"
+        said = self._store.receipts(cohort.cohort)
+        present = sum(said.values())
+        absent = len(said) - present
+        if absent > allowed:
+            clients = f"{absent} clients have not found the records that it took from them"
+            return f"the shuffler did not deliver: {clients}, and {allowed} may lie; nothing is released"
+        if present < cohort.minimum:
+            return TooSmall(present, cohort.minimum, "clients that found their records in the batch").detail
+        return None
+
+
+def _items(cohort: Cohort, receipts: Receipts) -> list[Item]:
+    """Return the answers one by one, each with its secret in place of a ticket."""
+    count = len(receipts.slots)
+    if receipts.cohort != cohort.cohort:
+        raise BadMessage(f"receipts of {receipts.cohort} were sent to {cohort.cohort}")
+    if not cohort.receipts:
+        raise BadMessage(f"cohort {cohort.cohort} takes no receipts")
+    for field, raw, size in (("secrets", receipts.secrets, SECRET), ("answers", receipts.answers, 1)):
+        if len(raw) != size * count:
+            raise BadMessage(f"{field}: {len(raw)} bytes, expected {size} for each of the {count} slots")
+    if set(receipts.answers) - {*PRESENT, *ABSENT}:
+        raise BadMessage("answers: a byte must be 1, present, or 0, absent")
+    secrets = (receipts.secrets[SECRET * i : SECRET * (i + 1)] for i in range(count))
+    answers = (receipts.answers[i : i + 1] for i in range(count))
+    rows = zip(receipts.slots, secrets, answers, strict=True)
+    return [Item(slot=slot, ticket=secret, body=answer) for slot, secret, answer in rows]
+
+
+def _foreign(item: Item, expected: bytes) -> ProtocolError | None:
+    """Return why a secret is not the one whose hash came with the slot's ticket request; None where it is."""
+    if len(expected) == KEY_HASH and hmac.compare_digest(receipt_hash(item.ticket), expected):
+        return None
+    return BadTicket(f"slot {item.slot}: the secret is not its client's")
+
+
+def _changed(item: Item, known: dict[int, bool]) -> ProtocolError | None:
+    if known.get(item.slot, item.body == PRESENT) == (item.body == PRESENT):
+        return None
+    return Conflict(f"slot {item.slot}: its answer is here already, and differs")

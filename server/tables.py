@@ -1,0 +1,96 @@
+"""The tables of the server's database. `server.store` reads and writes them.
+
+runs        configuration, digest, state
+cohorts     cohorts that were opened at their intermediary, and their state. A row is the server's intent to collect the
+            cohort's batch: it is committed before the first ticket, and closed with the outcome
+grants      slots by ticket request
+batches     batches as the intermediaries released them
+outcomes    how cohorts ended, in order
+statements  digests of what the aggregator told clients, stage by stage
+events      what happened, for listeners
+receipts    by slot, whether a client of a crowd has found its record in the batch
+regrets     curves that drivers posted, for readers of pages; no policy sees them
+"""
+
+from sqlalchemy import Boolean, Column, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+
+VERSION = "0002"  # the newest revision of the tables (migrations/); a database of another one is refused
+
+METADATA = MetaData()
+
+RUNS = Table(
+    "runs",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), unique=True, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("run_id", LargeBinary(16), nullable=False),
+    Column("noise_key", LargeBinary(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+)
+COHORTS = Table(
+    "cohorts",
+    METADATA,
+    Column("cohort", String(80), primary_key=True),
+    Column("run", String(80), index=True, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("clients", Integer, nullable=False),
+    Column("granted", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("lost", Integer),
+    Column("via", String(16), nullable=False),
+    Column("digest", LargeBinary(32), index=True, nullable=False),  # `Cohort.digest`
+    Column("message", Text, nullable=False),
+)
+OUTCOMES = Table(
+    "outcomes",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), index=True, nullable=False),
+    Column("cohort", String(80), unique=True, nullable=False),
+    Column("body", Text, nullable=False),
+)
+BATCHES = Table(
+    "batches", METADATA, Column("cohort", String(80), primary_key=True), Column("body", Text, nullable=False)
+)
+GRANTS = Table(
+    "grants",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), nullable=False),
+    Column("request", String(32), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("want", Integer, nullable=False),
+    Column("cohort", String(80), index=True, nullable=False),
+    Column("first", Integer, nullable=False),
+    Column("count", Integer, nullable=False),
+    # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
+    Column("key_hashes", LargeBinary, nullable=False),
+    UniqueConstraint("run", "request", "cohort"),
+)
+STATEMENTS = Table(
+    "statements",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("cohort", String(80), nullable=False),
+    Column("stage", String(16), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    UniqueConstraint("cohort", "stage"),
+)
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), index=True, nullable=False),
+    Column("body", Text, nullable=False),
+)
+RECEIPTS = Table(
+    "receipts",
+    METADATA,
+    Column("cohort", String(80), primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("present", Boolean, nullable=False),
+)
+REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True), Column("body", Text, nullable=False))

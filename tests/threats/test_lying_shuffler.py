@@ -1,0 +1,251 @@
+"""Tests of a shuffler that lies alone: what its clients' receipts show, and that nothing is released then.
+
+Every attack is played over the real services. The shuffler holds the tickets and report ids of all clients, knows the
+server's public key and the cohort, and seals records of its own.
+"""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from distrust.common.crypto.receipts import RECORD_HASH, SECRET
+from distrust.common.crypto.seal import REPORT_ID, seal
+from distrust.common.errors import Refused
+from distrust.common.intermediary import store
+from distrust.common.intermediary.store import SELF, State
+from distrust.common.mechanisms.families.base import Mechanism
+from distrust.common.messages.batch import Batch, GroupedRecords
+from distrust.common.messages.cohort import AssignedRecords, Cohort, Sealed
+from distrust.common.messages.status import RecordList
+from distrust.common.messages.upload import Receipts
+from distrust.common.randomness import SystemStream
+from distrust.common.run.config import RunConfig
+from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
+from distrust.server.receipts import ReceiptBook
+from distrust.shuffler.assignment import checksum_of_reports
+from distrust.shuffler.service import REPORT, Shuffler, permute_records
+from tests.support.recording import Exchange, RecordedRun, record_run
+
+CLIENTS = 64
+VICTIM = 5
+"""The slot whose record the shuffler passes on."""
+
+Forge = Callable[[Cohort, list[bytes]], list[bytes]]
+"""Returns what the shuffler hands over in place of the reports of slots 0, 1, …"""
+
+
+def config(**changes: Any) -> RunConfig:
+    """Return a run whose first round has two cohorts of `CLIENTS`, and no pulls for another attempt."""
+    whole: dict[str, Any] = {
+        "run": "crowd",
+        "arms": 2,
+        "horizon": 2 * CLIENTS,
+        "mechanism": {"name": "shuffled-laplace", "epsilon": 1.0, "delta": 1e-3, "precision": 20},
+        "policy": {"first_batch": 6},
+        "intermediary": {"dropout": 0.1, "corrupt": 0.1},
+    }
+    return RunConfig.model_validate(whole | changes)
+
+
+def own_report(cohort: Cohort, report_id: bytes) -> bytes:
+    """Return a report of the shuffler's own, whose reward is a number that it knows: zero."""
+    assert isinstance(cohort.channel, Sealed)
+    return report_id + seal(cohort.channel.server_key, cohort, report_id, bytes(cohort.channel.size))
+
+
+def all_but_the_victims(cohort: Cohort, reports: list[bytes], forged: Callable[[int], bytes]) -> list[bytes]:
+    return [one if slot == VICTIM else own_report(cohort, forged(slot)) for slot, one in enumerate(reports)]
+
+
+def fresh_ids(cohort: Cohort, reports: list[bytes]) -> list[bytes]:
+    return all_but_the_victims(cohort, reports, lambda slot: slot.to_bytes(REPORT_ID, "big"))
+
+
+def reused_ids(cohort: Cohort, reports: list[bytes]) -> list[bytes]:
+    """Keep the report id of each client, which stands before its sealed record."""
+    return all_but_the_victims(cohort, reports, lambda slot: reports[slot][:REPORT_ID])
+
+
+def a_few_replaced(cohort: Cohort, reports: list[bytes], *, lost: int) -> list[bytes]:
+    own = [own_report(cohort, slot.to_bytes(REPORT_ID, "big")) for slot in range(lost)]
+    return [*own, *reports[lost:]]
+
+
+def lie(tap: pytest.MonkeyPatch, forge: Forge) -> None:
+    """Have the shuffler hand over forged reports. Everything else that it says fits them."""
+
+    def forged(self: Shuffler, tx: Connection, state: State) -> Batch:
+        bodies = [body for _, body in store.bodies(tx, state.number, REPORT, SELF, state.cohort.clients)]
+        made = forge(state.cohort, bodies)
+        return Batch(cohort=state.name, survivors=len(made), content=permute_records(made, SystemStream()))
+
+    tap.setattr(Shuffler, "_small_batch", forged)
+
+
+def outcomes(run: RecordedRun) -> list[ReleasedCohort | LostCohort]:
+    return [OUTCOME_JSON.validate_json(text) for (text,) in run.rows("server", "SELECT body FROM outcomes")]
+
+
+def receipts(run: RecordedRun) -> list[tuple[int, bool]]:
+    return [(slot, bool(present)) for slot, present in run.rows("server", "SELECT slot, present FROM receipts")]
+
+
+@pytest.mark.parametrize("forge", [fresh_ids, reused_ids])
+def test_a_shuffler_that_seals_all_other_records_reads_no_reward(
+    forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With report ids in place of records in the list, the second attack would not be seen."""
+    lie(monkeypatch, forge)
+    run = record_run(tmp_path, [config()], 0.0, monkeypatch)
+    assert run.views["crowd"].state == "failed"
+    lost = outcomes(run)
+    assert len(lost) == 2
+    for one in lost:
+        assert isinstance(one, LostCohort)
+        assert one.reason.startswith(f"the shuffler did not deliver: {CLIENTS - 1} clients have not found")
+    assert sorted(present for _, present in receipts(run)) == [False] * 2 * (CLIENTS - 1) + [True] * 2
+
+
+def test_without_receipts_it_would_read_the_victims_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack of the test above is a real one: the public estimate is the victim's message."""
+    monkeypatch.setattr(Mechanism, "receipted", property(lambda _self: False))
+    lie(monkeypatch, fresh_ids)
+    run = record_run(tmp_path, [config()], 0.0, monkeypatch)
+    for one in outcomes(run):
+        assert isinstance(one, ReleasedCohort)
+        mechanism = run.truth.moduli[one.cohort]
+        message = int(run.truth.rows[one.cohort][VICTIM][0])
+        read = round(one.sum[0] * 20) % mechanism  # the shuffler's own messages are zero: their noise is in no record
+        assert read == message
+
+
+@pytest.mark.parametrize(("lost", "kind"), [(6, "released"), (7, "aborted")])
+def test_as_many_missing_records_as_clients_may_lie_about_are_no_proof(
+    lost: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """⌊cn⌋ = 6 clients may say that their record is absent where it is not."""
+    lie(monkeypatch, partial(a_few_replaced, lost=lost))
+    run = record_run(tmp_path, [config(intermediary={"dropout": 0.2, "corrupt": 0.1})], 0.0, monkeypatch)
+    assert {one.kind for one in outcomes(run)} == {kind}
+
+
+def test_an_honest_shuffler_gets_a_receipt_of_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = record_run(tmp_path, [config()], 0.0, monkeypatch)
+    assert [one.kind for one in outcomes(run)] == ["released", "released"]
+    assert sorted(receipts(run)) == [(slot, True) for slot in range(CLIENTS) for _ in range(2)]
+
+
+def test_clients_that_never_sent_a_record_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config_ = config(intermediary={"dropout": 0.4, "corrupt": 0.1})
+    run = record_run(tmp_path, [config_], 0.2, monkeypatch)
+    assert {one.kind for one in outcomes(run)} == {"released"}
+    assert all(present for _, present in receipts(run))
+    assert 0 < len(receipts(run)) < 2 * CLIENTS
+
+
+def test_the_shuffler_cannot_answer_with_its_clients_tickets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds each ticket, and no secret of a receipt."""
+    lie(monkeypatch, fresh_ids)
+    exchanges: list[Exchange] = []
+    answered, take = list[Any](), ReceiptBook.take
+
+    def before_the_clients(self: ReceiptBook, active: Any, cohort: Cohort, theirs: Receipts) -> Any:
+        """Play the shuffler's own receipts first: a first answer counts."""
+        slots = list(range(CLIENTS))
+        tickets = {
+            item["slot"]: item["ticket"]
+            for one in exchanges
+            if one.url.path.endswith(f"{cohort.cohort}/reports")
+            for item in json.loads(one.body)["items"]
+        }
+        secrets = b"".join(tickets[slot].encode()[:SECRET] for slot in slots)
+        forged = Receipts(cohort=cohort.cohort, slots=slots, secrets=secrets, answers=b"\x01" * CLIENTS)
+        answered.append(take(self, active, cohort, forged))
+        return take(self, active, cohort, theirs)
+
+    monkeypatch.setattr(ReceiptBook, "take", before_the_clients)
+    run = record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
+    assert {one.kind for one in outcomes(run)} == {"aborted"}
+    assert answered
+    for answer in answered:
+        assert answer.accepted == 0
+        assert {one.type for one in answer.refused} == {"urn:distrust:problem:bad-ticket"}
+
+
+def test_no_request_to_the_shuffler_has_a_secret_of_a_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = record_run(tmp_path, [config()], 0.0, monkeypatch)
+    given = [json.loads(one.body)["secrets"] for one in run.exchanges if one.url.path.endswith("/receipts")]
+    assert given
+    assert {one.callee for one in run.exchanges if one.url.path.endswith("/receipts")} == {"server"}
+    sent = b"".join(one.body for one in run.exchanges if one.callee == "shuffler")
+    assert not any(secret.encode() in sent for secret in given)
+
+
+def test_a_server_that_shortens_the_list_is_answered_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients' word "absent" would tell it whose records it left out: those whose reward is 0, say."""
+    listed = ReceiptBook.listed
+
+    def shorter(self: ReceiptBook, cohort: Cohort, *, over: bool) -> RecordList:
+        whole = listed(self, cohort, over=over)
+        return whole.model_copy(update={"hashes": whole.hashes[: len(whole.hashes) - RECORD_HASH]})
+
+    monkeypatch.setattr(ReceiptBook, "listed", shorter)
+    exchanges: list[Exchange] = []
+    with pytest.raises(Refused, match="the server's list of records"):
+        record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
+    assert any(one.url.path.endswith("/records") for one in exchanges)
+    assert not any(one.url.path.endswith("/receipts") for one in exchanges)
+
+
+def test_a_server_that_lists_other_records_is_answered_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list has the right length and order. The shuffler's digest is of another one."""
+    listed = ReceiptBook.listed
+
+    def other(self: ReceiptBook, cohort: Cohort, *, over: bool) -> RecordList:
+        whole = listed(self, cohort, over=over)
+        return whole.model_copy(update={"hashes": bytes(RECORD_HASH) + whole.hashes[RECORD_HASH:]})
+
+    monkeypatch.setattr(ReceiptBook, "listed", other)
+    exchanges: list[Exchange] = []
+    with pytest.raises(Refused, match="whose digest the shuffler states"):
+        record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
+    assert not any(one.url.path.endswith("/receipts") for one in exchanges)
+
+
+def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shuffler replaces the records of all clients but one, each at its own action."""
+    actions = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
+    policy = {"name": "almost-free", "model": "shuffled", "actions": actions}
+    mix = Shuffler._mix
+
+    def forged(self: Shuffler, state: State) -> Batch:
+        batch = mix(self, state)
+        channel = state.cohort.channel
+        assert isinstance(channel, AssignedRecords)
+        assert isinstance(batch.content, GroupedRecords)
+        size = len(batch.content.body) // batch.survivors
+        bodies, made, ids = list[bytes](), list[bytes](), list[bytes]()
+        for place, count in enumerate(batch.content.counts):
+            for number in range(count):
+                report_id = bytes([place, number]) + bytes(REPORT_ID - 2)
+                own = seal(channel.server_key, state.cohort, report_id, bytes(channel.size), place)
+                bodies.append(own)
+                made.append(report_id + own)
+                ids.append(report_id)
+        assert {len(own) for own in bodies} == {size}
+        content = batch.content.model_copy(update={"body": b"".join(bodies), "checksum": checksum_of_reports(made)})
+        return batch.model_copy(update={"content": content})
+
+    monkeypatch.setattr(Shuffler, "_mix", forged)
+    dealt = config(run="dealt", horizon=48, policy=policy, intermediary={"dropout": 0.3, "minimum": 24, "corrupt": 0.1})
+    run = record_run(tmp_path, [dealt], 0.0, monkeypatch)
+    (lost,) = outcomes(run)
+    assert isinstance(lost, LostCohort)
+    assert lost.reason.startswith("the shuffler did not deliver: 48 clients")
