@@ -12,8 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet
+from distrust.common.crypto.receipts import record_list
 from distrust.common.errors import WrongStage
 from distrust.common.intermediary.service import Intermediary
+from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import (
     Cohort,
     Grant,
@@ -21,8 +23,8 @@ from distrust.common.messages.cohort import (
     TicketRequest,
     ticket_text,
 )
-from distrust.common.messages.status import StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
+from distrust.common.messages.status import RecordList, StageView, StatementList
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Round, RoundView, TicketAnswer
 from distrust.shuffler.service import Shuffler
@@ -62,6 +64,7 @@ class FleetHarness:
         self._given: Counter[str] = Counter()
         self._at = 0
         self.hashes: defaultdict[str, bytes] = defaultdict(bytes)
+        self.receipts: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self.uploads: list[Upload] = []
         self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
@@ -104,6 +107,19 @@ class FleetHarness:
         assert isinstance(self.intermediary, Aggregator)
         result: StatementList = await self._call(self.intermediary.statements, cohort.address, after)
         return result
+
+    async def records(self, cohort: Cohort, wait: float) -> RecordList:
+        """Return the list of the records of the batch, as the server collects it."""
+        del wait
+        batch = BatchAnswer.model_validate_json(await self._call(self.intermediary.batch, cohort.address)).batch
+        assert batch is not None
+        return RecordList(cohort=cohort.cohort, hashes=record_list(cohort, batch), over=False)
+
+    async def give_receipts(self, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
+        """Take the receipts. `receipts` has the answers by cohort and slot."""
+        await asyncio.sleep(0)
+        self.receipts[cohort.cohort] |= dict(zip(receipts.slots, receipts.answers, strict=True))
+        return UploadAnswer(accepted=len(receipts.slots), refused=[])
 
     async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
         """Return what is free at once: fleets must not rely on a server that waits."""
@@ -162,7 +178,7 @@ class FleetHarness:
         return self.intermediary.view(cohort.address).stage in {"done", "aborted"}
 
     def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
-        hashes = self.hashes[cohort.cohort]
+        hashes = self.hashes[cohort.cohort] if cohort.via == "aggregator" else b""
         texts = [ticket_text(cohort, slot, hashes[32 * slot : 32 * (slot + 1)]) for slot in range(first, first + count)]
         signatures = b"".join(map(self._key.sign, texts))
         return Grant(cohort=cohort.cohort, first=first, count=count, signatures=signatures)

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from secrets import token_bytes
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
-from distrust.client.user import User, granted
+from distrust.client.user import Own, User, granted, own_hash
+from distrust.common.crypto.receipts import SECRET
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.run.round import Round
@@ -107,6 +109,7 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
             assert again == {user.slot: before[user.slot] for user in users[5:]}
             await sessions[1].join(users[5:], full=False)
             await sessions[1].open(await sessions[1].begin(users[5:]))
+            await asyncio.gather(*(session.follow() for session in sessions))
         path = f"/v1/runs/{file.config.run}/rounds/1"
         for _ in range(300):
             report = await operator.get(path, RoundReport)
@@ -119,9 +122,11 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
 
 async def _users(round_: Round, transport: HttpTransport) -> list[User]:
     clients = round_.assignments[0].cohort.clients
-    answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients), 0.0)
+    own: list[Own] = [token_bytes(SECRET) for _ in range(clients)]
+    hashes = b"".join(map(own_hash, own))
+    answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients, keys=hashes), 0.0)
     assert [(grant.first, grant.count) for grant in answer.grants] == [(0, clients)]
-    return granted(answer.grants[0], np.full(clients, NEVER))
+    return granted(answer.grants[0], np.full(clients, NEVER), own)
 
 
 def _session(round_: Round, world: World, transport: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:

@@ -14,10 +14,10 @@ from distrust.common.crypto.context import SECRET
 from distrust.common.crypto.seal import REPORT_ID, open_record, sealed_size
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import AssignedRecords, Cohort
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Upload
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Receipts, Upload
 from distrust.common.modular import unpack
 from distrust.common.run.config import RunConfig
-from distrust.common.wire import encode_blob
+from distrust.common.wire import decode_blob, encode_blob
 from distrust.server.keys import load_or_make
 from distrust.shuffler.assignment import pack_order
 from tests.support.recording import PARTIES, RecordedRun, Recording, keys, record_run
@@ -175,11 +175,14 @@ def test_the_server_never_holds_the_order_or_a_play(recorded: RecordedRun, recor
 
 def test_clients_tell_the_server_nothing_of_what_they_play(recorded: RecordedRun) -> None:
     sent = recorded.between("fleet", "server")
-    assert {one.url.path.rpartition("/")[2] for one in sent} == {"config", "round", "tickets"}
+    assert {one.url.path.rpartition("/")[2] for one in sent} == {"config", "round", "tickets", "records", "receipts"}
     bodies = [json.loads(one.body) for one in sent if one.body]
-    assert bodies
-    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in bodies)
-    assert all(request["keys"] == "" for request in bodies)
+    requests = [body for body in bodies if "slots" not in body]
+    receipts = [Receipts.model_validate(body) for body in bodies if "slots" in body]
+    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in requests)
+    assert {len(decode_blob(request["keys"])) - 32 * request["want"] for request in requests} == {0}
+    assert receipts
+    assert all(one.answers == b"\x01" * len(one.slots) for one in receipts)  # the same word of all, whatever they play
 
 
 def test_the_shuffler_tells_the_server_groups_and_counts_and_no_slot_ticket_or_sender(recorded: RecordedRun) -> None:

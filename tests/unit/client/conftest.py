@@ -51,8 +51,8 @@ def _channel(
     key = SEAL_KEY.public_key().public_bytes_raw()
     size = packed_size(mechanism.modulus, 1)
     if deal is not None:
-        return AssignedRecords(size=size, server_key=key, deal=deal, noise_seed=seed)
-    return Sealed(size=size, server_key=key)
+        return AssignedRecords(size=size, server_key=key, receipts=mechanism.receipted, deal=deal, noise_seed=seed)
+    return Sealed(size=size, server_key=key, receipts=mechanism.receipted)
 
 
 @pytest.fixture

@@ -100,8 +100,12 @@ def test_a_horizon_whose_last_batch_might_outgrow_a_cohort_is_refused(harness: S
     assert max(sizes) < 1_000_000
 
 
+LOCAL = {"name": "local-laplace-discrete", "epsilon": 1.0}
+"""A mechanism without receipts, which would refuse such batches before they are opened."""
+
+
 def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(harness: ServerHarness) -> None:
-    harness.service.create(config())
+    harness.service.create(config(mechanism=LOCAL))
     cohort = opened(harness)
     assert harness.service.settle(cohort, answer(cohort, cohort.clients))
     outcome = harness.service.store.outcome(cohort.cohort)
@@ -112,7 +116,7 @@ def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(ha
 
 
 def test_a_batch_below_the_minimum_is_never_opened(harness: ServerHarness) -> None:
-    harness.service.create(config())
+    harness.service.create(config(mechanism=LOCAL))
     cohort = opened(harness)
     assert harness.service.settle(cohort, answer(cohort, cohort.minimum - 1))
     outcome = harness.service.store.outcome(cohort.cohort)

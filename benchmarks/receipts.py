@@ -1,0 +1,164 @@
+"""Receipts of a crowd: CPU and bytes of a client and of the server, in process, beside the sealing of one record.
+
+    python -m benchmarks.receipts [--quick] [--json FILE] [--clients 64 1024 16384]
+
+A device alone takes the list for itself. The clients of a fleet take it once for `BLOCK` of them. The server lists the
+records of a batch and commits the receipts to a database file, in uploads of `BLOCK`. All CPU is that of this process;
+an HTTP call costs its two ends besides what `benchmarks.shuffle` measures.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time
+
+from benchmarks.meter import deliver, options, write
+from distrust.common.crypto.receipts import PRESENT, SECRET, list_digest, read_list, receipt_hash, record_hash
+from distrust.common.crypto.seal import REPORT_ID, seal
+from distrust.common.messages.batch import Batch, BatchAnswer, Records
+from distrust.common.messages.cohort import Cohort, Sealed, TicketRequest
+from distrust.common.messages.status import RecordList
+from distrust.common.messages.upload import Receipts
+from distrust.common.run.config import RunConfig
+from distrust.server.active_run import ActiveRun
+from distrust.server.keys import Keys, new_identity, new_keys
+from distrust.server.learner.learner import Learner
+from distrust.server.receipts import ReceiptBook
+from distrust.server.store import GrantRow, Store, open_database
+
+BLOCK = 512
+CLIENTS = (64, 1024, 16_384)
+PAYLOAD = 8
+LIMIT = 1.0
+"""The limit of a fleet's CPU for one client's receipt, as a ratio to the sealing of its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One size of a cohort. Times are microseconds of CPU, bytes those of JSON.
+
+    seal      of one record: the unit of the ratio.
+    alone     a device that takes the whole list; received: its bytes.
+    fleet     each of `BLOCK` clients that share a list; ratio: to `seal`; fleet_bytes: sent and received.
+    server    a client's part of the list and of the commits.
+    """
+
+    clients: int
+    seal: float
+    alone: float
+    received: int
+    sent: int
+    fleet: float
+    ratio: float
+    fleet_bytes: float
+    server: float
+
+
+def measure(clients: int, keys: Keys, store: Store) -> Measured:
+    """Play the receipts of one cohort of this size."""
+    config = RunConfig.model_validate(
+        {"run": f"n{clients}", "arms": 2, "horizon": 10**5, "mechanism": {"name": "identity"}}
+    )
+    active = ActiveRun(config, new_identity(), Learner(config), store, keys.public)
+    planned = active.pending()[0]
+    channel = Sealed(size=PAYLOAD, server_key=keys.public.seal, receipts=True)
+    cohort = planned.model_copy(update={"channel": channel, "clients": clients, "minimum": clients})
+    own = [os.urandom(SECRET) for _ in range(clients)]
+    report = os.urandom(REPORT_ID)
+    sealing = best(lambda: seal(keys.public.seal, cohort, report, bytes(PAYLOAD)), 200)
+    size = len(seal(keys.public.seal, cohort, report, bytes(PAYLOAD)))
+    records = [os.urandom(size) for _ in range(clients)]  # hashed only, and never opened here
+    answer = released(cohort, records)
+    open_in(store, cohort, own)
+    # The book asks the run for its pending cohorts: this one stands in place of the planned one.
+    active.pending = lambda: [cohort]  # type: ignore[method-assign]
+    book = ReceiptBook(store)
+    begun = process_time()
+    book.collect(active, cohort, answer)
+    shown = book.listed(cohort, over=False)
+    listing = process_time() - begun
+    text = shown.model_dump_json()
+    stated = list_digest(cohort, shown.hashes)
+
+    def look(text: str) -> set[bytes]:
+        return read_list(cohort, RecordList.model_validate_json(text).hashes, clients, stated)
+
+    reading = best(lambda: look(text), 3)
+    listed, each = look(text), best(lambda: record_hash(cohort, records[0]), 200)
+    taking, sent = 0.0, 0
+    for start in range(0, clients, BLOCK):
+        slots = list(range(start, min(clients, start + BLOCK)))
+        assert all(record_hash(cohort, records[slot]) in listed for slot in slots)
+        receipts = answers(cohort, slots, own)
+        sent += len(receipts.model_dump_json())
+        begun = process_time()
+        taken = book.take(active, cohort, receipts)
+        taking += process_time() - begun
+        assert taken.accepted == len(slots)
+    share = min(BLOCK, clients)
+    fleet = each + reading / share
+    return Measured(
+        clients=clients,
+        seal=1e6 * sealing,
+        alone=1e6 * (each + reading),
+        received=len(text),
+        sent=len(answers(cohort, [0], own).model_dump_json()),
+        fleet=1e6 * fleet,
+        ratio=fleet / sealing,
+        fleet_bytes=len(text) / share + sent / clients,
+        server=1e6 * (listing + taking) / clients,
+    )
+
+
+def released(cohort: Cohort, records: list[bytes]) -> BatchAnswer:
+    content = Records(count=len(records), body=b"".join(records), checksum=bytes(32))
+    batch = Batch(cohort=cohort.cohort, survivors=len(records), content=content)
+    return BatchAnswer(cohort=cohort.cohort, state="released", batch=batch, delivery=1)
+
+
+def open_in(store: Store, cohort: Cohort, own: list[bytes]) -> None:
+    """Store the cohort with all its slots granted to one request."""
+    hashes = b"".join(map(receipt_hash, own))
+    request = TicketRequest(request="0" * 32, round=1, want=len(own), keys=hashes)
+    with store.writing() as writing:
+        writing.cohort(cohort)
+        writing.grant(cohort.run, request, GrantRow(1, len(own), cohort.cohort, 0, len(own), hashes))
+
+
+def answers(cohort: Cohort, slots: list[int], own: list[bytes]) -> Receipts:
+    secrets = b"".join(own[slot] for slot in slots)
+    return Receipts(cohort=cohort.cohort, slots=slots, secrets=secrets, answers=PRESENT * len(slots))
+
+
+def best(work: Callable[[], object], times: int) -> float:
+    """Return the CPU seconds of one call, as the best of five batches."""
+    spent = []
+    for _ in range(5):
+        begun = process_time()
+        for _ in range(times):
+            work()
+        spent.append((process_time() - begun) / times)
+    return min(spent)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=None)
+    chosen = parser.parse_args()
+    sizes = chosen.clients or (CLIENTS[:1] if chosen.quick else CLIENTS)
+    keys: Keys = new_keys()
+    with tempfile.TemporaryDirectory() as folder:
+        database = open_database(f"sqlite:///{Path(folder) / 'server.sqlite3'}")
+        measured = [measure(clients, keys, Store(database)) for clients in sizes]
+        database.close()
+    columns = ("n", "seal, µs", "alone, µs", "received", "sent", "in a fleet, µs", "ratio", "bytes", "server, µs")
+    deliver("Receipts of one client", columns, [tuple(asdict(one).values()) for one in measured])
+    above = [one.clients for one in measured if one.ratio > LIMIT]
+    print(f"ratio above {LIMIT:g} at n = {above}" if above else f"ratio at most {LIMIT:g} everywhere")
+    write(chosen.json, {"results": [asdict(one) for one in measured]})
+
+
+if __name__ == "__main__":
+    main()
