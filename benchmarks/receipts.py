@@ -15,7 +15,7 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.meter import deliver, options, write
-from distrust.common.crypto.receipts import PRESENT, SECRET, list_digest, read_list, receipt_hash, record_hash
+from distrust.common.crypto.receipts import PRESENT, RECEIPT_SECRET, list_digest, read_list, receipt_hash, record_hash
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.messages.batch import Batch, BatchAnswer, Records
 from distrust.common.messages.cohort import Cohort, Sealed, TicketRequest
@@ -65,7 +65,7 @@ def measure(clients: int, keys: Keys, store: Store) -> Measured:
     planned = active.pending()[0]
     channel = Sealed(size=PAYLOAD, server_key=keys.public.seal, receipts=True)
     cohort = planned.model_copy(update={"channel": channel, "clients": clients, "minimum": clients})
-    own = [os.urandom(SECRET) for _ in range(clients)]
+    own = [os.urandom(RECEIPT_SECRET) for _ in range(clients)]
     report = os.urandom(REPORT_ID)
     sealing = best(lambda: seal(keys.public.seal, cohort, report, bytes(PAYLOAD)), 200)
     size = len(seal(keys.public.seal, cohort, report, bytes(PAYLOAD)))

@@ -29,7 +29,7 @@ from distrust.client.transport import Transport
 from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import Own, User, granted, own_hash
 from distrust.common.crypto.context import run_digest
-from distrust.common.crypto.receipts import SECRET
+from distrust.common.crypto.receipts import RECEIPT_SECRET
 from distrust.common.errors import BadMessage, BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.ledger import Entry
@@ -158,7 +158,7 @@ class Fleet:
             if view.round.mechanism.via == "aggregator":
                 self._makes = Secrets
             elif view.round.mechanism.receipted:
-                self._makes = partial(secrets.token_bytes, SECRET)
+                self._makes = partial(secrets.token_bytes, RECEIPT_SECRET)
         return view
 
     async def _begin_blocks(

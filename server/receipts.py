@@ -9,7 +9,7 @@ import hmac
 import math
 
 from distrust.common.crypto.keys import KEY_HASH
-from distrust.common.crypto.receipts import ABSENT, PRESENT, SECRET, receipt_hash, record_list
+from distrust.common.crypto.receipts import ABSENT, PRESENT, RECEIPT_SECRET, receipt_hash, record_list
 from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError, TooSmall, WrongStage
 from distrust.common.intermediary.intake import Intake, known_slots
 from distrust.common.messages.batch import BatchAnswer
@@ -122,12 +122,12 @@ def _items(cohort: Cohort, receipts: Receipts) -> list[Item]:
         raise BadMessage(f"receipts of {receipts.cohort} were sent to {cohort.cohort}")
     if not cohort.receipts:
         raise BadMessage(f"cohort {cohort.cohort} takes no receipts")
-    for field, raw, size in (("secrets", receipts.secrets, SECRET), ("answers", receipts.answers, 1)):
+    for field, raw, size in (("secrets", receipts.secrets, RECEIPT_SECRET), ("answers", receipts.answers, 1)):
         if len(raw) != size * count:
             raise BadMessage(f"{field}: {len(raw)} bytes, expected {size} for each of the {count} slots")
     if set(receipts.answers) - {*PRESENT, *ABSENT}:
         raise BadMessage("answers: a byte must be 1, present, or 0, absent")
-    secrets = (receipts.secrets[SECRET * i : SECRET * (i + 1)] for i in range(count))
+    secrets = (receipts.secrets[RECEIPT_SECRET * i : RECEIPT_SECRET * (i + 1)] for i in range(count))
     answers = (receipts.answers[i : i + 1] for i in range(count))
     rows = zip(receipts.slots, secrets, answers, strict=True)
     return [Item(slot=slot, ticket=secret, body=answer) for slot, secret, answer in rows]

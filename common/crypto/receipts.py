@@ -20,7 +20,7 @@ from distrust.common.errors import BadMessage, Refused
 from distrust.common.messages.batch import Batch, GroupedRecords, Records
 from distrust.common.messages.cohort import Cohort, SealedRecords
 
-SECRET = 16
+RECEIPT_SECRET = 16
 """Bytes of a client's secret for its receipt, from the operating system."""
 
 RECORD_HASH = 16

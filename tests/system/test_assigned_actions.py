@@ -19,7 +19,7 @@ from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
 from distrust.client.user import Own, User, granted, own_hash
-from distrust.common.crypto.receipts import SECRET
+from distrust.common.crypto.receipts import RECEIPT_SECRET
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.run.round import Round
@@ -122,7 +122,7 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
 
 async def _users(round_: Round, transport: HttpTransport) -> list[User]:
     clients = round_.assignments[0].cohort.clients
-    own: list[Own] = [token_bytes(SECRET) for _ in range(clients)]
+    own: list[Own] = [token_bytes(RECEIPT_SECRET) for _ in range(clients)]
     hashes = b"".join(map(own_hash, own))
     answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients, keys=hashes), 0.0)
     assert [(grant.first, grant.count) for grant in answer.grants] == [(0, clients)]

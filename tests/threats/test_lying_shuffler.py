@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from distrust.common.crypto.receipts import RECORD_HASH, SECRET
+from distrust.common.crypto.receipts import RECEIPT_SECRET, RECORD_HASH
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.errors import Refused
 from distrust.common.intermediary import store
@@ -163,7 +163,7 @@ def test_the_shuffler_cannot_answer_with_its_clients_tickets(tmp_path: Path, mon
             if one.url.path.endswith(f"{cohort.cohort}/reports")
             for item in json.loads(one.body)["items"]
         }
-        secrets = b"".join(tickets[slot].encode()[:SECRET] for slot in slots)
+        secrets = b"".join(tickets[slot].encode()[:RECEIPT_SECRET] for slot in slots)
         forged = Receipts(cohort=cohort.cohort, slots=slots, secrets=secrets, answers=b"\x01" * CLIENTS)
         answered.append(take(self, active, cohort, forged))
         return take(self, active, cohort, theirs)

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from distrust.common.crypto.receipts import RECORD_HASH, SECRET, list_digest, read_list, receipt_hash, record_hash
+from distrust.common.crypto.receipts import (
+    RECEIPT_SECRET,
+    RECORD_HASH,
+    list_digest,
+    read_list,
+    receipt_hash,
+    record_hash,
+)
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongCohort, WrongStage
 from distrust.common.mechanisms import MECHANISMS
@@ -76,7 +83,7 @@ def crowd(tmp_path: Path) -> Crowd:
     harness = ServerHarness(tmp_path, InMemoryIntermediaries())
     harness.service.create(config())
     cohort = harness.service.active_run("crowd").pending()[0]
-    own = [secrets.token_bytes(SECRET) for _ in range(CLIENTS)]
+    own = [secrets.token_bytes(RECEIPT_SECRET) for _ in range(CLIENTS)]
     hashes = b"".join(map(receipt_hash, own))
     request = TicketRequest(request="0" * 32, round=1, want=CLIENTS, keys=hashes)
     asyncio.run(harness.coordinator.tickets("crowd", request))
@@ -168,7 +175,7 @@ def test_a_batch_that_was_never_listed_is_not_analyzed(crowd: Crowd) -> None:
 def test_a_wrong_secret_is_a_bad_ticket_and_a_changed_answer_a_conflict(crowd: Crowd) -> None:
     service = crowd.harness.service
     service.collect_for_receipts(crowd.cohort, crowd.batch())
-    foreign = [bytes(SECRET)] * CLIENTS
+    foreign = [bytes(RECEIPT_SECRET)] * CLIENTS
     refused = service.take_receipts("crowd", crowd.say(range(4), own=foreign))
     assert (refused.accepted, {one.type for one in refused.refused}) == (0, {"urn:distrust:problem:bad-ticket"})
     assert service.take_receipts("crowd", crowd.say(range(4))).accepted == 4

@@ -1,0 +1,67 @@
+"""Tests of what clients of a crowd say of their records, against a real shuffler."""
+
+import asyncio
+from collections.abc import Sequence
+
+from distrust.client.fleet import Fleet, FleetOptions
+from distrust.client.randomizer import World
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.shuffler.service import Shuffler
+from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
+from tests.support.limits import lenient
+from tests.unit.client.conftest import MakeRound
+
+CLIENTS = 20
+NAME = "demo.1.0.1"
+
+
+class HeldBack(FleetHarness):
+    """Delays the last client's report until the shuffler has closed the cohort without it."""
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        (item,) = upload.items
+        if item.slot == CLIENTS - 1:
+            await self.depart(cohort, Departure(cohort=cohort.cohort, slots=[item.slot], tickets=item.ticket))
+            while len(self.receipts[NAME]) < CLIENTS - 1:  # noqa: ASYNC110  the harness has no event for it
+                await asyncio.sleep(0.001)
+        return await super().upload(cohort, upload)
+
+
+class NoDigest(FleetHarness):
+    """A shuffler that states no digest of its list."""
+
+    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        view = await super().stage(cohort, after, slots, wait)
+        return view.model_copy(update={"statement": None})
+
+
+def test_every_client_says_that_its_record_is_there(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
+    harness = FleetHarness([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=7))
+    assert serve(fleet) == ["finished"]
+    assert harness.receipts == {NAME: dict.fromkeys(range(CLIENTS), 1)}
+    assert (fleet.stats.clients["served"], fleet.stats.clients["robbed"]) == (CLIENTS, 0)
+    assert fleet.stats.message_bytes["receipt"] == 17 * CLIENTS
+
+
+def test_a_client_whose_report_was_not_taken_says_nothing(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """Its record is not in the list, and the shuffler is honest: the word "absent" would help to name it."""
+    harness = HeldBack([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=1))
+    assert serve(fleet) == ["finished"]
+    assert harness.receipts == {NAME: dict.fromkeys(range(CLIENTS - 1), 1)}
+    assert fleet.stats.clients["served"] == CLIENTS - 1
+
+
+def test_a_shuffler_that_states_no_digest_gets_no_receipt(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    harness = NoDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=7))
+    serve(fleet)
+    assert harness.receipts == {}
+    assert any("states no digest" in why for why in fleet.stats.reasons)
