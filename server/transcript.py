@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
+from distrust.common.crypto.receipts import RECEIPT_SECRET, record_list
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
 from distrust.common.mechanisms import AnyMechanism, Mechanism
@@ -168,8 +169,8 @@ def cohort_transcript(
 ) -> Transcript:
     """Return the server's transcript of one cohort, in order: at most `limit` messages, from position `after` on.
 
-    The messages are the cohort that it opened, tickets and the hashes of keys that were asked for with, statements, the
-    batch, and the estimate or the loss.
+    The messages are the cohort that it opened, tickets and the hashes that were asked for with, statements, the batch,
+    of a crowd the list of records and the clients' receipts, and the estimate or the loss.
 
     seeded  whether the run's noise comes from a seed.
     each    the first so many of each stage and direction alone; None: every message.
@@ -198,6 +199,10 @@ def _makers(
     if answer is not None and answer.batch is not None:
         batch = answer.batch
         makers.append(("batch", lambda number: _batch(number, cohort, batch, mechanism, key)))
+        if cohort.receipts:
+            said = store.receipts(cohort.cohort)
+            makers.append(("list", lambda number: _list(number, cohort, batch)))
+            makers += [("receipts", lambda number: _receipts(number, said))] if said else []
     if isinstance(outcome, ReleasedCohort):
         makers.append(("estimate", lambda number: _estimate(number, outcome, mechanism, seeded=seeded)))
     elif outcome is not None:
@@ -231,6 +236,19 @@ def _key_hashes(row: GrantRow, number: int) -> TranscriptEntry:
     hashes = [row.key_hashes[at : at + HASH].hex() for at in range(0, len(row.key_hashes), HASH)]
     view: View = {"first": row.first, "last": row.first + row.count - 1, "key_hashes": hashes[:MOST_HASHES]}
     return _entry(number, "in", "fleet", "keys", row.key_hashes, view)
+
+
+def _list(number: int, cohort: Cohort, batch: Batch) -> TranscriptEntry:
+    view: View = {"records": batch.survivors}
+    return _entry(number, "out", "each client", "list", record_list(cohort, batch), view)
+
+
+def _receipts(number: int, said: dict[int, bool]) -> TranscriptEntry:
+    """Return an entry of what clients said of their records, without the secrets that they proved it with."""
+    absent = sorted(slot for slot, present in said.items() if not present)
+    view: View = {"present": len(said) - len(absent), "absent": absent[:MOST_VALUES]}
+    size = (RECEIPT_SECRET + 1) * len(said)
+    return TranscriptEntry(number=number, direction="in", peer="fleet", stage="receipts", bytes=size, view=view, hex="")
 
 
 def _statement(statement: Statement, number: int) -> TranscriptEntry:

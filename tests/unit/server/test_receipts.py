@@ -23,6 +23,7 @@ from distrust.common.messages.batch import Batch, BatchAnswer, Records
 from distrust.common.messages.cohort import LARGEST_CROWD, Cohort, Sealed, TicketRequest
 from distrust.common.messages.upload import Receipts
 from distrust.common.run.config import RunConfig
+from distrust.common.wire import encode_blob
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.shuffler.assignment import checksum_of_reports
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
@@ -231,6 +232,19 @@ def test_receipts_and_list_outlive_the_server(crowd: Crowd, tmp_path: Path) -> N
     assert again.service.records("crowd", crowd.cohort.cohort) == listed
     assert again.service.receipts_complete(crowd.cohort, CLIENTS)
     assert isinstance(Crowd(again, crowd.cohort, crowd.own).settled(answer), ReleasedCohort)
+
+
+def test_the_servers_transcript_shows_the_list_and_who_said_what_and_no_secret(crowd: Crowd) -> None:
+    service = crowd.harness.service
+    service.collect_for_receipts(crowd.cohort, crowd.batch())
+    service.take_receipts("crowd", crowd.say(range(2, CLIENTS)))
+    service.take_receipts("crowd", crowd.say(range(2), answer=0))
+    page = service.transcript("crowd", crowd.cohort.cohort, 0, 100)
+    entries = {one.stage: one for one in page.messages}
+    assert (entries["list"].bytes, entries["list"].view) == (RECORD_HASH * CLIENTS, {"records": CLIENTS})
+    assert entries["receipts"].view == {"present": CLIENTS - 2, "absent": [0, 1]}
+    text = page.model_dump_json()
+    assert not any(secret.hex() in text or encode_blob(secret) in text for secret in crowd.own)
 
 
 def test_a_client_reads_a_list_in_order_of_the_stated_length_and_digest_only(crowd: Crowd) -> None:
