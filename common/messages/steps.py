@@ -276,6 +276,24 @@ STEPS: dict[str, tuple[Step, ...]] = {
 }
 """The stages of a cohort by the kind of its channel, in the order of its life."""
 
+RECEIPTS = Step(
+    "receipts",
+    "Clients say whether their records have arrived",
+    Held(
+        "The hashes of all records in the batch, in the order of their values.",
+        "A hash tells nothing of what is in a record, or of its sender.",
+    ),
+    Held(
+        "The digest of the same list, which it has stated.",
+        "It never sees the secrets by which clients prove who they are, so it cannot answer for them.",
+    ),
+    Held(
+        "Which slots have found their records in its list, and which have not.",
+        "A client names no record. It answers only if the list is the one whose digest the shuffler has stated.",
+    ),
+)
+"""The stage of a crowd before the estimate: its guarantee counts on the records of others."""
+
 _AT_ANY_TIME = ("cohort", "order", "tickets", "departed")
 """Stages that every cohort which was opened may have had, whatever came of it."""
 
@@ -289,17 +307,21 @@ class Life(NamedTuple):
     missed: list[Step]
 
 
-def life(channel: str, state: str, reason: str | None = None, seen: Iterable[str] = ()) -> Life:
+def life(
+    channel: str, state: str, reason: str | None = None, seen: Iterable[str] = (), *, receipts: bool = False
+) -> Life:
     """Return the stages of a cohort. An aborted one ends at the last stage that is known to have opened.
 
-    reason  why it was aborted, in the intermediary's words, which name the stage that too few clients answered.
-    seen    stages that a transcript has a message of, or a statement.
+    reason    why it was aborted, in the intermediary's words, which name the stage that too few clients answered.
+    seen      stages that a transcript has a message of, or a statement.
+    receipts  whether its clients tell the server if their records have arrived.
 
     Raises BadMessage for a channel that is none: a party's transcript may say anything.
     """
     if channel not in STEPS:
         raise BadMessage(f"a cohort that cannot be: its channel is {cut_reason(channel)!r}")
-    whole = STEPS[channel]
+    *before, estimate = STEPS[channel]
+    whole = (*before, RECEIPTS, estimate) if receipts else STEPS[channel]
     if state != "aborted":
         return Life(list(whole), [])
     stages = [step.stage for step in whole]

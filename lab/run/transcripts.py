@@ -37,6 +37,7 @@ class Sight:
 
     channel  the kind of its channel; empty for a cohort that is planned only.
     missing  by party, why its transcript is not here; then its pages are None.
+    receipts whether its clients give receipts.
     """
 
     report: Outline
@@ -45,6 +46,7 @@ class Sight:
     by_server: Pages | None
     channel: str = ""
     missing: tuple[tuple[Party, str], ...] = ()
+    receipts: bool = False
 
     @property
     def life(self) -> Life:
@@ -54,7 +56,8 @@ class Sight:
         ended, reason = self._end
         carried = self.by_intermediary.messages if self.by_intermediary else []
         served = self.by_server.messages if self.by_server else []
-        return life(self.channel, ended, reason, {entry.stage for entry in (*carried, *served)})
+        seen = {entry.stage for entry in (*carried, *served)}
+        return life(self.channel, ended, reason, seen, receipts=self.receipts)
 
     @property
     def _end(self) -> tuple[str, str | None]:
@@ -84,10 +87,11 @@ async def _sight(parties: Parties, outline: Outline, cohort: CohortView | Cohort
     if carried is None and served is None:
         raise Unauthorized("; ".join(f"the {party}: {why}" for party, why in missing))
     opening = next((entry.view for entry in served.messages if entry.stage == "cohort"), {}) if served else {}
-    kind = opening.get("kind")
+    kind, receipts = opening.get("kind"), opening.get("receipts") is True
     if not kind:
-        kind = (await parties.terms(outline.intermediary, wanted, outline.address(cohort.cohort))).channel.kind
-    return Sight(outline, cohort, carried, served, str(kind), missing)
+        terms = await parties.terms(outline.intermediary, wanted, outline.address(cohort.cohort))
+        kind, receipts = terms.channel.kind, terms.receipts
+    return Sight(outline, cohort, carried, served, str(kind), missing, receipts)
 
 
 async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") -> dict[str, Any]:

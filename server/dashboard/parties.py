@@ -66,7 +66,7 @@ def cohort_context(
     flips, busy = ([], "") if drawings is None else _flips(mechanism, report, drawings)
     is_open = cohort.state == "open" and view.state == "running"
     stated = [one.stage for one in service.statements(run, name).statements] if message.via == "aggregator" else []
-    lived = life(message.channel.kind, cohort.state, cohort.reason, stated)
+    lived = life(message.channel.kind, cohort.state, cohort.reason, stated, receipts=message.receipts)
     return {
         "run": run,
         "report": report,
