@@ -177,7 +177,7 @@ def cohort_transcript(
     """
     makers = _makers(store, key, cohort, mechanism, seeded=seeded)
     chosen, before = list[int](), Counter[str]()
-    for number, (stage, _) in enumerate(makers):  # messages of one stage have one direction here
+    for number, (stage, _) in enumerate(makers):  # of one stage and one direction
         before[stage] += 1
         if number >= after and (each is None or before[stage] <= each):
             chosen.append(number)
@@ -189,7 +189,7 @@ def cohort_transcript(
 def _makers(
     store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
 ) -> list[tuple[str, Callable[[int], TranscriptEntry]]]:
-    """Return each message's stage and a function that makes it, so that only the requested ones are decoded."""
+    """Return each message's kind, by stage and direction, and a function that makes it when it is requested."""
     makers: list[tuple[str, Callable[[int], TranscriptEntry]]] = [("cohort", lambda number: _opening(number, cohort))]
     for row in store.cohort_grants(cohort.cohort):
         makers += [("keys", partial(_key_hashes, row))] if row.key_hashes else []
@@ -240,7 +240,7 @@ def _key_hashes(row: GrantRow, number: int) -> TranscriptEntry:
 
 def _list(number: int, cohort: Cohort, batch: Batch) -> TranscriptEntry:
     view: View = {"records": batch.survivors}
-    return _entry(number, "out", "each client", "list", record_list(cohort, batch), view)
+    return _entry(number, "out", "each client", "receipts", record_list(cohort, batch), view)
 
 
 def _receipts(number: int, said: dict[int, bool]) -> TranscriptEntry:

@@ -250,7 +250,7 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, position:
     """
     if slot == SELF and stage == LIST:
         return TranscriptEntry(
-            number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view={}, hex=body.hex()
+            number=0, direction="out", peer="each client", stage="receipts", bytes=len(body), view={}, hex=body.hex()
         )
     if slot == SELF:
         return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)

@@ -41,7 +41,7 @@ MOST_MESSAGES = 2 * 10**7  # of a transcript over HTTP: some of each of a millio
 MOST_READ = 64 * 2**20  # bytes of one answer; a page of messages has 10 MB at most
 
 KNOWN_STAGES = frozenset(
-    {"cohort", "tickets", "asked", "order", "list", "receipts", *get_args(CohortStage), "departed", "batch", "estimate"}
+    {"cohort", "tickets", "asked", "order", "receipts", *get_args(CohortStage), "departed", "batch", "estimate"}
 )
 """Stages of a transcript's messages."""
 

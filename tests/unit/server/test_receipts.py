@@ -240,9 +240,10 @@ def test_the_servers_transcript_shows_the_list_and_who_said_what_and_no_secret(c
     service.take_receipts("crowd", crowd.say(range(2, CLIENTS)))
     service.take_receipts("crowd", crowd.say(range(2), answer=0))
     page = service.transcript("crowd", crowd.cohort.cohort, 0, 100)
-    entries = {one.stage: one for one in page.messages}
-    assert (entries["list"].bytes, entries["list"].view) == (RECORD_HASH * CLIENTS, {"records": CLIENTS})
-    assert entries["receipts"].view == {"present": CLIENTS - 2, "absent": [0, 1]}
+    entries = {(one.stage, one.direction): one for one in page.messages}
+    shown = entries["receipts", "out"]
+    assert (shown.bytes, shown.view) == (RECORD_HASH * CLIENTS, {"records": CLIENTS})
+    assert entries["receipts", "in"].view == {"present": CLIENTS - 2, "absent": [0, 1]}
     text = page.model_dump_json()
     assert not any(secret.hex() in text or encode_blob(secret) in text for secret in crowd.own)
 
