@@ -61,7 +61,7 @@ class ClientProtocol(Protocol):
         ...
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Erase these users' secrets: they are done, lost or refused."""
+        """Drop these users' secrets: they are done, lost or refused."""
         ...
 
 
@@ -85,7 +85,10 @@ class ShuffleProtocol:
         self._randomizer.assign(positions)
 
     def begin(self, users: Sequence[User]) -> list[Item]:
-        """Return the reports. Each is made once; a retry sends the same bytes."""
+        """Return the reports. Each call draws new noise: that none comes for a slot twice is the fleet's memory's work.
+
+        An upload that is sent again has the same bytes.
+        """
         rows = self._randomizer.rows([user.slot for user in users])
         return [user.item(self._body(user, row)) for user, row in zip(users, rows, strict=True)]
 
@@ -171,7 +174,7 @@ class SecAggProtocol:
         raise BadMessage(f"cohort {self._cohort.cohort}: a client has no answer at stage {view.stage}")
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Erase keys, seeds and shares of these users."""
+        """Drop keys, seeds and shares of these users, and their clients with them."""
         for slot in slots:
             self._clients.pop(slot, None)
 

@@ -8,11 +8,11 @@ from functools import lru_cache
 from distrust.client.agreement import check_round
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.errors import BudgetExceeded, Refused, told_apart
-from distrust.common.mechanisms import AnyMechanism, promise_of
+from distrust.common.mechanisms import AnyMechanism, privacy_of, promise_of
 from distrust.common.messages.cohort import Channel, Cohort
 from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
-from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
@@ -35,6 +35,9 @@ class PrivacyRequirements:
     max_delta      largest δ of it. None: MAX_SPREAD_DELTA in the models distributed and shuffle, else MAX_DELTA.
     min_survivors  smallest number of survivors that the noise may count on. None: MIN_SPREAD in these two models, else
                    1. Neither default concerns cohorts of one client, nor a user that takes part in unsafe rounds.
+    max_epsilon_alone
+                   largest ε of what is left if all other clients of a cohort collude, of all `contributions` added up.
+                   None: no limit. Like max_epsilon it is no limit of a user that takes part in unsafe rounds.
     max_survivors  largest number of survivors that noise may be spread over. A server that announces an inflated n, and
                    invents the other clients, would otherwise remove the noise of the few real ones.
     allow_unsafe   take part in rounds without privacy; for experiments.
@@ -50,6 +53,7 @@ class PrivacyRequirements:
     allow_unsafe: bool = False
     contributions: int = 1
     config_digest: bytes | None = None
+    max_epsilon_alone: float | None = None
 
     def check(
         self, config: RunConfig, run_id: bytes, round_: Round, assignment: Assignment, agreed: Sequence[Entry] = ()
@@ -93,6 +97,7 @@ class PrivacyRequirements:
         alone = Entry("a cohort", 1, 1, promised)
         if self.allow_unsafe:
             return alone
+        self._check_alone(mechanism, max_delta)
         refusal = self._refusal(promised, max_delta)
         if refusal is None and self.contributions == 1:
             return alone
@@ -139,6 +144,25 @@ class PrivacyRequirements:
         if mechanism.floor < least:
             reason = f"the noise counts on {mechanism.floor} survivors, and this user on {least}"
             raise Refused(f"{reason}; {HOW_TO_ALLOW.format('DISTRUST_MIN_SURVIVORS')}", limit="min_survivors")
+
+    def _check_alone(self, mechanism: AnyMechanism, max_delta: float) -> None:
+        """Raise Refused where too little is left of the guarantee if all other clients collude."""
+        if self.max_epsilon_alone is None:
+            return
+        left, times = promise_of(mechanism, alone=True), self.contributions
+        stream = privacy_of(mechanism, alone=True).stream if times > 1 else None
+        if stream is not None:  # several batches are one release of their stream, and do not add up
+            left, times = stream.joint(times).promise, 1
+        if left.kind == "renyi" and left.delta > max_delta > 0:
+            left = _shown_at(left, max_delta)
+        # ε is added up, and not composed by laws: a mixture of cohorts that were all accepted is then within the limit.
+        epsilon = math.inf if left.kind == "none" or left.epsilon is None else times * left.epsilon
+        if epsilon <= self.max_epsilon_alone * (1 + _ROUNDING):
+            return
+        shown, most = told_apart(epsilon, self.max_epsilon_alone)
+        kept = "no guarantee is left" if math.isinf(epsilon) else f"ε = {shown} is left"
+        reason = f"{IF_OTHERS_COLLUDE}, {kept}, and this user accepts {most} at most"
+        raise Refused(f"{reason}; DISTRUST_MAX_EPSILON_ALONE sets the limit", limit="max_epsilon_alone")
 
     def _refusal(self, promised: Guarantee, max_delta: float) -> Refused | None:
         """Return why one cohort is too much for these limits; None where it is not."""

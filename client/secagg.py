@@ -29,7 +29,9 @@ _Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 
 
 class Secrets:
-    """Keys, seeds and neighbours' shares that one client holds for one cohort, and erases at its end.
+    """Keys, seeds and neighbours' shares that one client holds for one cohort. At its end it drops the last reference.
+
+    Python does not overwrite what it frees: a reader of this process's memory may find the bytes for some time after.
 
     Keys and seeds are fresh from the operating system, for one slot of one cohort, and made before either is known.
 
@@ -172,7 +174,10 @@ class MaskingClient:
         return answer
 
     def forget(self) -> None:
-        """Erase keys, seeds and shares, after the last answer or on timeout. Only the last request may be repeated."""
+        """Drop keys, seeds and shares, after the last answer or on timeout. Only the last request may be repeated.
+
+        Nothing that can be reached from this client holds them then.
+        """
         self._secrets = None
         self._answered = dict(list(self._answered.items())[-1:])
 

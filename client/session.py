@@ -136,7 +136,7 @@ class CohortSession:
             self._give_up(list(self.users), error)
 
     def _give_up(self, slots: Sequence[int], error: ProtocolError) -> None:
-        """Erase these users' secrets: their cohort has ended, or the intermediary refuses them."""
+        """Drop these users' secrets: their cohort has ended, or the intermediary refuses them."""
         log.info("clients_lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
         aborted = isinstance(error, Aborted)
         self.stats.refuse(len(slots), f"{error.code}: {error.detail}", "aborted" if aborted else "refused")

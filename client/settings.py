@@ -86,6 +86,10 @@ class FleetSettings(BaseSettings):
             f"and shuffle, else {MAX_DELTA:g}",
         ),
     ] = None
+    max_epsilon_alone: Annotated[
+        float | None,
+        Field(gt=0, description="users refuse a round that leaves a larger ε if all other clients collude; unset: any"),
+    ] = None
     contributions: Annotated[int, Field(ge=1, le=1000, description="cohorts that a user takes part in, in all")] = 1
     min_survivors: Annotated[
         int | None,
@@ -137,6 +141,7 @@ class FleetSettings(BaseSettings):
             max_delta=self.max_delta,
             min_survivors=self.min_survivors,
             max_survivors=self.max_survivors,
+            max_epsilon_alone=self.max_epsilon_alone,
             allow_unsafe=self.allow_unsafe,
             contributions=self.contributions,
             config_digest=None if self.config_digest is None else bytes.fromhex(self.config_digest),

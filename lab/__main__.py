@@ -25,6 +25,7 @@ COMMANDS = {
         "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",
     ),
     "audit": ("audit", "Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test."),
+    "ring": ("privacy", "Show how large a share of a cohort an aggregator's own clients must be to open others."),
     "errata": ("privacy", "Show the papers' errors, each with a counter-example."),
     "sweep": ("sweep", "Play an experiment on all cores."),
     "figure": ("sweep", "Draw a figure of the papers."),

@@ -24,7 +24,7 @@ from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, Pe
 from distrust.common.messages.cohort import SIGNATURE, AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
 from distrust.common.messages.status import EVERY, CohortState, CohortView, Statement, Transcript, TranscriptEntry, View
 from distrust.common.modular import unpack
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Via
 from distrust.server.analyzer import ones_by_label
@@ -64,7 +64,7 @@ class StoredRound:
 
     number: int
     intermediary: Via
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
     cohorts: list[CohortView]
 
 

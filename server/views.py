@@ -15,7 +15,7 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.server.active_run import ActiveRun
-from distrust.server.learner.rounds import RoundRecord, ledger_classes, round_guarantee, run_ledger
+from distrust.server.learner.rounds import RoundRecord, round_guarantee, spent_by_all
 from distrust.server.policies.base import Query
 from distrust.server.store import CohortRow, Store, UnreadRun
 from distrust.server.transcript import cohort_view
@@ -123,15 +123,15 @@ def ledger_view(active: ActiveRun) -> LedgerView:
             LedgerLine(round=record.number, clients=record.clients, guarantee=round_guarantee(active.config, record))
             for record in active.learner.rounds
         ]
-        ledger = run_ledger(active.config, active.learner.rounds)
+        config, classes = active.config, spent_by_all(active.config, active.learner.rounds)
     return LedgerView(
-        run=active.config.run,
-        composition="parallel" if ledger.contributions == 1 else "sequential",
-        contributions=ledger.contributions,
+        run=config.run,
+        composition="parallel" if config.contributions == 1 else "sequential",
+        contributions=config.contributions,
         lines=lines,
-        classes=ledger_classes(ledger),
-        total=ledger.total,
-        budget=ledger.budget,
+        classes=classes,
+        total=classes[-1].guarantee,
+        budget=config.budget,
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, Unpack, get_args
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
+from distrust.common.calculator.promise import NINE_DIGITS, Promise, promised
 from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
-from distrust.common.calculator.report import NINE_DIGITS, LabelledGuarantee, Promise, promised
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
 from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
@@ -40,21 +40,23 @@ COUNTS_ON = {
         "which must not lie together."
     ),
     "shuffle": (
-        "The promise counts on t honest clients, whose messages hide each other, and on the shuffler, which must not "
-        "collude with the server."
+        "The promise counts on t honest clients, whose messages hide each other, and on server and shuffler, which "
+        "must not lie together."
     ),
 }
 """Sentences about the parties and the numbers that a promise rests on, by model."""
 
 PROMISED = ("kind", "epsilon", "delta")
 COLUMNS = (
-    *("mechanism", "calibration", *PROMISED, "same_promise", "std", "quantile", "bits", "via", "trust", "refused"),
+    *("mechanism", "calibration", *PROMISED, "same_promise", "epsilon_alone"),
+    *("std", "quantile", "bits", "via", "trust", "refused"),
 )
-"""Columns of `Comparison.frame`; `quantile` is what the noise exceeds with probability TAIL at most."""
+"""Columns of `Comparison.frame`; `quantile` is what the noise exceeds with probability TAIL at most. `epsilon_alone` is
+what is left of ε if all other clients collude."""
 
 LABELLED = "clients, shuffler (sees bits)"
-HEAD = ("mechanism", "", "guarantee", "promise", "std", f"p = {TAIL:g}", "bits", "trust needed")
-WORDS = ("mechanism", "", "guarantee", "promise", "trust needed")
+HEAD = ("mechanism", "", "guarantee", "promise", "all others collude", "std", f"p = {TAIL:g}", "bits", "trust needed")
+WORDS = ("mechanism", "", "guarantee", "promise", "all others collude", "trust needed")
 
 Standing = Literal["as asked", "weaker", "stronger", "none"]
 """Comparison of a promise with the requested one: a weaker promise has a larger ε, a stronger one a smaller ε."""
@@ -65,7 +67,7 @@ on a grid, and proven bounds, end a little below it. A larger ε never counts as
 
 EXPLAINED = (
     "clients: as many honest ones as the noise counts on; server or aggregator: one of the two is honest, and no "
-    "client colludes with an aggregator that lies; shuffler: permutes, and does not collude with the server"
+    "client colludes with an aggregator that lies; shuffler: does not lie together with the server"
 )
 
 
@@ -103,21 +105,15 @@ class Offer:
         """Return the numbers of a row of a data frame, by column."""
         promise = self.promise.guarantee.model_dump(include=set(PROMISED))
         cost = {"std": self.error.std, "quantile": self.error.quantile, "bits": self.bits}
-        return {**promise, "same_promise": self.same_promise, **cost, "via": self.intermediary, "trust": self.trust}
+        whole = {**promise, "same_promise": self.same_promise, "epsilon_alone": self.promise.alone.epsilon}
+        return {**whole, **cost, "via": self.intermediary, "trust": self.trust}
 
     def cells(self) -> tuple[str, ...]:
         """Return guarantee, standing, error, bits and trust as text."""
         most = "≤ " if self.error.quantile_how == "bound" else ""
         error = (f"{self.error.std:.5g}", f"{most}{self.error.quantile:.5g}")
-        return (_promise(self.promise.guarantee), self.standing, *error, str(self.bits), self.trust)
-
-
-def _promise(guarantee: LabelledGuarantee) -> str:
-    if guarantee.epsilon is None:
-        return "none"
-    delta = f", δ = {guarantee.delta:.3g}" if guarantee.delta else ""
-    sign = "=" if guarantee.how == "exact" else "≤"
-    return f"ε {sign} {guarantee.epsilon:.4g}{delta}"
+        promise = (self.promise.guarantee.shown(), self.standing, self.promise.alone.shown())
+        return (*promise, *error, str(self.bits), self.trust)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,22 +9,16 @@ from typing import Any, Unpack
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
+from distrust.common.calculator.promise import Promise, promised
 from distrust.common.calculator.query import PrivacyQuery, PrivacyWords, checks_arguments
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
-from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
-from distrust.common.mechanisms.families.base import delta_allowed
-from distrust.common.noise.law import Pmf
+from distrust.common.mechanisms import Calibration, Mechanism
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.common.privacy.composition import LONGEST_SUPPORT, compose, compose_exactly
-from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import tightened_by
-from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
+from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE
+from distrust.common.privacy.profile import Profile
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
-
-NINE_DIGITS = 1e-9
-"""Relative difference up to which exact figures of one law agree, whatever they were computed by."""
 
 TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)  # probabilities p of the quantiles that a report lists
 
@@ -47,22 +41,6 @@ def labelled(epsilon: float | None, how: str) -> str:
     if epsilon is None:
         return UNKNOWN[how]
     return six_digits(epsilon) if how == "exact" else f"≤ {six_digits(epsilon)}"
-
-
-class LabelledGuarantee(Guarantee):
-    """A guarantee; `how` is "exact" where its ε is the profile's own exact one, else "bound"."""
-
-    how: How
-
-
-class Promise(Message):
-    """Promise to one client: by the mechanism's one kind of privacy, and by every kind.
-
-    The guarantee's Rényi orders are the profile's where its kind has none of its own.
-    """
-
-    guarantee: LabelledGuarantee
-    profile: Profile
 
 
 class SumError(Message):
@@ -145,6 +123,7 @@ class Report(Shown):
             ("kind", [one.kind for one in promises]),
             ("epsilon", [labelled(one.epsilon, one.how) for one in promises]),
             ("delta", [six_digits(one.delta) for one in promises]),
+            (IF_OTHERS_COLLUDE, [side.promise.left() for side in sides]),
             *_profile_lines([side.promise.profile for side in sides]),
             ("bits a client", [six_digits(side.bits) for side in sides]),
             *_error_lines([side.error for side in sides]),
@@ -163,7 +142,14 @@ class Report(Shown):
     @override
     def _cards(self) -> list[Card]:
         """Return the promise and what it assumes, then all figures."""
-        promises = [(f"guarantee, {name}", side.promise.guarantee.line()) for name, side in self.figures.items()]
+        promises = [
+            fact
+            for name, side in self.figures.items()
+            for fact in (
+                (f"guarantee, {name}", side.promise.guarantee.line()),
+                (f"{IF_OTHERS_COLLUDE}, {name}", side.promise.left()),
+            )
+        ]
         lines = [(label, *cells) for label, cells in self.lines()]
         table = HtmlTable(("", *self.figures), lines, words=("",), most=len(lines))
         return [Card(self.title, [*promises, *(("assumes", note) for note in self.notes)], [table])]
@@ -261,120 +247,3 @@ def _parameters(mechanism: Mechanism) -> dict[str, float]:
         **letters,
         **{letter: getattr(mechanism, field) for field, letter in own.items() if hasattr(mechanism, field)},
     }
-
-
-def promised(mechanism: Mechanism, query: PrivacyQuery) -> Promise:
-    """Return the guarantee and the profile of all the contributions. Raises BadParameter as `guaranteed` does."""
-    promise = guaranteed(mechanism, query)
-    delta = query.target_delta or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
-    privacy = mechanism.privacy(query.answers, query.colluders)
-    profile = privacy.profile(delta)
-    if query.contributions > 1 and privacy.stream is not None:
-        profile = privacy.stream.joint(query.contributions).profile(delta)
-    elif query.contributions > 1:
-        whole = promise if promise.delta == delta else _composed(mechanism, query, delta)
-        profile = _repeated(profile, query.contributions, whole)
-        promise = _better(promise, profile)
-    words = {name: getattr(promise, name) for name in Guarantee.model_fields}
-    words["rdp"] = promise.rdp or profile.known
-    return Promise(guarantee=LabelledGuarantee(**words, how=_how(promise, profile)), profile=profile)
-
-
-def _how(promise: Guarantee, profile: Profile) -> How:
-    own = profile.approximate if promise.delta else profile.pure
-    if None in (promise.epsilon, own.epsilon):
-        return own.how if promise.epsilon == own.epsilon else "bound"
-    alike = math.isclose(promise.epsilon or 0.0, own.epsilon or 0.0, rel_tol=NINE_DIGITS)
-    return own.how if alike and promise.delta in {0.0, profile.delta} else "bound"
-
-
-def _better(promise: Guarantee, profile: Profile) -> Guarantee:
-    """Return a composed guarantee, with the profile's ε where that is smaller at the same δ.
-
-    The two may rest on different bounds.
-    """
-    epsilon = profile.approximate.epsilon
-    if epsilon is None or promise.epsilon is None or promise.delta != profile.delta or promise.epsilon <= epsilon:
-        return promise
-    return promise.model_copy(update={"epsilon": epsilon})
-
-
-def _repeated(once: Profile, contributions: int, composed: Guarantee) -> Profile:
-    """Return the profile of so many such cohorts; its ε at δ is by the best composition that is known."""
-    profile = once.repeated(contributions)
-    known = [epsilon for epsilon in (composed.epsilon, profile.approximate.epsilon) if epsilon is not None]
-    return profile.model_copy(update={"approximate": bound(min(known, default=None))})
-
-
-def guaranteed(mechanism: Mechanism, query: PrivacyQuery) -> Guarantee:
-    """Return the guarantee for a client of `query.contributions` such cohorts, composed at `query.target_delta`.
-
-    Where the released law is known and log-concave, its own loss distribution is composed if that is better. Raises
-    BadParameter, naming the least δ of the sum, where nothing is proven at the target.
-    """
-    return _composed(mechanism, query, query.target_delta)
-
-
-def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | None) -> Guarantee:
-    """Return `guaranteed` at another target."""
-    contributions = query.contributions
-    check_returning(mechanism.name, contributions, mechanism.stream_length)
-    privacy = mechanism.privacy(query.answers, query.colluders)
-    if contributions == 1:
-        return privacy.promise if target_delta is None else _once_at(privacy, target_delta)
-    if privacy.stream is not None:
-        joint = privacy.stream.joint(contributions)
-        return joint.promise if target_delta is None else joint.at(target_delta)
-    once = composable_of(mechanism, privacy)
-    composed = compose(((once, contributions),), target_delta)
-    if target_delta is not None and target_delta < contributions * once.delta:
-        composed = _below(composed, privacy, contributions, target_delta)
-        if composed.kind == "none" != once.kind:
-            least = contributions * once.delta
-            raise BadParameter("target_delta", target_delta, f"{contributions} contributions need at least {least:g}")
-    composed = tightened_by(privacy.repeated, once, contributions, composed, target_delta)
-    pmf = released(mechanism, query.answers, query.colluders)
-    delta = composed.delta or target_delta
-    if pmf is None or not delta:
-        return composed
-    exact = compose_exactly(pmf, mechanism.precision, contributions, delta)
-    if exact >= (math.inf if composed.epsilon is None else composed.epsilon):
-        return composed
-    return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "delta": delta, "rdp": ()})
-
-
-def _once_at(privacy: Privacy, target: float) -> Guarantee:
-    """Return the guarantee of one release at another δ, by what its kind or its law says there."""
-    composed = compose(((privacy.promise, 1),), target)
-    own = privacy.at(target)
-    if own.epsilon is None or own.epsilon >= (math.inf if composed.epsilon is None else composed.epsilon):
-        own = composed
-    if own.kind == "none" != privacy.promise.kind:
-        raise BadParameter("target_delta", target, f"one contribution needs at least {privacy.promise.delta:g}")
-    return own
-
-
-def _below(composed: Guarantee, privacy: Privacy, contributions: int, target: float) -> Guarantee:
-    """Return a guarantee at a target below what the mechanism's own δ adds up to.
-
-    Each release counts with its ε at an equal share of half the target.
-    """
-    share = target / (2 * contributions)
-    if not delta_allowed(share):
-        return composed
-    epsilon = privacy.profile(share).approximate.epsilon
-    if epsilon is None:
-        return composed
-    change = {"kind": "approximate", "epsilon": epsilon, "delta": share, "rdp": ()}
-    other = compose(((privacy.promise.model_copy(update=change), contributions),), target)
-    return min(composed, other, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
-
-
-def released(mechanism: Mechanism, survivors: int | None, colluders: int = 0) -> Pmf | None:
-    """Return the law of the noise that the guarantee rests on; None for vectors, and where it is too long to store."""
-    law = mechanism.privacy(survivors, colluders).law if mechanism.dimension == 1 else None
-    try:
-        pmf = None if law is None else law.pmf()
-    except BadParameter:  # longer than any that is stored
-        return None
-    return None if pmf is None or pmf.logs.size > LONGEST_SUPPORT else pmf

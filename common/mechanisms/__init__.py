@@ -42,7 +42,7 @@ from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
-from distrust.common.privacy.guarantee import Guarantee, no_guarantee
+from distrust.common.privacy.guarantee import ALONE, SAMPLER, Guarantee, no_guarantee
 from distrust.common.privacy.profile import SEVERAL_BATCHES, Privacy
 from distrust.common.privacy.sensitivity import WHOLE
 
@@ -58,6 +58,7 @@ __all__ = [
     "check_spec",
     "composable_of",
     "plan",
+    "privacy_of",
     "promise_of",
 ]
 
@@ -145,20 +146,37 @@ def plan(
     return mechanism
 
 
-def promise_of(mechanism: Mechanism, *, composable: bool = False) -> Guarantee:
-    """Return `mechanism.privacy().promise`, or its `composable`. Computed once: rounds repeat their mechanism."""
+def promise_of(mechanism: Mechanism, *, composable: bool = False, alone: bool = False) -> Guarantee:
+    """Return `privacy_of(mechanism).promise`, or its `composable`. Computed once: rounds repeat their mechanism.
+
+    alone  what is left of it if all other clients collude: the same value where it counts on no other client.
+    """
     try:
-        return _cached_promise(mechanism, composable)
+        return _cached_promise(mechanism, composable, alone)
     except TypeError:  # an extension's mechanism may have fields that cannot be hashed
-        return _promise(mechanism, composable)
+        return _promise(mechanism, composable, alone)
 
 
-def _promise(mechanism: Mechanism, composable: bool) -> Guarantee:  # noqa: FBT001  an argument of the cached function
-    privacy = mechanism.privacy()
-    return composable_of(mechanism, privacy) if composable else privacy.promise
+def _promise(mechanism: Mechanism, composable: bool, alone: bool) -> Guarantee:  # noqa: FBT001  arguments of the cache
+    privacy = privacy_of(mechanism, alone=alone)
+    own = composable_of(mechanism, privacy) if composable else privacy.promise
+    if not alone:
+        return own
+    promised = promise_of(mechanism, composable=composable)
+    if own == promised:
+        return promised
+    return own if own.kind == "none" else own.model_copy(update={"assumptions": (ALONE, SAMPLER)})
 
 
-_cached_promise = lru_cache(maxsize=256)(_promise)
+_cached_promise = lru_cache(maxsize=512)(_promise)
+
+
+def privacy_of(mechanism: Mechanism, *, alone: bool = False) -> Privacy:
+    """Return the privacy of a cohort's release at its floor of honest survivors.
+
+    alone  if all n clients answer and all but one collude. A mechanism whose noise no other client adds to is as good.
+    """
+    return mechanism.privacy(mechanism.clients, mechanism.clients - 1) if alone else mechanism.privacy()
 
 
 def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:

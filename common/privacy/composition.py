@@ -80,7 +80,7 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     if pmf.logs.size > LONGEST_SUPPORT:
         raise BadParameter("support of the noise", pmf.logs.size, f"at most {LONGEST_SUPPORT} entries")
     left = delta - count * pmf.lost
-    if left <= 0:
+    if left <= 0 or shift >= pmf.logs.size:  # two supports that do not meet: one release already tells the inputs apart
         return math.inf
     if float(np.abs(pmf.logs - pmf.logs[::-1]).max()) > ALIKE:
         return float(_either_way(pmf, shift).self_compose(count).get_epsilon_for_delta(left))

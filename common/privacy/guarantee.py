@@ -1,6 +1,6 @@
 """A guarantee as a value, and the assumptions that guarantees state."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,12 @@ OWN_DEVICE = "each client's own device draws its noise"
 
 TRUSTED_SERVER = "the server is trusted: it sees the sum and adds the noise"
 """The assumption of noise that the server adds."""
+
+ALONE = "all other clients of a cohort collude, and only the noise of the client's own device counts"
+"""The assumption of what is left of a guarantee that counts on other clients."""
+
+IF_OTHERS_COLLUDE = "if all other clients collude"
+"""The name of that figure wherever it is shown."""
 
 SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 """The assumption of every guarantee whose noise is drawn on the integers."""
@@ -63,6 +69,41 @@ class Guarantee(Message):
         return f"ε = {self.epsilon:.4g}{delta}"
 
 
+class ShownGuarantee(Guarantee):
+    """A guarantee as every reader is shown it, beside what is left of it.
+
+    alone  what holds if all other clients of a cohort collude: equal to the guarantee where it counts on no other
+           client, and of kind "none" where nothing is proven.
+    """
+
+    alone: Guarantee
+
+    @classmethod
+    def of(cls, guarantee: Guarantee, alone: Guarantee) -> "ShownGuarantee":
+        """Return a guarantee and what is left of it as one value."""
+        return cls(**dict(guarantee), alone=alone)
+
+    def left(self) -> str:
+        """Return what is left if all other clients collude: its ε and δ, "the same", or "no guarantee"."""
+        left = self.alone
+        if left.kind == "none" or left.epsilon is None:
+            return "no guarantee"
+        same = (left.kind, left.epsilon, left.delta) == (self.kind, self.epsilon, self.delta)
+        return "the same" if same else left.figures()
+
+    def left_line(self) -> str:
+        """Return what is left, and when, for people."""
+        return f"{self.left()} {IF_OTHERS_COLLUDE}"
+
+    def both(self) -> str:
+        """Return its ε and δ, and what is left of them, for people."""
+        return f"{self.figures()}; {self.left_line()}"
+
+    def columns(self) -> dict[str, Any]:
+        """Return its fields as columns of a data frame; `epsilon_alone` is what is left, null for no guarantee."""
+        return {**self.model_dump(exclude={"alone"}), "epsilon_alone": self.alone.epsilon}
+
+
 class BudgetSpec(Message):
     """The table `[budget]` of a run file: what one client may spend in the whole run.
 
@@ -96,7 +137,8 @@ def bits_assumptions(honest: int) -> tuple[str, ...]:
     """Return the assumptions of labelled bits at a trusted shuffler, with the noise of `honest` clients."""
     return (
         f"at least {honest} honest clients answer and keep their noise to themselves",
-        "the shuffler does not collude with the server and is trusted with labelled bits",
+        "the shuffler does not collude with the server",
+        "the shuffler is trusted with labelled bits: against it each client has its own noise alone",
     )
 
 
@@ -104,7 +146,8 @@ def records_assumptions(honest: int) -> tuple[str, ...]:
     """Return the assumptions of sealed records that a shuffler permutes, with `honest` clients' messages."""
     return (
         f"at least {honest} honest clients answer and keep their noise to themselves",
-        "the shuffler does not collude with the server; if it does, each client's own noise is all there is",
+        "server and shuffler do not lie together; if they do, each client's own noise is all there is",
+        "a shuffler that replaces or drops more records than the dropout rate allows is noticed: nothing is released",
     )
 
 

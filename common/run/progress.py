@@ -11,7 +11,7 @@ from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.status import CohortView
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.privacy.guarantee import BudgetSpec, ShownGuarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
@@ -79,7 +79,7 @@ class Snapshot(Message):
     unfinished: int
     chosen: int | None
     finished: bool
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
 
 
 class RunView(Shown, Message):
@@ -136,9 +136,10 @@ class RunView(Shown, Message):
         return [Card(f"run {self.run}: {self.state}", facts, arms)]
 
 
-def _promised(guarantee: Guarantee) -> list[tuple[str, str]]:
-    """Return a guarantee and all that it assumes, as facts of a card."""
-    return [("guarantee", guarantee.line()), *(("assumes", one) for one in guarantee.assumptions)]
+def _promised(guarantee: ShownGuarantee) -> list[tuple[str, str]]:
+    """Return a guarantee, what is left of it, and all that it assumes, as facts of a card."""
+    shown = [("guarantee", guarantee.line()), ("alone", guarantee.left_line())]
+    return [*shown, *(("assumes", one) for one in guarantee.assumptions)]
 
 
 class RunLine(Message):
@@ -179,7 +180,7 @@ class RoundReport(Message):
     eliminated: list[int]
     minimum: int
     mechanism: AnyMechanism
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
     cohorts: list[CohortView]
 
 
@@ -249,14 +250,14 @@ class LedgerLine(Message):
 
     round: int
     clients: int
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
 
 
 class LedgerClass(Message):
     """Most that a client has spent that took part `contributions` times."""
 
     contributions: int
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
 
 
 class LedgerView(Shown, Message):
@@ -277,13 +278,13 @@ class LedgerView(Shown, Message):
     contributions: int = 1
     lines: list[LedgerLine]
     classes: tuple[LedgerClass, ...] = ()
-    total: Guarantee
+    total: ShownGuarantee
     budget: BudgetSpec | None = None
 
     @override
     def _table(self, name: str) -> NamedRows:
-        rows = ({**line.model_dump(), **line.guarantee.model_dump()} for line in self.lines)
-        return ("round", "clients", "kind", "epsilon", "delta"), rows
+        rows = ({**line.model_dump(), **line.guarantee.columns()} for line in self.lines)
+        return ("round", "clients", "kind", "epsilon", "delta", "epsilon_alone"), rows
 
     @override
     def _line(self) -> str:
@@ -296,10 +297,10 @@ class LedgerView(Shown, Message):
         if self.budget is not None:
             budget = f"ε = {self.budget.epsilon:g}, δ = {self.budget.delta:g}"
         spent = (
-            (f"spent, {one.contributions} ×", f"{one.guarantee.figures()} for a client that came so often")
+            (f"spent, {one.contributions} ×", f"{one.guarantee.both()} for a client that came so often")
             for one in self.classes
         )
-        rows = [(str(line.round), f"{line.clients:,}", line.guarantee.figures()) for line in self.lines]
+        rows = [(str(line.round), f"{line.clients:,}", line.guarantee.both()) for line in self.lines]
         table = HtmlTable(("round", "clients", "cost"), rows, words=("cost",))
         return [Card(f"ledger of {self.run}", [("budget", budget), *spent, *_promised(self.total)], [table])]
 
@@ -361,7 +362,7 @@ def _cells(lines: Sequence[RunLine | RoundReport]) -> tuple[Sequence[str], Seque
             str(len(one.arms)),
             f"{sum(cohort.clients for cohort in one.cohorts):,}",
             f"{sum(cohort.state == 'released' for cohort in one.cohorts)} of {len(one.cohorts)}",
-            one.guarantee.figures(),
+            one.guarantee.both(),
         )
         for one in lines
         if isinstance(one, RoundReport)

@@ -126,6 +126,41 @@ def _compared(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[s
     return comparison_table(comparison), comparison.described()
 
 
+@app.command(
+    "ring",
+    epilog=examples("distrust ring --n 200 --dropout 0.1 --corrupt 0.1", "distrust ring --n 1000 --share 0.3 --json -"),
+)
+def ring_command(
+    *,
+    clients: Clients,
+    dropout: Dropout = 0.1,
+    corrupt: Corrupt = 0.1,
+    share: Annotated[list[float] | None, typer.Option("--share", help="Share of n that colludes; may repeat")] = None,
+    rings: Annotated[int, typer.Option("--rings", help="Random rings for each share")] = 100,
+    seed: Annotated[int, typer.Option("--seed", help="Of the rings and of who colludes")] = 1,
+    json: JsonOption = None,
+) -> None:
+    """Show how large a share of a cohort an aggregator's own clients must be to open others.
+
+    The colluders are a random set. The aggregator chooses members and survivors within all that clients check.
+    """
+    # scipy and the protocol's messages take half a second to import.
+    from distrust.lab.audit.ring_cuts import COLLUDING_SHARES, ring_attacks  # noqa: PLC0415
+
+    rates = {"dropout": dropout, "corrupt": corrupt}
+    attacks = ring_attacks(clients, **rates, shares=share or COLLUDING_SHARES, rings=rings, seed=seed)
+    if json != "-":
+        heads = ("share", "colluders", f"rings cut, of {rings}", "fewest in an opened sum", "rings with t around one")
+        table = Table(*heads, title=f"n = {clients}, calibrated to {dropout:.0%} lost and {corrupt:.0%} colluders")
+        for one in attacks:
+            smallest = "-" if one.smallest is None else str(one.smallest)
+            table.add_row(f"{one.share:g}", str(one.colluders), str(one.cut), smallest, str(one.taken))
+        out.print(table)
+    if json is not None:
+        question = {"n": clients, **rates, "rings": rings, "seed": seed}
+        write_result(json_of({**question, "shares": [asdict(one) for one in attacks]}), json)
+
+
 @app.command("errata", epilog=examples("distrust errata --paper CTX", "distrust errata --json errata.json"))
 def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
     """Show the papers' errors, each with a counter-example."""
@@ -141,7 +176,7 @@ def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, jso
         write_result(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)
 
 
-WIDE = 132
+WIDE = 156
 """Columns of the comparison; a narrower terminal wraps its lines."""
 
 

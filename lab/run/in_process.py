@@ -38,9 +38,8 @@ from distrust.server.learner.rounds import (
     ReleasedCohort,
     RoundPlan,
     RoundRecord,
-    ledger_classes,
     round_guarantee,
-    run_ledger,
+    spent_by_all,
 )
 from distrust.shuffler.assignment import Order, draw_order
 
@@ -86,7 +85,7 @@ def _played(file: RunFile, watch: Callable[[Learner], None]) -> Result:
     rounds = [_round(file.config, record, end + 1) for record, end in zip(learner.rounds, ends, strict=False)]
     seconds = time.perf_counter() - began
     truth = tracker.truth(learner)
-    spent = ledger_classes(run_ledger(file.config, learner.rounds))
+    spent = spent_by_all(file.config, learner.rounds)
     snapshot, fault = learner.snapshot(), learner.fault
     return summarize(file, "in-process", snapshot, rounds, truth, spent=spent, seconds=seconds, fault=fault)
 

@@ -6,7 +6,7 @@ from typing import Literal
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import cohort_address
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.wire import Via, check_name
 
 Party = Literal["server", "shuffler", "aggregator"]
@@ -49,7 +49,7 @@ class Outline:
 
     number: int
     intermediary: Via
-    guarantee: Guarantee | None
+    guarantee: ShownGuarantee | None
     cohorts: list[CohortView] | list[CohortEntry]
     run_digest: bytes
     config: bytes | None = None

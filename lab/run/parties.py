@@ -21,7 +21,7 @@ from distrust.common.messages.status import (
     Transcript,
     TranscriptEntry,
 )
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.wire import INTERMEDIARIES, Blob, Message, Via
 from distrust.lab.run.outline import Outline, Pages, Party, Wanted
 from distrust.lab.stack.data_dir import DataDir
@@ -87,7 +87,7 @@ class _Report(Message):
     run_id: Blob
     number: int
     mechanism: _Carrier
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
     cohorts: list[CohortView]
 
 

@@ -15,12 +15,12 @@ from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.extensions import Extension
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.run.progress import ARMS_HEAD, ArmView, LedgerClass, arm_lines
 from distrust.common.wire import Message
 
 Driver = Literal["in-process", "http"]
-PROMISE = ("kind", "epsilon", "delta", "model", "calibration")
+PROMISE = ("kind", "epsilon", "delta", "epsilon_alone", "model", "calibration")
 COLUMNS: Mapping[str, Sequence[str]] = {
     "rounds": (
         *("round", "batch", "arms", "clients", "cohorts", "released", "eliminated", "pulls", "regret"),
@@ -74,7 +74,7 @@ class RoundResult(Message):
     eliminated: list[int]
     modulus: int
     payload_bits: int
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
     cohorts: list[CohortResult]
 
     def pulls(self) -> list[tuple[int | None, int]]:
@@ -214,7 +214,7 @@ class Result(Shown, Message):
     rounds: list[RoundResult]
     aborted: int
     unfinished: int
-    guarantee: Guarantee
+    guarantee: ShownGuarantee
     spent: tuple[LedgerClass, ...]
     bits: Bits
     seconds: float | None
@@ -277,8 +277,9 @@ def ends_of_records(result: Result) -> list[tuple[int, float]]:
     return [(pulls, regrets[pulls]) for pulls in ends]
 
 
-def _promise(guarantee: Guarantee) -> dict[str, Any]:
-    return guarantee.model_dump(include=set(PROMISE))
+def _promise(guarantee: ShownGuarantee) -> dict[str, Any]:
+    columns = guarantee.columns()
+    return {name: columns[name] for name in PROMISE}
 
 
 def arms_known(result: Result) -> bool:
@@ -303,6 +304,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         *([("liars", liars)] if liars else []),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{guarantee.line()}; neighbours: {guarantee.neighbours}"),
+        ("alone", guarantee.left_line()),
         *([("spent", _spent(result))] if len(result.spent) > 1 else []),
         *(("assumes", assumption) for assumption in guarantee.assumptions),
         ("payload", _payload(result.bits)),

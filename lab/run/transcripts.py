@@ -151,7 +151,8 @@ def _card(sight: Sight) -> Card:
     head, lines = table_of(sight)
     promise = sight.report.guarantee
     assumed = [] if promise is None else [("assumes", one) for one in promise.assumptions]
-    facts = [] if promise is None else [("guarantee", promise.line()), *assumed]
+    shown = [] if promise is None else [("guarantee", promise.line()), ("alone", promise.left_line())]
+    facts = [*shown, *assumed]
     heads, steps = steps_table(sight)
     why = HtmlTable(heads, steps, words=("stage", *head), caption=WHY, most=len(steps))
     more = f"{_shown(sight)}; limit shows more of each stage"

@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from distrust.common.errors import ProtocolError, WrongCohort
+from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE
 from distrust.common.web.app import ReadersRoute
 from distrust.common.web.problems import bad_fields
 from distrust.server.dashboard import charts
@@ -59,7 +60,7 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.filters.update(FILTERS)
-_templates.globals.update(charts=charts, NAVIGATION=NAVIGATION)
+_templates.globals.update(charts=charts, NAVIGATION=NAVIGATION, if_others_collude=IF_OTHERS_COLLUDE)
 
 
 def page(

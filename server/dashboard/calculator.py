@@ -22,6 +22,7 @@ from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
 from distrust.common.errors import BadParameter, Unauthorized, Unavailable
 from distrust.common.mechanisms import MECHANISMS
+from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE
 from distrust.common.privacy.searches import one_thread
 from distrust.common.web.app import require_operator
 from distrust.server.dashboard import PageRoute, page
@@ -221,6 +222,7 @@ def _rows(side: MechanismFigures) -> list[tuple[str, str]]:
         ("guarantee", guarantee.kind),
         ("ε", labelled(guarantee.epsilon, guarantee.how)),
         ("δ", six_digits(guarantee.delta)),
+        (IF_OTHERS_COLLUDE, side.promise.left()),
         ("pure ε", labelled(profile.pure.epsilon, profile.pure.how)),
         (f"ε at δ = {profile.delta:g}", labelled(profile.approximate.epsilon, profile.approximate.how)),
         ("bits a client", f"{side.bits:,}"),

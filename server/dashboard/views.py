@@ -11,7 +11,7 @@ from distrust.common.calculator.compare import stronger
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import CohortView, StatementList
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
     ArmView,
@@ -364,11 +364,17 @@ def _promise(guarantee: Guarantee) -> str:
     return guarantee.line()
 
 
+def _left(guarantee: ShownGuarantee) -> str:
+    """Return what is left of a guarantee, for a line below its figures."""
+    return guarantee.left_line()
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "clients": _clients,
     "estimate": _estimate,
     "fate": fate,
     "interval": _interval,
+    "left": _left,
     "message": _message,
     "number": _number,
     "promise": _promise,

@@ -5,7 +5,7 @@ from operator import le
 from typing import Self
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, describe_error
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import ArmView, Snapshot
 from distrust.server.learner.rounds import (
@@ -17,7 +17,7 @@ from distrust.server.learner.rounds import (
     attempt_cohorts,
     check_budget,
     plan_round,
-    run_ledger,
+    spent_at_most,
 )
 from distrust.server.learner.run_config import build_policy, check_run_config
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
@@ -286,7 +286,7 @@ def snapshot_of(learner: Learner) -> Snapshot:
         unfinished=learner.unfinished,
         chosen=learner.policy.chosen,
         finished=learner.finished,
-        guarantee=run_guarantee(learner),
+        guarantee=spent_at_most(learner.config, learner.rounds),  # the open round's cohorts may be released already
     )
 
 
@@ -305,13 +305,8 @@ def blank_snapshot(config: RunConfig) -> Snapshot:
         unfinished=0,
         chosen=None,
         finished=True,
-        guarantee=promise,
+        guarantee=ShownGuarantee.of(promise, promise),
     )
-
-
-def run_guarantee(learner: Learner) -> Guarantee:
-    """Return the most that a client has spent. The open round counts: some of its cohorts may be released already."""
-    return run_ledger(learner.config, learner.rounds).total
 
 
 def _arms(learner: Learner) -> list[ArmView]:

@@ -1,7 +1,7 @@
 """Plans a round's cohorts, records their outcomes, and computes what the round costs its clients."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
@@ -10,10 +10,10 @@ from pydantic import Field, TypeAdapter
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, privacy_of, promise_of
+from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel, within
-from distrust.common.privacy.profile import BatchStream, Repeated
+from distrust.common.privacy.profile import BatchStream, Privacy, Repeated
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
@@ -125,32 +125,16 @@ class RoundRecord:
         return self.minima[max(self.minima)]
 
     @cached_property
-    def guarantee(self) -> Guarantee:
-        """Return the weakest guarantee of the mechanisms, each at its least number of honest survivors."""
-        return self._weakest([promise_of(mechanism) for mechanism in self.mechanisms.values()])
+    def cost(self) -> "RoundCost":
+        """Return what the round costs its clients, each cohort at its least number of honest survivors."""
+        return RoundCost(tuple(self.mechanisms.values()), assigned=self.ask.decision.kind == "assigned-action")
 
     @cached_property
-    def composable(self) -> Guarantee:
-        """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
-        return self._weakest([promise_of(mechanism, composable=True) for mechanism in self.mechanisms.values()])
-
-    @cached_property
-    def streams(self) -> tuple[BatchStream, ...]:
-        """Return the streams that the cohorts are batches of; none where a mechanism's releases compose."""
-        streams = [mechanism.privacy().stream for mechanism in self.mechanisms.values()]
-        return tuple(stream for stream in streams if stream is not None) if all(streams) else ()
-
-    @cached_property
-    def laws(self) -> tuple[Repeated, ...]:
-        """Return the laws by which several releases of the cohorts compose; none where a mechanism has none."""
-        laws = [mechanism.privacy().repeated for mechanism in self.mechanisms.values()]
-        return tuple(law for law in laws if law is not None) if all(laws) else ()
-
-    def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
-        weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
-        if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
-            return weakest
-        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *ASSIGNED_ACTION_ASSUMPTIONS)})
+    def cost_alone(self) -> "RoundCost":
+        """Return what it costs a client if all others of its cohort collude; `cost` where it counts on no other."""
+        alone = replace(self.cost, alone=True)
+        counts = any(promise_of(one) is not promise_of(one, alone=True) for one in self.cost.mechanisms)
+        return alone if counts else self.cost
 
     @property
     def clients(self) -> int:
@@ -161,6 +145,52 @@ class RoundRecord:
     def attempts(self) -> int:
         """Return the number of attempts so far."""
         return max((cohort.attempt for cohort in self.cohorts), default=0)
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """What the mechanisms of one round cost a client of one of its cohorts.
+
+    assigned  whether the shuffler assigns the actions.
+    alone     whether all other clients of the cohort collude.
+    """
+
+    mechanisms: tuple[AnyMechanism, ...]
+    assigned: bool
+    alone: bool = False
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Return the weakest guarantee of the mechanisms."""
+        return self._weakest([promise_of(mechanism, alone=self.alone) for mechanism in self.mechanisms])
+
+    @cached_property
+    def composable(self) -> Guarantee:
+        """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
+        every = [promise_of(mechanism, composable=True, alone=self.alone) for mechanism in self.mechanisms]
+        return self._weakest(every)
+
+    @cached_property
+    def streams(self) -> tuple[BatchStream, ...]:
+        """Return the streams that the cohorts are batches of; none where a mechanism's releases compose."""
+        streams = [one.stream for one in self._privacies]
+        return tuple(stream for stream in streams if stream is not None) if all(streams) else ()
+
+    @cached_property
+    def laws(self) -> tuple[Repeated, ...]:
+        """Return the laws by which several releases of the cohorts compose; none where a mechanism has none."""
+        laws = [one.repeated for one in self._privacies]
+        return tuple(law for law in laws if law is not None) if all(laws) else ()
+
+    @property
+    def _privacies(self) -> list[Privacy]:
+        return [privacy_of(mechanism, alone=self.alone) for mechanism in self.mechanisms]
+
+    def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
+        weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
+        if not self.assigned or weakest.model != "shuffle":
+            return weakest
+        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *ASSIGNED_ACTION_ASSUMPTIONS)})
 
 
 def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
@@ -229,11 +259,16 @@ def _promise(guarantee: Guarantee) -> str:
     return f"ε = {guarantee.epsilon:.3g}" + (f", δ = {guarantee.delta:.3g}" if guarantee.delta else "")
 
 
-def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
-    """Return one round's guarantee at its least number of honest survivors; none if its noise comes from a seed."""
+def round_guarantee(config: RunConfig, record: RoundRecord) -> ShownGuarantee:
+    """Return one round's guarantee at its least number of honest survivors, and what is left if all others collude."""
+    return ShownGuarantee.of(_spent(config, record.cost), _spent(config, record.cost_alone))
+
+
+def _spent(config: RunConfig, cost: RoundCost) -> Guarantee:
+    """Return what one contribution to a round costs; no privacy if its noise comes from a seed."""
     if config.unsafe is None:
-        return record.guarantee if config.contributions == 1 or record.streams else record.composable
-    return _without_privacy(record.guarantee)
+        return cost.guarantee if config.contributions == 1 or cost.streams else cost.composable
+    return _without_privacy(cost.guarantee)
 
 
 @lru_cache(maxsize=64)
@@ -243,31 +278,54 @@ def _without_privacy(promise: Guarantee) -> Guarantee:
     )
 
 
-def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedger:
+def run_ledger(config: RunConfig, records: Sequence[RoundRecord], *, alone: bool = False) -> PrivacyLedger:
     """Return the ledger of all rounds. Aborted cohorts count too: their clients may have reported.
 
     Consecutive rounds with one and the same guarantee are one entry: a run may have as many rounds as clients.
+
+    alone  of what is left if all other clients of each cohort collude, which no budget is about.
     """
     entries: list[Entry] = []
-    budget = config.budget
+    budget = None if alone else config.budget
     for one in records:
-        guarantee, clients, cohorts = round_guarantee(config, one), one.clients, max(1, len(one.cohorts))
+        cost = one.cost_alone if alone else one.cost
+        guarantee, clients, cohorts = _spent(config, cost), one.clients, max(1, len(one.cohorts))
         streams: tuple[BatchStream, ...] = ()
         laws: tuple[Repeated, ...] = ()
         if config.unsafe is None and (config.contributions > 1 or (budget and not within(guarantee, budget))):
-            streams, laws = one.streams, one.laws
+            streams, laws = cost.streams, cost.laws
             # A single batch of a stream that does not say what several cost still has its promise.
-            guarantee = guarantee if streams or one.composable.kind == "none" else one.composable
+            guarantee = guarantee if streams or cost.composable.kind == "none" else cost.composable
         if entries and entries[-1].guarantee is guarantee:
             last = entries.pop()
             clients, cohorts = last.clients + clients, last.cohorts + cohorts
         entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee, streams, laws))
-    return PrivacyLedger(config.contributions, config.budget, tuple(entries))
+    return PrivacyLedger(config.contributions, budget, tuple(entries))
 
 
-def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:
-    """Return the most that clients have spent, by how often they took part."""
-    return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in ledger.classes.items())
+def spent_by_all(config: RunConfig, records: Sequence[RoundRecord]) -> tuple[LedgerClass, ...]:
+    """Return the most that clients have spent, by how often they took part, the most often last.
+
+    There must be a round.
+    """
+    ledger, alone = _ledgers(config, records)
+    spent, left = ledger.classes, alone.classes
+    return tuple(
+        LedgerClass(contributions=times, guarantee=ShownGuarantee.of(one, left[times])) for times, one in spent.items()
+    )
+
+
+def spent_at_most(config: RunConfig, records: Sequence[RoundRecord]) -> ShownGuarantee:
+    """Return the most that any client has spent. There must be a round."""
+    ledger, alone = _ledgers(config, records)
+    return ShownGuarantee.of(ledger.total, alone.total)
+
+
+def _ledgers(config: RunConfig, records: Sequence[RoundRecord]) -> tuple[PrivacyLedger, PrivacyLedger]:
+    """Return the ledger of all rounds, and that of what is left if all others collude; it may be the same one."""
+    ledger = run_ledger(config, records)
+    counts = any(one.cost_alone is not one.cost for one in records)
+    return ledger, run_ledger(config, records, alone=True) if counts else ledger
 
 
 def check_budget(config: RunConfig, records: Sequence[RoundRecord], planned: RoundRecord) -> None:

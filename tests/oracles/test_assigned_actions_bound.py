@@ -99,7 +99,7 @@ def test_a_round_of_assigned_actions_is_calibrated_to_its_honest_survivors_and_s
     deal = AssignedAction(actions=[2, 0], times=[300, 100])
     ask = Ask(1, (Query(None, deal.plays),), 1e-6, deal, BoundedReward(bound=1.0))
     record = plan_round(config, 1, ask)
-    promise = record.guarantee
+    promise = record.cost.guarantee
     assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert record.mechanism.via == "shuffler"
     assert record.mechanism.floor == 320  # a tenth may leave, a tenth may collude

@@ -171,7 +171,7 @@ def test_every_promise_says_what_it_rests_on() -> None:
         ),
     )
     bits = planned_mechanism("shuffled-binomial", epsilon=1.0, delta=1e-6).privacy().promise
-    assert "trusted with labelled bits" in bits.assumptions[1]
+    assert "trusted with labelled bits" in bits.assumptions[2]
     assert planned_mechanism("identity").privacy().promise.kind == "none"
 
 

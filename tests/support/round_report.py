@@ -4,6 +4,7 @@ from distrust.common.messages.status import CohortView
 from distrust.common.run.progress import RoundReport
 from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import round_guarantee
 
 FILE = parse(
     """
@@ -32,7 +33,7 @@ REPORT = RoundReport(
     eliminated=[],
     minimum=RECORD.minimum,
     mechanism=RECORD.mechanism,
-    guarantee=RECORD.mechanism.privacy().promise,
+    guarantee=round_guarantee(FILE.config, RECORD),
     cohorts=[
         CohortView.model_validate({"cohort": c.cohort, "arm": c.arm, "attempt": 1, "clients": c.clients, **state})
         for c, state in zip(RECORD.cohorts, STATES, strict=True)

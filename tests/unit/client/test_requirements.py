@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from distrust.client.requirements import PrivacyRequirements
+from distrust.client.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan
+from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan, promise_of
 from distrust.common.modular import packed_size
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import RunConfig
@@ -234,6 +235,44 @@ def test_noise_spread_over_more_clients_than_the_user_believes_in_is_refused(mak
     _check(lenient(max_survivors=16), make_round())
     with pytest.raises(Refused, match="spreads its noise over 800 survivors, and this user believes in 16 at most"):
         _check(lenient(max_survivors=16), make_round(clients=1000))
+
+
+def test_a_round_that_leaves_too_little_if_all_others_collude_is_refused_by_the_limit_that_is_set(
+    make_round: MakeRound,
+) -> None:
+    """ε = 1 of 20 clients is ε = 5.37 of one alone: the noise of its own device is all that a client can count on."""
+    round_ = make_round()
+    left = promise_of(round_.mechanism, alone=True).epsilon
+    assert left == pytest.approx(5.366, abs=0.001)
+    _check(lenient(max_epsilon_alone=left), round_)
+    _check(lenient(max_epsilon_alone=2 * left, max_epsilon=2.0, contributions=2), round_)
+    with pytest.raises(
+        Refused, match=rf"if all other clients collude, ε = {left:.4g}.*DISTRUST_MAX_EPSILON_ALONE"
+    ) as no:
+        _check(lenient(max_epsilon_alone=left * (1 - 1e-6)), round_)
+    assert no.value.extra["limit"] == "max_epsilon_alone"
+    with pytest.raises(Refused, match="if all other clients collude, ε = "):
+        _check(lenient(max_epsilon_alone=2 * left * (1 - 1e-6), max_epsilon=2.0, contributions=2), round_)
+    bits = make_round("shuffled-binomial", delta=1e-6)
+    with pytest.raises(Refused, match="if all other clients collude, no guarantee is left, and this user accepts 50"):
+        _check(lenient(max_epsilon_alone=50.0), bits)
+    _check(lenient(max_epsilon_alone=50.0, allow_unsafe=True), bits)
+
+
+def test_what_is_left_is_no_condition_of_a_user_that_sets_no_limit(make_round: MakeRound) -> None:
+    assert FleetSettings(environment="{}").requirements() == PrivacyRequirements()
+    for name, words in (("distributed-polya", {}), ("shuffled-binomial", {"delta": 1e-6})):
+        _check(lenient(), make_round(name, **words))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rounds_that_count_on_no_other_client_leave_their_guarantee(make_round: MakeRound, name: str) -> None:
+    round_ = _round(make_round, name, 4, 1e-3)
+    epsilon = promise_of(round_.mechanism).epsilon
+    assert epsilon is not None
+    _check(lenient(max_epsilon_alone=epsilon), round_)
+    with pytest.raises(Refused, match="if all other clients collude"):
+        _check(lenient(max_epsilon_alone=0.9 * epsilon), round_)
 
 
 def test_a_returning_user_refuses_what_would_overdraw_its_own_budget(make_round: Callable[..., Round]) -> None:

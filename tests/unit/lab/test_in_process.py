@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.lab.run import in_process
 from distrust.lab.run.progress import print_result
 from distrust.lab.run.result import CohortResult, Result, facts
@@ -134,13 +135,21 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
     print_result(come, shown)
     assert isinstance(shown.file, io.StringIO)
     assert "ε = 2 for a client that came 2 ×" in shown.file.getvalue()
+    assert come.guarantee.alone.epsilon == pytest.approx(
+        3 * (once.guarantee.alone.epsilon or 0.0)
+    )  # ε adds up here, too
+    assert f"alone       ε = {come.guarantee.alone.epsilon:.4g} if all other clients collude" in shown.file.getvalue()
+    frame = come.frame("ledger")
+    assert frame["epsilon_alone"].tolist() == [one.guarantee.alone.epsilon for one in come.spent]
 
 
 def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     file = run_file(extra="[returning]\ncontributions = 3")
     learner = in_process.play_learner(file)
     lines = [one.guarantee for one in run_ledger(file.config, learner.rounds).entries]
-    assert [one.guarantee for one in in_process.run(file).rounds] == lines
+    left = [one.guarantee for one in run_ledger(file.config, learner.rounds, alone=True).entries]
+    shown = [one.guarantee for one in in_process.run(file).rounds]
+    assert shown == [ShownGuarantee.of(line, alone) for line, alone in zip(lines, left, strict=True)]
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from distrust.common.calculator.promise import guaranteed
 from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import Report, guaranteed
+from distrust.common.calculator.report import Report
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.composition import compose

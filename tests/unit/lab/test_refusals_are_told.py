@@ -146,6 +146,7 @@ def test_limits_that_the_fleets_find_in_their_variables_are_those_that_are_check
     for variable, value, why in (
         ("DISTRUST_MAX_SURVIVORS", "100", "this user believes in 100 at most"),
         ("DISTRUST_MIN_SURVIVORS", "999999", "counts on .* and this user on 999999"),
+        ("DISTRUST_MAX_EPSILON_ALONE", "0.001", "if all other clients collude, ε = .* accepts 0.001 at most"),
         ("DISTRUST_CONTRIBUTIONS", "700", "700 contributions would cost"),
     ):
         monkeypatch.setenv(variable, value)

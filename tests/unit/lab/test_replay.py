@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from distrust.common.messages.status import CohortView
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.run.progress import RoundReport, Snapshot
 from distrust.lab.run import in_process
 from distrust.lab.run.replay import ReplayDiffers, replay_failures
@@ -74,7 +75,7 @@ def _report(learner: Learner, record: RoundRecord) -> RoundReport:
         eliminated=list(record.eliminated),
         minimum=record.minimum,
         mechanism=record.mechanism,
-        guarantee=record.guarantee,
+        guarantee=ShownGuarantee.of(record.cost.guarantee, record.cost_alone.guarantee),
         cohorts=_cohorts(record),
     )
 

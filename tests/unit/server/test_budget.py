@@ -73,11 +73,11 @@ def test_a_later_round_that_overdraws_ends_the_run_and_asks_no_client() -> None:
     """Rényi guarantees differ a little from round to round: the first fits to the last digit, a weaker one does not."""
     words = {"name": "distributed-skellam", "epsilon": 0.5, "calibration": "paper"}
     free = Learner(config(mechanism=words))
-    first = free.rounds[0].guarantee.epsilon
+    first = free.rounds[0].cost.guarantee.epsilon
     while (plan := free.plan()) is not None:
         for cohort in plan.cohorts:
             free.absorb(ReleasedCohort(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
-    later = max(record.guarantee.epsilon or 0 for record in free.rounds)
+    later = max(record.cost.guarantee.epsilon or 0 for record in free.rounds)
     assert first is not None
     assert later > first * (1 + 1e-6)
     bound = Learner(config(mechanism=words, budget={"epsilon": first, "delta": 1e-6}))

@@ -48,7 +48,7 @@ def test_rounds_of_vectors_and_of_one_coordinate_together_promise_an_epsilon_at_
     sizes = {record.ask.statistic.dimension for record in learner.rounds}
     assert (1 in sizes) == (kind == "approximate")
     total = learner.snapshot().guarantee
-    rounds = [record.guarantee for record in learner.rounds]
+    rounds = [record.cost.guarantee for record in learner.rounds]
     assert total.kind == kind
     assert (total.epsilon, total.delta) == (max(one.epsilon or 0.0 for one in rounds), 1e-3)
     assert total.kind == parallel(rounds).kind

@@ -219,7 +219,7 @@ def test_the_guarantee_is_the_weakest_of_the_rounds() -> None:
     play(learner, released)
     result = learner.snapshot().guarantee
     assert (result.kind, result.epsilon) == ("pure", pytest.approx(1.0, abs=1e-9))
-    assert max(one.guarantee.epsilon or 0 for one in learner.rounds) == result.epsilon
+    assert max(one.cost.guarantee.epsilon or 0 for one in learner.rounds) == result.epsilon
     assert any("one cohort" in text for text in result.assumptions)
 
 

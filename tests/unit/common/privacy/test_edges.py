@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from distrust.common.calculator.promise import guaranteed, released
 from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import guaranteed, released
 from distrust.common.errors import BadParameter
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import Guarantee

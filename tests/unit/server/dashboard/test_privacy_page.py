@@ -58,6 +58,7 @@ def test_the_page_has_the_calculators_figures(tmp_path: Path, name: str) -> None
         assert f"ε {labelled(guarantee.epsilon, guarantee.how)} δ" in shown
         how = labelled(profile.approximate.epsilon, profile.approximate.how)
         assert f"ε at δ = {profile.delta:g} {how} bits a client {side.bits:,}" in shown
+        assert f"if all other clients collude {side.promise.left()}" in shown
         assert f"standard deviation {six_digits(side.error.std)}" in shown
     assert page.text.count('data-calibration="exact"') == 1
     assert f"n = 60, t = {query.min_honest}" in shown

@@ -85,6 +85,10 @@ def test_a_runs_page_shows_its_promise_its_arms_its_bits_and_its_ledger(tmp_path
         shown = words(client.get("/runs/demo").text)
     guarantee = view["snapshot"]["guarantee"]
     assert f"distributed pure DP, ε = {guarantee['epsilon']:.4g} (exact calibration)" in shown
+    left = f"ε = {guarantee['alone']['epsilon']:.4g}"
+    assert guarantee["alone"]["epsilon"] > 3 * guarantee["epsilon"]
+    assert f"if all other clients collude {left}" in shown
+    assert f"{left} if all other clients collude" in shown  # in the table of the rounds
     for arm in view["snapshot"]["arms"]:
         assert f"{arm['mean']:.4f} [{arm['lower']:.4f}, {arm['upper']:.4f}] {arm['pulls']:,}" in shown
     mechanism = rounds[-1]["mechanism"]
