@@ -39,10 +39,14 @@ LIMIT = 1.0
 class Measured:
     """One size of a cohort. Times are microseconds of CPU, bytes those of JSON.
 
-    seal      of one record: the unit of the ratio.
-    alone     a device that takes the whole list; received: its bytes.
-    fleet     each of `BLOCK` clients that share a list; ratio: to `seal`; fleet_bytes: sent and received.
-    server    a client's part of the list and of the commits.
+    seal         of one record: the unit of the ratio.
+    alone        a device that takes the whole list.
+    received     the bytes of the list.
+    sent         the bytes of one client's receipt.
+    fleet        each of `BLOCK` clients that share a list.
+    ratio        of `fleet` to `seal`.
+    fleet_bytes  sent and received by each of these clients.
+    server       a client's part of the list and of the commits.
     """
 
     clients: int

@@ -42,14 +42,16 @@ class Masking(ChannelFacts):
 class SealedRecords(ChannelFacts):
     """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each.
 
-    receipts  clients say whether their record is in the batch, before it is analyzed (`common.crypto.receipts`). So it
-              is where the guarantee counts on the records of others.
+    Clients give receipts where the guarantee counts on the records of others (`common.crypto.receipts`).
     """
 
     kind: str
     size: Annotated[int, Field(ge=1, le=16_000_000, description="payload bytes, the same for every record")]
     server_key: Annotated[Blob, Field(description="the server's raw X25519 public key, 32 bytes")]
-    receipts: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    receipts: Annotated[
+        bool,
+        Field(description="clients say whether their records have arrived", exclude_if=lambda value: not value),
+    ] = False
 
 
 class Sealed(SealedRecords):

@@ -276,7 +276,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
 }
 """The stages of a cohort by the kind of its channel, in the order of its life."""
 
-RECEIPTS = Step(
+ARRIVED = Step(
     "receipts",
     "Clients say whether their records have arrived",
     Held(
@@ -321,7 +321,7 @@ def life(
     if channel not in STEPS:
         raise BadMessage(f"a cohort that cannot be: its channel is {cut_reason(channel)!r}")
     *before, estimate = STEPS[channel]
-    whole = (*before, RECEIPTS, estimate) if receipts else STEPS[channel]
+    whole = (*before, ARRIVED, estimate) if receipts else STEPS[channel]
     if state != "aborted":
         return Life(list(whole), [])
     stages = [step.stage for step in whole]
