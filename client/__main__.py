@@ -22,7 +22,14 @@ import structlog
 from pydantic import ValidationError
 
 from distrust.client.fleet import Fleet
-from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
+from distrust.client.http_transport import (
+    Addresses,
+    HttpTransport,
+    device_proof,
+    newest_running,
+    patience,
+    token_proof,
+)
 from distrust.client.memory import Memory
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
@@ -83,12 +90,16 @@ async def _serve(settings: FleetSettings) -> None:
     world, requirements, options = settings.world(), settings.requirements(), settings.options()
     if settings.run != AUTO:
         check_name("run", settings.run)
+    credential, proof = settings.credential(), None
+    if credential is not None:
+        proof = token_proof(credential) if isinstance(credential, str) else device_proof(credential)
     addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
     # The memory is read before the server is asked for anything: fleets beside this one may go on meanwhile.
     with closing(Memory(settings.memory_file)) as memory:
         async with Http(patience(settings.patience)) as http:
             run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
-            fleet, state = Fleet(HttpTransport(http, addresses, run), world, requirements, options, memory), "failed"
+            transport = HttpTransport(http, addresses, run, proof)
+            fleet, state = Fleet(transport, world, requirements, options, memory), "failed"
             gc.freeze()  # what was imported stays: looking through it again takes 0.1 s
             try:
                 state = await _until_stopped(fleet)

@@ -30,7 +30,16 @@ from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import Own, User, granted, own_hash
 from distrust.common.crypto.context import run_digest
 from distrust.common.crypto.receipts import RECEIPT_SECRET
-from distrust.common.errors import BadMessage, BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
+from distrust.common.errors import (
+    BadMessage,
+    BudgetExceeded,
+    NotAdmitted,
+    ProtocolError,
+    Refused,
+    Unauthorized,
+    WrongCohort,
+    WrongStage,
+)
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.ledger import Entry
 from distrust.common.randomness import UnsafeSeededStream
@@ -97,7 +106,8 @@ class Fleet:
         """Play until the run has ended. Return its last state. Cancel the task to stop early; a fleet serves once.
 
         Raises Refused or BudgetExceeded when a round breaks the users' requirements, Unavailable when a service stays
-        away. A refusal is counted for the users that hold tickets, or for one user when none does.
+        away; NotAdmitted or Unauthorized, after the cohorts in which it has users, when the server gives it no more
+        tickets. A refusal of its users is counted for the users that hold tickets, or for one user when none does.
         """
         try:
             return await self._served()
@@ -114,13 +124,20 @@ class Fleet:
             self._notes.shutdown(wait=False, cancel_futures=True)
 
     async def _served(self) -> str:
+        state, refusal = "open", None
         try:
             async with asyncio.TaskGroup() as group:
-                state = await self._rounds(group)
-                for task in self._tasks.values():
-                    task.cancel()
+                try:
+                    state = await self._rounds(group)
+                except (NotAdmitted, Unauthorized) as error:  # users with tickets play their cohorts to the end
+                    refusal = error
+                else:
+                    for task in self._tasks.values():
+                        task.cancel()
         except* ProtocolError as several:
             raise _first(several) from several
+        if refusal is not None:
+            raise refusal
         return state
 
     async def farewell(self) -> None:

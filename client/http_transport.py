@@ -2,10 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from distrust.common.crypto.context import run_digest
 from distrust.common.errors import Unavailable, WrongCohort
+from distrust.common.messages.admission import proof_header, request_text
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
@@ -22,6 +26,21 @@ OPENING_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5  # seconds before a call is repeated; twice as long each time
 
 
+Proof = Callable[[bytes, TicketRequest], str]
+"""Returns the `Authorization` header of a request for tickets of the run with digest R."""
+
+
+def token_proof(token: str) -> Proof:
+    """Return the proof of a fleet that holds a participation token."""
+    return lambda _run, _request: f"Bearer {token}"
+
+
+def device_proof(key: Ed25519PrivateKey) -> Proof:
+    """Return the proof of an enrolled device, which signs each request."""
+    public = key.public_key().public_bytes_raw()
+    return lambda run, request: proof_header(public, key.sign(request_text(run, request)))
+
+
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """Base addresses of the three services."""
@@ -34,23 +53,32 @@ class Addresses:
 class HttpTransport:
     """The services of one run. Every call is retried until it is answered or the patience of `http` is over.
 
-    Calls carry no operator's token: a client proves with its ticket what it may do.
+    A request for tickets carries the proof that its fleet may take part. No other call does, and no intermediary sees
+    it: there a client proves with its ticket what it may do.
+
+    proof  returns the `Authorization` header of a request for tickets. None: the server asks for none.
     """
 
-    def __init__(self, http: Http, addresses: Addresses, run: str) -> None:
-        self.run = run
+    def __init__(self, http: Http, addresses: Addresses, run: str, proof: Proof | None = None) -> None:
+        self.run, self._proof = run, proof
+        self._run_digest = b""  # R, once the server has shown a round
         self._server = http.peer(addresses.server)
         shuffler, aggregator = http.peer(addresses.shuffler), http.peer(addresses.aggregator)
         self._intermediaries = {"shuffler": shuffler, "aggregator": aggregator}
 
     async def round(self, after: int, wait: float) -> RoundView:
-        return await self._server.get(f"/v1/runs/{self.run}/round", RoundView, {"after": after, "wait": wait})
+        view = await self._server.get(f"/v1/runs/{self.run}/round", RoundView, {"after": after, "wait": wait})
+        self._run_digest = run_digest(view.config, view.run_id)
+        return view
 
     async def config(self) -> RunConfig:
         return await self._server.get(f"/v1/runs/{self.run}/config", RunConfig)
 
     async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
-        return await self._server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer, {"wait": wait})
+        server = self._server
+        if self._proof is not None:
+            server = replace(server, headers={"Authorization": self._proof(self._run_digest, request)})
+        return await server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer, {"wait": wait})
 
     async def terms(self, cohort: Cohort) -> Cohort:
         path = f"/v1/cohorts/{cohort.address}/terms"

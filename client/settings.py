@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -26,7 +27,8 @@ from distrust.client.requirements import (
 from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
-from distrust.common.inputs import MOST_TOML, check_address, hide_passwords, read_file
+from distrust.common.inputs import MOST_TOML, check_address, hide_passwords, read_file, read_token
+from distrust.common.messages.admission import read_device_key
 from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
@@ -111,6 +113,12 @@ class FleetSettings(BaseSettings):
     ] = ""
     allow_unsafe: Annotated[bool, Field(description="take part in rounds without privacy")] = False
     noise_seed: Annotated[int | None, Field(ge=0, lt=2**63, description="repeatable noise: not private")] = None
+    participation_token_file: Annotated[
+        Path | None, Field(description="file with the participation token by which users get slots")
+    ] = None
+    device_key_file: Annotated[
+        Path | None, Field(description="file with the key of an enrolled device: one user, instead of a token")
+    ] = None
     patience: Annotated[float, Field(gt=0, description="seconds to wait for a service that is away")] = 60.0
     process: Annotated[str, Field(description="name of this process in its report and its log")] = "fleet"
     log_level: Annotated[
@@ -150,7 +158,17 @@ class FleetSettings(BaseSettings):
     def options(self) -> FleetOptions:
         """Return how the fleet works: its blocks, limits and departures."""
         limits = Limits(self.upload_items, self.upload_bytes)
-        return FleetOptions(self.block, self.in_flight, self.dropout, self.silent, limits)
+        block = 1 if self.device_key_file is not None else self.block  # a device gets one slot of a cohort
+        return FleetOptions(block, self.in_flight, self.dropout, self.silent, limits)
+
+    def credential(self) -> str | Ed25519PrivateKey | None:
+        """Return the participation token or the device's key; None for neither. Raises BadParameter."""
+        token, key = self.participation_token_file, self.device_key_file
+        if token is not None and key is not None:
+            raise BadParameter("device_key_file", str(key), "leave it out, or participation_token_file: one of them")
+        if key is not None:
+            return read_device_key("device_key_file", key)
+        return None if token is None else read_token("participation_token_file", token)
 
     def _table(self) -> dict[str, Any]:
         try:

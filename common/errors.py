@@ -13,7 +13,12 @@ ProtocolError
 ├── Refused               409  a client refuses: answering would weaken a client's privacy
 ├── BadShare              409  a reconstructed secret that does not match its commitment
 ├── RunFailed             409  a run that ended without a result: failed or cancelled
-├── Unauthorized          401  an operator's call without the operator's token
+├── Unauthorized          401  a call without the token that it needs
+│   └── ForeignToken      401  a token or a device's key that nobody has enrolled
+├── NotAdmitted           403  a participation token or a device that gets no slots any more
+│   ├── RevokedToken      403  the operator has revoked it
+│   ├── ExpiredToken      403  its time is over
+│   └── ExhaustedToken    403  all slots of its quota have been handed out
 └── Unavailable           503  a peer or a resource that is not there right now
 
 A service's logic raises them; `common.web` renders them as problem+json; the command line prints them and exits.
@@ -204,9 +209,39 @@ class RunFailed(ProtocolError):
 
 
 class Unauthorized(ProtocolError):
-    """An operator's call without the operator's token."""
+    """A call without the token that it needs."""
 
     code, status = "unauthorized", 401
+
+
+class ForeignToken(Unauthorized):
+    """A request for slots with a token, or of a device, that nobody has enrolled at this server."""
+
+    code = "foreign-token"
+
+
+class NotAdmitted(ProtocolError):
+    """A participation token or an enrolled device that gets no slots any more. Asking again changes nothing."""
+
+    code, status = "not-admitted", 403
+
+
+class RevokedToken(NotAdmitted):
+    """The operator has revoked it."""
+
+    code = "revoked-token"
+
+
+class ExpiredToken(NotAdmitted):
+    """Its time is over."""
+
+    code = "expired-token"
+
+
+class ExhaustedToken(NotAdmitted):
+    """All slots of its quota have been handed out."""
+
+    code = "exhausted-token"
 
 
 class Unavailable(ProtocolError):

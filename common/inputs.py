@@ -10,12 +10,15 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from distrust.common.errors import BadParameter, ProtocolError, exit_status, without_controls
+from distrust.common.errors import BadParameter, ProtocolError, Unavailable, exit_status, without_controls
+
+T = TypeVar("T")
 
 MOST_TOML = 16 * 2**20
 """Bytes of the longest run file, experiment or environment: about a hundred thousand actions of ten numbers."""
@@ -90,6 +93,61 @@ def read_file(path: Path | str, most: int, flags: int = 0, folder: int | None = 
     if len(raw) > most:
         raise _too_long(path, most)
     return raw, facts
+
+
+def read_token(field: str, path: Path) -> str:
+    """Return the token in a file, or in a pipe: another program may print it. Raises BadParameter, naming the field."""
+    try:
+        with path.open("rb") as file:
+            token = file.read(MOST_TOKEN + 1).decode("utf-8").strip()
+    except OSError as error:
+        raise BadParameter(field, str(path), f"{error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadParameter(field, str(path), "must be text") from error
+    if not token:
+        raise BadParameter(field, str(path), "must not be empty")
+    if len(token) > MOST_TOKEN:
+        raise BadParameter(field, str(path), f"must hold one token of at most {MOST_TOKEN} signs")
+    return token
+
+
+class Watched(Generic[T]):
+    """What a file says, read again when it has changed. Safe to use from many threads.
+
+    A look costs one `stat`. A pipe is read once: another program may print a token into it.
+
+    read    returns what the file says, and raises BadParameter, as the first read does.
+    whose   the file in the words of a refusal.
+    """
+
+    def __init__(self, path: Path, read: Callable[[], T], whose: str) -> None:
+        self._path, self._read, self._whose = path, read, whose
+        self._lock = threading.Lock()
+        self._seen = _facts(path)  # before it is read: a change meanwhile shows at the next look
+        self._once = not path.is_file()
+        self._value = read()
+
+    def value(self) -> T:
+        """Return what the file says now. Raises Unavailable when it has gone, or says what cannot be used."""
+        with self._lock:
+            facts = self._seen if self._once else _facts(self._path)
+            if facts is None or facts != self._seen:
+                self._seen = None  # a fault is looked at again
+                try:
+                    self._value = self._read()
+                except BadParameter as error:
+                    raise Unavailable(f"{self._whose} cannot be read: this service lets nobody in by it") from error
+                self._seen = facts
+            return self._value
+
+
+def _facts(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file's contents; None for no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _too_long(path: Path | str, most: int) -> OSError:

@@ -33,7 +33,7 @@ COMMANDS = {
     "demo": ("run", "Find the best of ten arms of real ratings that no party sees."),
     "health": ("party", "Ask a service whether it is ready."),
     "migrate": ("migrate", "Bring the databases of stopped services to this version's schema."),
-    "token": ("stack", "Make the operator's and the inspector's token, once."),
+    "token": ("tokens", "Make the tokens of operator, inspector and participants."),
 }
 """Name, the module of `lab/cli/` that has the command in its `app`, and summary, in the order of `--help`."""
 

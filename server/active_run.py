@@ -25,7 +25,8 @@ from distrust.common.wire import Via
 from distrust.server.keys import PublicKeys, RunIdentity
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.round_messages import round_message
-from distrust.server.store import CohortRow, RunRow, Store
+from distrust.server.rows import CohortRow, RunRow
+from distrust.server.store import Store
 
 _log = structlog.get_logger("distrust.server")
 
@@ -150,7 +151,7 @@ class ActiveRun:
         """
         number = len(self.learner.rounds)
         if self._rows is None or self._rows[0] != number:
-            self._rows = number, self._store.cohorts(self.config.run, number)
+            self._rows = number, self._store.with_taken(self._store.cohorts(self.config.run, number))
         return dict(self._rows[1])
 
     def keep_rows(self, rows: dict[str, CohortRow]) -> None:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
@@ -16,12 +17,14 @@ from distrust.common.errors import (
     BadParameter,
     BudgetExceeded,
     Conflict,
+    NotAdmitted,
     Unauthorized,
     Unavailable,
     WrongCohort,
     WrongStage,
 )
 from distrust.common.extensions import allow
+from distrust.common.messages.admission import request_text
 from distrust.common.messages.cohort import KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StatementList, Transcript
 from distrust.common.messages.upload import Receipts, UploadAnswer
@@ -36,10 +39,11 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.common.run.round import RoundView, TicketAnswer
-from distrust.common.web.app import Each, OperatorOnly, Readers, ReadersMessageRoute, make_app
+from distrust.common.web.app import Each, OperatorOnly, Participation, Readers, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
+from distrust.server.admission import Admission
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
@@ -129,7 +133,8 @@ async def open_round(
 
 @round_routes.post(
     "/runs/{run}/tickets",
-    responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable),
+    dependencies=[Participation],
+    responses=problems(Unauthorized, NotAdmitted, WrongCohort, WrongStage, Conflict, BadMessage, Unavailable),
     response_model=TicketAnswer,
 )
 async def request_tickets(
@@ -144,17 +149,21 @@ async def request_tickets(
 ) -> Response:
     """Issue tickets and return them. With `wait` and round 0, wait for free slots, or for the run's end.
 
-    Idempotent: a repeated request returns the same slots. None free: `Retry-After`.
+    Idempotent: a repeated request returns the same slots. None free: `Retry-After`. Needs a participation token, the
+    operator's token, or an enrolled device's signature (`Authorization: Device KEY:SIGNATURE`).
     """
-    answer = await coordinator.tickets(run, body)  # a repeated request may have got some before
+    admission: Admission = request.app.state.admission
+    text = partial(request_text, service.active_run(run).run_digest, body)
+    caller = admission.caller(request.headers.get("authorization", ""), text)
+    answer = await coordinator.tickets(run, body, caller)  # a repeated request may have got some before
     running = answer.view is not None and answer.view.round is not None
     if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
         release_body(request)
-        with coordinator.waiting(run, body) as place:  # only now: a request that is answered takes no more slots
-            look, known = lambda: service.standing(run), lambda: service.known_standing(run)
+        with coordinator.places.waiting(run, body, caller) as place:  # only now: who is answered takes no more slots
+            look, known = lambda: service.standing(run, caller), lambda: service.known_standing(run, caller)
             free = lambda standing: place.served or standing[0] == math.inf  # noqa: E731
-            await notifier.until(run, look, free, wait, question="round", known=known)
-            answer = place.leave() or await coordinator.tickets(run, body)
+            await notifier.until(run, look, free, wait, question=("round", caller.id), known=known)
+            answer = place.leave() or await coordinator.tickets(run, body, caller)
     headers = None if answer.grants else {"Retry-After": str(RETRY_SECONDS)}
     return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
@@ -324,7 +333,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     http = None
     intermediaries = app.state.intermediaries
     if intermediaries is None:
-        http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
+        token = app.state.operator_token or (lambda: None)
+        http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, token)
         intermediaries = http
     app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
     await app.state.coordinator.start()
@@ -349,5 +359,7 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     app.state.database = open_database(settings.database_url)
     app.state.database.hold()
     keys = load_or_make(settings.key_file)
-    app.state.service = Service(app.state.database, keys, app.state.notifier.notify, settings.window)
+    app.state.admission = Admission(app.state.operator_token, settings.participants_file)
+    told, admission = app.state.notifier.notify, app.state.admission
+    app.state.service = Service(app.state.database, keys, told, settings.window, admission)
     return app

@@ -2,29 +2,45 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import structlog
 
-from distrust.common.errors import Aborted, BadMessage, BadParameter, Conflict, ProtocolError, RunFailed, WrongCohort
+from distrust.common.errors import (
+    Aborted,
+    BadMessage,
+    BadParameter,
+    Conflict,
+    ProtocolError,
+    RunFailed,
+    Unauthorized,
+    Unavailable,
+    WrongCohort,
+)
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
 from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.round import TicketAnswer
 from distrust.common.wire import INTERMEDIARIES, Via
+from distrust.server.admission import OPERATOR, Caller
 from distrust.server.deliveries import NotComparedError
 from distrust.server.service import Service
-from distrust.server.ticket_issuer import Begun, WaitingPlace
+from distrust.server.ticket_issuer import Begun
+from distrust.server.waiting_places import WaitingPlace, WaitingPlaces
 
 _log = structlog.get_logger("distrust.server")
 
 RETRY_PAUSE_SECONDS = 2.0
 """Pause after an intermediary was unreachable, or refused for a reason that an operator can mend."""
+
+RENEWAL_SECONDS = 5.0
+"""Seconds after which a cohort is opened again before more of its tickets are handed out: a fourth of FIRST_SECONDS."""
 
 PAUSE_SECONDS = 0.1
 """Pause between two long polls."""
@@ -89,7 +105,8 @@ class RunCoordinator:
         self._comparing: dict[str, asyncio.Lock] = {}
         self._receipted: dict[str, asyncio.Event] = {}  # by cohort whose receipts are waited for: set as some arrive
         self._recording: set[asyncio.Future[Any]] = set()  # calls that may record a cohort or an outcome
-        self._places: dict[str, list[WaitingPlace]] = {}  # by run, the longest first
+        self.places = WaitingPlaces()
+        self._opened: dict[str, dict[str, tuple[Cohort, float]]] = {}  # by run and cohort: when it was opened last
 
     async def start(self) -> None:
         """Collect every cohort that was open when the server stopped, and compare what was delivered meanwhile."""
@@ -107,7 +124,7 @@ class RunCoordinator:
             task.cancel()
         await asyncio.gather(*tasks, *self._recording, return_exceptions=True)  # threads are not cancelled
 
-    async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
+    async def tickets(self, run: str, request: TicketRequest, caller: Caller = OPERATOR) -> TicketAnswer:
         """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them.
 
         A cohort that ended before its first ticket is replaced. Raises Aborted for a second one in the same request.
@@ -115,42 +132,58 @@ class RunCoordinator:
         self._service.active_run(run)  # an unknown run gets no lock
         with suppress(RunFailed):  # then the answer shows the run's end
             await self._compare_all(run)
-        async with self._ticket_locks.setdefault(run, asyncio.Lock()):
-            step, _ = await self._advance(run, request)
-            discarded = False
-            while isinstance(step, Cohort):
-                cohort = step
-                try:
-                    await self._intermediaries.open(cohort)
-                except Aborted as error:
-                    if discarded:
-                        raise
-                    discarded = True  # at most one a request: each costs the horizon a cohort's pulls
-                    await asyncio.to_thread(self._service.settle, cohort, _aborted(cohort, error))
-                    step, _ = await self._advance(run, request)
-                    continue
-                step, _ = await self._advance(run, request, cohort)
-            return step
+        with self.places.asking(run, caller):
+            async with self._ticket_locks.setdefault(run, asyncio.Lock()):
+                return await self._granted(run, request, caller)
 
-    @contextmanager
-    def waiting(self, run: str, request: TicketRequest) -> Iterator[WaitingPlace]:
-        """Have settlements of the run's cohorts serve this request. Its place shows the answer once there is one.
+    async def _granted(self, run: str, request: TicketRequest, caller: Caller) -> TicketAnswer:
+        """Return the tickets of a request that holds the run's lock. See `tickets`."""
+        await self._renew(run)
+        step, _ = await self._advance(run, request, caller)
+        discarded = False
+        while isinstance(step, Cohort):
+            cohort = step
+            try:
+                await self._open(cohort)
+            except Aborted as error:
+                if discarded:
+                    raise
+                discarded = True  # at most one a request: each costs the horizon a cohort's pulls
+                await asyncio.to_thread(self._service.settle, cohort, _aborted(cohort, error))
+                step, _ = await self._advance(run, request, caller)
+                continue
+            step, _ = await self._advance(run, request, caller, cohort)
+        return step
 
-        An earlier call with the request's id is served no more: its caller has given it up, or sends it twice.
-        """
-        place = WaitingPlace(request)
-        places = self._places.setdefault(run, [])
-        for other in places:
-            if other.request.request == request.request:
-                other.leave()
-        places.append(place)
+    async def _open(self, cohort: Cohort) -> None:
+        """Open a cohort, or start its first deadline again. Raises Aborted, and Unavailable for a refused token."""
+        self._note_opening(cohort)
         try:
-            yield place
-        finally:
-            place.leave()  # a settlement that is under way may know it
-            places.remove(place)
-            if not places:
-                self._places.pop(run, None)
+            await self._intermediaries.open(cohort)
+        except Unauthorized as error:  # of this server: its caller's own token was accepted
+            raise Unavailable(f"the {cohort.via} refuses this server's token: {error.detail}") from error
+
+    def _note_opening(self, cohort: Cohort) -> None:
+        self._opened.setdefault(cohort.run, {})[cohort.cohort] = cohort, time.monotonic()
+
+    async def _renew(self, run: str) -> None:
+        """Start the first deadline of cohorts again of which more tickets may be handed out now.
+
+        While nobody has sent anything, their intermediary counts from the last opening.
+        """
+        opened, late = self._opened.get(run, {}), time.monotonic() - RENEWAL_SECONDS
+        old = [cohort for cohort, since in opened.values() if since < late]
+        filling = await asyncio.to_thread(self._service.filling, run) if old else []
+        for cohort in old:
+            if cohort not in filling:
+                del opened[cohort.cohort]
+                continue
+            try:
+                await self._open(cohort)
+            except Aborted as error:
+                await asyncio.to_thread(self._service.settle, cohort, _aborted(cohort, error))
+            except Unavailable as error:  # its tickets are good all the same
+                _log.warning("renewal_failed", cohort=cohort.cohort, code=error.code, why=error.detail)
 
     async def _compare_past(self, run: str) -> None:
         """Compare the run's deliveries after a start, until its intermediaries have answered."""
@@ -177,7 +210,7 @@ class RunCoordinator:
         active = self._service.active_run(run)
         async with self._comparing.setdefault(f"{run} {via}", asyncio.Lock()):
             after, listed, count = len(active.delivered.get(via, ())), list[bytes](), math.inf
-            most = await asyncio.to_thread(self._service.cohorts_at, run, via)  # one more, and one of them is unknown
+            most = await asyncio.to_thread(self._service.store.count_cohorts, run, via)  # all that it can have released
             while after + len(listed) < min(count, most + 1):
                 page = await self._intermediaries.delivered(active.run_digest, via, after + len(listed))
                 if len(page.digests) % COHORT_DIGEST:
@@ -188,12 +221,13 @@ class RunCoordinator:
                     raise BadMessage(f"the {via} counts {count} deliveries of run {run}, and lists {len(listed)}")
             await asyncio.to_thread(self._service.compare, run, via, after, listed)
 
-    async def _advance(self, run: str, request: TicketRequest, opened: Cohort | None = None) -> _Step:
+    async def _advance(self, run: str, request: TicketRequest, caller: Caller, opened: Cohort | None = None) -> _Step:
         """Call the service's `advance` in a thread. If it may have recorded `opened`, this cohort gets a collector.
 
         A call that may record goes on when its caller is cancelled.
         """
-        call = partial(copy_context().run, self._service.advance, run, request, opened)
+        others = self.places.others(run, caller)
+        call = partial(copy_context().run, self._service.advance, run, request, opened, caller, others)
         advancing: asyncio.Future[_Step] = asyncio.get_running_loop().run_in_executor(None, call)
         if opened is None:
             return await advancing
@@ -212,6 +246,7 @@ class RunCoordinator:
 
     def forget(self, run: str) -> None:
         """Stop collecting for a run that was cancelled."""
+        self._opened.pop(run, None)
         prefix = f"{run}."
         for name, task in list(self._collectors.items()):
             if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
@@ -274,8 +309,7 @@ class RunCoordinator:
                 answer = await self._with_receipts(cohort, answer, answer.batch.survivors)
             except BadMessage as error:
                 answer = _aborted(cohort, error)
-        places = self._places.get(cohort.run, []) if answer.batch is not None else []
-        places = [place for place in places if not place.served]
+        places = self.places.unanswered(cohort.run) if answer.batch is not None else []
         try:
             begun = await self._settle_and_serve(cohort, answer, places)
         except NotComparedError:
@@ -288,6 +322,7 @@ class RunCoordinator:
         except BadMessage as error:
             begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
         if begun is not None:
+            self._note_opening(begun.cohort)
             self._watch(begun.cohort, in_doubt=begun.in_doubt)
         return True
 

@@ -97,6 +97,13 @@ class Deliveries:
                 )
 
 
+def misnumbered(active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> str:
+    """Return in words that a batch is numbered behind the end of its intermediary's list."""
+    listed = len(active.delivered.get(cohort.via, ()))
+    number = f"the {cohort.via} numbers the batch of cohort {cohort.cohort} as its delivery {answer.delivery}"
+    return f"{number}, and lists {listed}: nothing more of the run is released"
+
+
 def unknown_statements(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
     """Return the statements from position `after` on that are not known yet. Raises Conflict, BadMessage."""
     whole = known[:after]

@@ -1,6 +1,6 @@
 """Calls the shuffler and the aggregator over HTTP."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from distrust.common.messages.batch import BatchAnswer
@@ -31,30 +31,36 @@ def long_poll(polls: int) -> float:
 
 
 class HttpIntermediaries(Intermediaries):
-    """The two intermediaries behind their URLs. `token` is the operator's, which they share with the server."""
+    """The two intermediaries behind their URLs.
 
-    def __init__(self, shuffler: str, aggregator: str, token: str | None, http: Http | None = None) -> None:
+    token  returns the operator's token, which they share with the server, as it is now.
+    """
+
+    def __init__(
+        self, shuffler: str, aggregator: str, token: Callable[[], str | None], http: Http | None = None
+    ) -> None:
         self._http = http or Http(PATIENCE, connections=CONNECTIONS, most=MOST_BATCH)
         self._polls = 0  # under way, or waiting for a connection
-        self._peers: dict[Via, Peer] = {
-            "shuffler": self._http.peer(shuffler, token),
-            "aggregator": self._http.peer(aggregator, token),
-        }
+        self._urls: dict[Via, str] = {"shuffler": shuffler, "aggregator": aggregator}
+        self._token = token
+
+    def _peer(self, via: Via) -> Peer:
+        return self._http.peer(self._urls[via], self._token())
 
     async def open(self, cohort: Cohort) -> None:
-        await self._peers[cohort.via].put(f"/v1/cohorts/{cohort.address}", cohort, Cohort)
+        await self._peer(cohort.via).put(f"/v1/cohorts/{cohort.address}", cohort, Cohort)
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
         with self._polling() as wait:
             query: dict[str, str | int | float] = {"after": after, "wait": wait}
-            return await self._peers["aggregator"].get(f"/v1/cohorts/{cohort.address}/statements", StatementList, query)
+            return await self._peer("aggregator").get(f"/v1/cohorts/{cohort.address}/statements", StatementList, query)
 
     async def delivered(self, run_digest: bytes, via: Via, after: int) -> DeliveryList:
         path = f"/v1/runs/{run_digest.hex()}/delivered"
-        return await self._peers[via].get(path, DeliveryList, {"after": after})
+        return await self._peer(via).get(path, DeliveryList, {"after": after})
 
     async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
-        peer, path = self._peers[cohort.via], f"/v1/cohorts/{cohort.address}"
+        peer, path = self._peer(cohort.via), f"/v1/cohorts/{cohort.address}"
         with self._polling() as wait:
             if opening:
                 return await peer.put(path, cohort, BatchAnswer, {"wait": wait})

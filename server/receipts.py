@@ -89,19 +89,15 @@ class ReceiptBook:
         intake.accepted = len(intake.items)
         return intake.answer()
 
-    def complete(self, cohort: Cohort, survivors: int, allowed: int) -> bool:
-        """Return whether to wait no more: as many clients as records have answered, or the shuffler is named already.
-
-        allowed  as of `refusal`.
-        """
+    def complete(self, active: ActiveRun, cohort: Cohort, survivors: int) -> bool:
+        """Return whether to wait no more: as many clients as records have answered, or the outcome is certain."""
         said = self._store.receipts(cohort.cohort)
-        return len(said) >= survivors or len(said) - sum(said.values()) > allowed
+        named = len(said) - sum(said.values()) > most_absent(active.config, cohort)
+        return named or len(said) >= survivors or active.state != "running"
 
-    def refusal(self, cohort: Cohort, answer: BatchAnswer, allowed: int) -> str | None:
-        """Return why the receipts forbid a batch to be analyzed; None where they allow it.
-
-        allowed  clients that may say "absent" before the shuffler is named.
-        """
+    def refusal(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> str | None:
+        """Return why the receipts forbid a batch to be analyzed; None where they allow it."""
+        allowed = most_absent(active.config, cohort)
         if self._store.batch(cohort.cohort) != answer:
             return "refused: the batch is not the one whose records its clients were shown"
         said = self._store.receipts(cohort.cohort)

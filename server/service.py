@@ -29,15 +29,18 @@ from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.wire import Via
 from distrust.server import views
 from distrust.server.active_run import ActiveRun
-from distrust.server.deliveries import Deliveries, unknown_statements
+from distrust.server.admission import OPERATOR, Admission, Caller
+from distrust.server.deliveries import Deliveries, misnumbered, unknown_statements
 from distrust.server.keys import Keys, new_identity
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
-from distrust.server.receipts import ReceiptBook, most_absent
+from distrust.server.receipts import ReceiptBook
+from distrust.server.rows import RunRow, UnreadRun
 from distrust.server.settlement import Settlement
-from distrust.server.store import RunRow, Store, UnreadRun
-from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
+from distrust.server.store import Store
+from distrust.server.ticket_issuer import Begun, TicketIssuer
 from distrust.server.transcript import cohort_transcript
+from distrust.server.waiting_places import WaitingPlace
 
 _log = structlog.get_logger("distrust.server")
 
@@ -48,15 +51,21 @@ WINDOW = 8192
 class Service:
     """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
 
-    notify  called with a run's name after every commit that its watchers may wait for.
+    notify     called with a run's name after every commit that its watchers may wait for.
+    admission  who gets tickets; every caller, unless it is told otherwise.
     """
 
     def __init__(
-        self, database: Database, keys: Keys, notify: Callable[[str], None] = lambda _run: None, window: int = WINDOW
+        self,
+        database: Database,
+        keys: Keys,
+        notify: Callable[[str], None] = lambda _run: None,
+        window: int = WINDOW,
+        admission: Admission | None = None,
     ) -> None:
         self.store = Store(database)
         self._keys, self._notify = keys, notify
-        self._issuer = TicketIssuer(self.store, keys.ticket, window)
+        self._issuer = TicketIssuer(self.store, keys.ticket, window, admission or Admission())
         self._receipts = ReceiptBook(self.store)
         self._settlement = Settlement(self.store, keys.seal, self._receipts)
         self._deliveries = Deliveries(self.store)
@@ -127,15 +136,9 @@ class Service:
             self._stop(run, "failed", error.detail)
             raise
 
-    def cohorts_at(self, run: str, via: Via) -> int:
-        """Return how many cohorts this run has opened at an intermediary: it can have released no more."""
-        return self.store.count_cohorts(run, via)
-
     def refuse_number(self, cohort: Cohort, answer: BatchAnswer) -> None:
         """End a run whose intermediary numbers a batch behind the end of its list, which was compared just now."""
-        listed = len(self.active_run(cohort.run).delivered.get(cohort.via, ()))
-        number = f"the {cohort.via} numbers the batch of cohort {cohort.cohort} as its delivery {answer.delivery}"
-        self._stop(cohort.run, "failed", f"{number}, and lists {listed}: nothing more of the run is released")
+        self._stop(cohort.run, "failed", misnumbered(self.active_run(cohort.run), cohort, answer))
 
     def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
         try:
@@ -168,37 +171,43 @@ class Service:
         with active.lock:
             return active.view()
 
-    def standing(self, run: str) -> tuple[float, RoundView]:
+    def standing(self, run: str, caller: Caller = OPERATOR) -> tuple[float, RoundView]:
         """Return the newest round's number, or infinity when slots are free or the run is over; and the open round.
 
-        A fleet that knows an earlier round asks for the round again.
+        A fleet that knows an earlier round asks for the round again. `caller`: for whom slots must be free.
         """
         active = self.active_run(run)
         with active.lock:
             view = self.round_view(run)
             over = active.state != "running"
-            newest = math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
+            newest = math.inf if over or self._issuer.grantable(active, caller) else len(active.learner.rounds)
             return newest, view
 
-    def known_standing(self, run: str) -> tuple[float, RoundView] | None:
+    def known_standing(self, run: str, caller: Caller = OPERATOR) -> tuple[float, RoundView] | None:
         """Return what `standing` does; None where that waits for another thread or reads the database."""
         active = self.active_run(run)
         if not active.lock.acquire(blocking=False):
             return None
         try:
-            return self.standing(run) if active.in_memory else None
+            return self.standing(run, caller) if active.in_memory else None
         finally:
             active.lock.release()
 
     def advance(
-        self, run: str, request: TicketRequest, opened: Cohort | None = None
+        self,
+        run: str,
+        request: TicketRequest,
+        opened: Cohort | None = None,
+        caller: Caller = OPERATOR,
+        others: Sequence[Caller] = (),
     ) -> tuple[Cohort | TicketAnswer, bool]:
         """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
         There are none while no slot is free. Return also whether this call recorded that `opened` is open: the cohort
-        that the last call returned, which its intermediary has opened by now.
+        that the last call returned, which its intermediary has opened by now. `others`: callers of the other requests
+        that want slots now.
         """
-        step, recorded = self._issuer.advance(self.active_run(run), request, opened)
+        step, recorded = self._issuer.advance(self.active_run(run), request, opened, caller, others)
         if recorded:
             self._notify(run)
         return step, recorded
@@ -220,10 +229,7 @@ class Service:
         return self._receipts.listed(message, over=over)
 
     def collect_for_receipts(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
-        """Store a collected batch, so that clients see its records. Return the batch of the cohort that was stored.
-
-        Raises BadMessage for a batch that cannot be listed.
-        """
+        """Store a batch that was collected, so that clients see its records. See server.receipts."""
         stored = self._receipts.collect(self.active_run(cohort.run), cohort, answer)
         self._notify(cohort.run)
         return stored
@@ -234,9 +240,7 @@ class Service:
 
     def receipts_complete(self, cohort: Cohort, survivors: int) -> bool:
         """Return whether no receipt is waited for any more."""
-        active = self.active_run(cohort.run)
-        allowed = most_absent(active.config, cohort)
-        return active.state != "running" or self._receipts.complete(cohort, survivors, allowed)
+        return self._receipts.complete(self.active_run(cohort.run), cohort, survivors)
 
     def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:
         """Commit the aggregator's statements from position `after` on, once. Clients read them from then on.
@@ -254,6 +258,14 @@ class Service:
                 for one in fresh:
                     writing.statement(cohort.cohort, one)
         self._notify(cohort.run)
+
+    def filling(self, run: str) -> list[Cohort]:
+        """Return the open cohorts of a run that have slots without a ticket."""
+        active = self.active_run(run)
+        with active.lock:
+            rows = active.rows()
+            opened = ((cohort, rows.get(cohort.cohort)) for cohort in active.pending())
+            return [cohort for cohort, row in opened if row is not None and row.granted < row.clients]
 
     def waiting_for(self, run: str) -> list[Cohort]:
         """Return the cohorts that are open at their intermediary and have no outcome yet."""

@@ -19,7 +19,7 @@ class ServerSettings(ServiceSettings):
     """Variables of the server, and those of every service.
 
     They are DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _SHUFFLER_READERS_URL, _AGGREGATOR_READERS_URL, _CALCULATOR,
-    _EXTENSIONS, _KEYS and _WINDOW.
+    _EXTENSIONS, _KEYS, _PARTICIPANTS_FILE and _WINDOW.
     """
 
     service: ClassVar[str] = "server"
@@ -31,6 +31,9 @@ class ServerSettings(ServiceSettings):
         str, Field(description="module:Name, …: classes of the operator's own that a run may name, commas between")
     ] = ""
     keys: Annotated[Path | None, Field(description="key file, mode 0600; made on first use")] = None
+    participants_file: Annotated[
+        Path | None, Field(description="list of participation tokens and devices; unset: the operator's fleets alone")
+    ] = None
     window: Annotated[int, Field(ge=1, description="clients of a run in flight before another cohort is begun")] = (
         WINDOW
     )

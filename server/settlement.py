@@ -23,7 +23,7 @@ from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, con
 from distrust.server.keys import RunIdentity
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from distrust.server.receipts import ReceiptBook, most_absent
+from distrust.server.receipts import ReceiptBook
 from distrust.server.store import Store, Writing
 
 _log = structlog.get_logger("distrust.server")
@@ -82,7 +82,7 @@ class Settlement:
             reason = answer.reason or "the intermediary gave no reason"
             return LostCohort(cohort=cohort.cohort, reason=reason), None
         if cohort.receipts:
-            refusal = self._receipts.refusal(cohort, answer, most_absent(active.config, cohort))
+            refusal = self._receipts.refusal(active, cohort, answer)
             if refusal is not None:
                 return LostCohort(cohort=cohort.cohort, reason=refusal), None
         record = active.learner.rounds[cohort.round - 1]

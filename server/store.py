@@ -3,23 +3,22 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Any, TypedDict, Unpack
+from dataclasses import asdict, replace
+from typing import Any, Unpack
 
-from pydantic import ValidationError
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from distrust.common.crypto.context import cohort_digest
 from distrust.common.database import Database
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.explain import first
-from distrust.common.messages.status import CohortState, Statement
+from distrust.common.messages.status import Statement
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunState
 from distrust.common.wire import Via
 from distrust.server.keys import RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
+from distrust.server.rows import CohortRow, EventDetails, GrantRow, RunRow, UnreadRun, read_run
 from distrust.server.tables import (
     BATCHES,
     COHORTS,
@@ -27,6 +26,7 @@ from distrust.server.tables import (
     GRANTS,
     METADATA,
     OUTCOMES,
+    QUOTAS,
     RECEIPTS,
     REGRETS,
     RUNS,
@@ -45,7 +45,7 @@ _RELEASED_DIGESTS = select(COHORTS.c.digest).where(*_AT, COHORTS.c.state == "rel
 _MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
 _OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
 _BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
-_GRANT_COLUMNS = [GRANTS.c[name] for name in ("round", "want", "cohort", "first", "count", "key_hashes")]
+_GRANT_COLUMNS = [GRANTS.c[name] for name in ("round", "want", "cohort", "first", "count", "key_hashes", "participant")]
 _GRANTS = select(*_GRANT_COLUMNS).order_by(GRANTS.c.number)
 _REQUEST_GRANTS = _GRANTS.where(GRANTS.c.run == bindparam("run"), GRANTS.c.request == bindparam("request"))
 _COHORT_GRANTS = _GRANTS.where(GRANTS.c.cohort == bindparam("cohort"))
@@ -55,6 +55,14 @@ _NEWEST_EVENT = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == bindpara
 _LATER_EVENTS = select(EVENTS.c.number, EVENTS.c.body).where(EVENTS.c.run == bindparam("run"))
 _LATER_EVENTS = _LATER_EVENTS.where(EVENTS.c.number > bindparam("after")).order_by(EVENTS.c.number)
 _LATER_EVENTS = _LATER_EVENTS.limit(bindparam("limit"))
+_TAKEN = select(GRANTS.c.cohort, GRANTS.c.participant, func.sum(GRANTS.c.count))
+_TAKEN = _TAKEN.where(GRANTS.c.cohort.in_(bindparam("cohorts", expanding=True)), GRANTS.c.participant.is_not(None))
+_TAKEN = _TAKEN.group_by(GRANTS.c.cohort, GRANTS.c.participant)
+_FORGET = update(GRANTS).where(GRANTS.c.cohort == bindparam("over"), GRANTS.c.participant.is_not(None))
+_FORGET = _FORGET.values(participant=None)
+_SPENT = select(QUOTAS.c.slots).where(QUOTAS.c.participant == bindparam("participant"))
+_SPEND = update(QUOTAS).where(QUOTAS.c.participant == bindparam("spender"))
+_SPEND = _SPEND.values(slots=QUOTAS.c.slots + bindparam("more"))
 _ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
 _ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
 _ADD_RECEIPT = insert(RECEIPTS)
@@ -62,62 +70,9 @@ _RECEIPTS = select(RECEIPTS.c.slot, RECEIPTS.c.present).where(RECEIPTS.c.cohort 
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
 
 
-@dataclass(frozen=True, slots=True)
-class CohortRow:
-    """A cohort that was opened. `granted`: slots 0 … granted - 1 have tickets."""
-
-    cohort: str
-    round: int
-    clients: int
-    granted: int
-    state: CohortState
-    lost: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GrantRow:
-    """Consecutive slots that one request got."""
-
-    round: int
-    want: int
-    cohort: str
-    first: int
-    count: int
-    key_hashes: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run and its state."""
-
-    config: RunConfig
-    identity: RunIdentity
-    state: RunState
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadRun:
-    """A stored run whose configuration is refused today: its JSON (or {} if it is none), and why."""
-
-    run: str
-    words: dict[str, Any]
-    why: str
-
-
 def open_database(url: str) -> Database:
     """Return the server's database, with its tables."""
     return Database(url, METADATA, VERSION)
-
-
-class EventDetails(TypedDict, total=False):
-    """Parts of a `RunEvent` besides its run and its kind."""
-
-    round: int
-    cohort: str
-    arm: int | None
-    survivors: int
-    detail: str | None
 
 
 class Writing:
@@ -132,6 +87,8 @@ class Writing:
 
     def state(self, run: str, state: RunState, reason: str | None) -> None:
         self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason))
+        if state != "running":  # its open cohorts will have no outcome
+            self._do(update(GRANTS).where(GRANTS.c.run == run).values(participant=None))
 
     def cohort(self, cohort: Cohort) -> None:
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
@@ -142,6 +99,11 @@ class Writing:
         row = {"run": run, "request": request.request, **asdict(grant)}
         self._do(_ADD_GRANT, row)
         self._do(_CHANGE_COHORT, {"changed": grant.cohort, "granted": grant.first + grant.count})
+
+    def spend(self, participant: str, slots: int) -> None:
+        """Count slots of a participant with a quota."""
+        if not self._do(_SPEND, {"spender": participant, "more": slots}).rowcount:
+            self._do(insert(QUOTAS).values(participant=participant, slots=slots))
 
     def statement(self, cohort: str, statement: Statement) -> None:
         self._do(_ADD_STATEMENT, {"cohort": cohort, **statement.model_dump()})
@@ -154,7 +116,11 @@ class Writing:
         self._do(_ADD_RECEIPT, [{"cohort": cohort, "slot": slot, "present": one} for slot, one in answers.items()])
 
     def outcome(self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> None:
-        """Add how a cohort ended. The caller adds the batch, unless it was listed for receipts before."""
+        """Add how a cohort ended, and forget who had which of its slots.
+
+        The caller adds the batch, unless it was listed for receipts before.
+        """
+        self._do(_FORGET, {"over": outcome.cohort})
         body = outcome.model_dump_json()
         self._do(_ADD_OUTCOME, {"run": run, "cohort": outcome.cohort, "body": body})
         self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": answer.lost})
@@ -190,7 +156,7 @@ class Store:
         )
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return [_run(run, text, RunIdentity(run_id, key), state, why) for run, text, run_id, key, state, why in rows]
+        return [read_run(run, text, RunIdentity(run_id, key), *end) for run, text, run_id, key, *end in rows]
 
     def state(self, run: str) -> tuple[RunState, str | None]:
         """Return a run's state and its reason."""
@@ -279,6 +245,21 @@ class Store:
         """Return the slots that this request got before, in order."""
         return self._grants(_REQUEST_GRANTS, {"run": run, "request": request})
 
+    def with_taken(self, rows: dict[str, CohortRow]) -> dict[str, CohortRow]:
+        """Return opened cohorts with the slots that callers with a limit have in each."""
+        taken: dict[str, dict[str, int]] = {}
+        with self._database.reading() as connection:
+            for start in range(0, len(rows), _DIGESTS_ASKED):
+                names = list(rows)[start : start + _DIGESTS_ASKED]
+                for cohort, participant, count in connection.execute(_TAKEN, {"cohorts": names}):
+                    taken.setdefault(cohort, {})[participant] = int(count)
+        return rows | {cohort: replace(rows[cohort], taken=theirs) for cohort, theirs in taken.items()}
+
+    def spent(self, participant: str) -> int:
+        """Return how many slots a participant with a quota has got."""
+        with self._database.reading() as connection:
+            return connection.execute(_SPENT, {"participant": participant}).scalar_one_or_none() or 0
+
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
         return self._grants(_COHORT_GRANTS, {"cohort": cohort})
 
@@ -302,14 +283,3 @@ class Store:
     def _grants(self, query: Select[Any], values: dict[str, str]) -> list[GrantRow]:
         with self._database.reading() as connection:
             return [GrantRow(*row) for row in connection.execute(query, values)]
-
-
-def _run(run: str, text: str, identity: RunIdentity, state: RunState, reason: str | None) -> RunRow | UnreadRun:
-    try:
-        return RunRow(RunConfig.model_validate_json(text), identity, state, reason)
-    except ValidationError as error:
-        try:
-            words = json.loads(text)
-        except ValueError:
-            words = {}
-        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig))

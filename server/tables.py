@@ -3,7 +3,8 @@
 runs        configuration, digest, state
 cohorts     cohorts that were opened at their intermediary, and their state. A row is the server's intent to collect the
             cohort's batch: it is committed before the first ticket, and closed with the outcome
-grants      slots by ticket request
+grants      slots by ticket request; of callers with a limit, who they are, until the cohort's outcome
+quotas      slots that participants with a quota got
 batches     batches as the intermediaries released them
 outcomes    how cohorts ended, in order
 statements  digests of what the aggregator told clients, stage by stage
@@ -12,7 +13,18 @@ receipts    by slot, whether a client of a crowd has found its record in the bat
 regrets     curves that drivers posted, for readers of pages; no policy sees them
 """
 
-from sqlalchemy import Boolean, Column, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 VERSION = "0002"  # the newest revision of the tables (migrations/); a database of another one is refused
 
@@ -66,9 +78,16 @@ GRANTS = Table(
     Column("cohort", String(80), index=True, nullable=False),
     Column("first", Integer, nullable=False),
     Column("count", Integer, nullable=False),
+    Column("participant", String(64)),  # the id of a caller with a limit (server.admission), until the outcome
     # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
     Column("key_hashes", LargeBinary, nullable=False),
     UniqueConstraint("run", "request", "cohort"),
+)
+QUOTAS = Table(
+    "quotas",
+    METADATA,
+    Column("participant", String(64), primary_key=True),
+    Column("slots", BigInteger, nullable=False),
 )
 STATEMENTS = Table(
     "statements",

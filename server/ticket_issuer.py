@@ -2,22 +2,38 @@
 
 A ticket is an Ed25519 signature of configuration, run, round, cohort, slot, and the hash of the slot's keys. Slots are
 handed out in cohort order, each once.
+
+Several callers that want slots of a cohort get equal shares of them, by turns. The requests of one participation token
+count as one caller. A caller with a limit gets no more of a cohort than `Caller.most`, over all its requests.
 """
 
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.common.crypto.keys import KEY_HASH
-from distrust.common.errors import BadMessage, Conflict, WrongCohort, WrongStage
+from distrust.common.errors import (
+    BadMessage,
+    Conflict,
+    ExhaustedToken,
+    ForeignToken,
+    NotAdmitted,
+    WrongCohort,
+    WrongStage,
+)
 from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketRequest, ticket_text
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.server.active_run import ActiveRun
-from distrust.server.store import CohortRow, GrantRow, Store
+from distrust.server.admission import OPERATOR, Admission, Caller
+from distrust.server.rows import CohortRow, GrantRow
+from distrust.server.store import Store
+from distrust.server.waiting_places import WaitingPlace
 
 _log = structlog.get_logger("distrust.server")
 
@@ -31,28 +47,11 @@ SERVING_SECONDS = 0.05
 """Seconds after which a settlement serves no more requests: each takes a commit."""
 
 
-@dataclass(slots=True, eq=False)
-class WaitingPlace:
-    """A request that waits for tickets, and the answer of the settlement that served it.
-
-    served  whether its wait is over: it was served or refused, has left, or was made again. Without an answer the
-            request is made once more, which finds the tickets that it may have got, or meets its error.
-    """
-
-    request: TicketRequest
-    answer: TicketAnswer | None = None
-    served: bool = False
-
-    def leave(self) -> TicketAnswer | None:
-        """Be served no more from now on. Return the answer, if there is one."""
-        self.served = True
-        return self.answer
-
-
 class _Granted(NamedTuple):
     """What a request got: a cohort that must be opened before, or slots of pending cohorts; the round, if it wants it.
 
     recorded  whether the cohort that was opened, or will be, was recorded with it.
+    full      whether no open cohort had a slot for any caller.
     """
 
     missing: Cohort | None
@@ -60,6 +59,15 @@ class _Granted(NamedTuple):
     pending: list[Cohort]
     view: RoundView | None
     recorded: bool
+    full: bool
+
+
+class _Share(NamedTuple):
+    """How many slots of an open cohort a caller gets now. `participant`: its id, if its slots are counted."""
+
+    row: CohortRow
+    most: int
+    participant: str | None
 
 
 class Begun(NamedTuple):
@@ -86,25 +94,34 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
 class TicketIssuer:
     """Issues the tickets of all runs.
 
+    admission  looks again whether a caller that may have waited still gets slots.
     window  no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the
             intermediaries hold. A cohort that is larger than the window goes alone.
     """
 
-    def __init__(self, store: Store, key: Ed25519PrivateKey, window: int) -> None:
-        self._store, self._key, self._window = store, key, window
+    def __init__(self, store: Store, key: Ed25519PrivateKey, window: int, admission: Admission) -> None:
+        self._store, self._key, self._window, self._admission = store, key, window, admission
+        self._spending = threading.Lock()  # of quotas: a participant may request slots of two runs at once
 
     def advance(
-        self, active: ActiveRun, request: TicketRequest, opened: Cohort | None = None
+        self,
+        active: ActiveRun,
+        request: TicketRequest,
+        opened: Cohort | None = None,
+        caller: Caller = OPERATOR,
+        others: Sequence[Caller] = (),
     ) -> tuple[Cohort | TicketAnswer, bool]:
         """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
         opened  the cohort that the last call returned. Its intermediary has opened it by now.
+        others  callers of the other requests that want slots now.
 
         Return also whether `opened` was recorded. It is not if that was known, or if the cohort is no longer needed.
         The record and the grants are one transaction. A request that names no round gets none of a run that is over.
-        Raises WrongStage for a round that is over, Conflict for a changed request.
+        Raises WrongStage for a round that is over, Conflict for a changed request; NotAdmitted, ForeignToken for a
+        caller that gets no slots any more.
         """
-        got = self._grant(active, request, opened)
+        got = self._grant(active, request, opened, caller, others)
         return (self._signed(got) if got.missing is None else got.missing), got.recorded
 
     def serve(self, active: ActiveRun, places: Sequence[WaitingPlace]) -> Begun | None:
@@ -121,13 +138,16 @@ class TicketIssuer:
             if place.served:
                 continue
             try:
-                got = self._grant(active, place.request, following)
+                others = [other.caller for other in places if other is not place and other.answer is None]
+                got = self._grant(active, place.request, following, place.caller, others)
                 begun = begun or got.recorded
-                if got.missing is not None or not got.grants:
+                if got.missing is not None or got.full:
                     break
+                if not got.grants:  # this caller has its share
+                    continue
                 place.answer = self._signed(got)
                 place.served = True
-            except (BadMessage, Conflict, WrongStage):  # before anything was committed
+            except (BadMessage, Conflict, WrongStage, NotAdmitted, ForeignToken):  # before anything was committed
                 place.served = True
                 continue
             except Exception:  # noqa: BLE001  the outcome stands
@@ -139,26 +159,35 @@ class TicketIssuer:
                 break
         return Begun(following, in_doubt=False) if begun else None
 
-    def _grant(self, active: ActiveRun, request: TicketRequest, opened: Cohort | None) -> _Granted:
+    def _grant(
+        self,
+        active: ActiveRun,
+        request: TicketRequest,
+        opened: Cohort | None,
+        caller: Caller,
+        others: Sequence[Caller],
+    ) -> _Granted:
         """Commit grants for a request, and the record of `opened`, as `advance` and `serve` need it."""
-        with active.lock:
+        caller = self._admission.again(caller)
+        with active.lock, nullcontext() if caller.quota is None else self._spending:
             rows, pending = active.rows(), active.pending()
             wanted = opened is not None and active.state == "running" and opened in pending
             fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
             if fresh is not None:
                 rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
-            grants, missing = self._granted(active, request), None
-            repeated = bool(grants)
+            grants, missing = self._granted(active, request, caller), None
+            repeated, full = bool(grants), False
             if not repeated and _is_open(active, request):
                 _check_keys(pending, request)
-                grants = _free(pending, rows, request)
+                most, full = self._most(caller, request), not _any_free(pending, rows)
+                grants = _free(_shares(active, pending, rows, caller, others), request, most)
                 if opened is None or fresh is not None:  # else the run moved on meanwhile: grant what there is
-                    missing = self._missing(pending, rows, grants, request)
+                    missing = self._missing(pending, rows, grants, most)
             granted = [] if repeated or missing is not None else grants
-            self._commit(active, request, fresh, granted)
+            self._commit(active, request, fresh, granted, caller)
             active.keep_rows(_with_grants(rows, granted))
             view = None if request.round else active.view()
-        return _Granted(missing, grants, pending, view, fresh is not None)
+        return _Granted(missing, grants, pending, view, fresh is not None, full)
 
     def _signed(self, got: _Granted) -> TicketAnswer:
         """Return the tickets. Signing many takes a while, so the run's lock is not held."""
@@ -178,20 +207,40 @@ class TicketIssuer:
         rows = rows if cohort.via == "aggregator" else []
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
 
-    def grantable(self, active: ActiveRun) -> bool:
-        """Return whether a request would get a slot now."""
+    def grantable(self, active: ActiveRun, caller: Caller = OPERATOR) -> bool:
+        """Return whether a request of this caller would get a slot now, as far as its share goes."""
         with active.lock:
             rows, pending = active.rows(), active.pending()
-            return _any_free(pending, rows) or self._may_begin(pending, rows)
+            if _any_free(pending, rows):
+                return any(share.most for share in _shares(active, pending, rows, caller, ()))
+            return self._may_begin(pending, rows)
 
-    def _granted(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
+    def _granted(self, active: ActiveRun, request: TicketRequest, caller: Caller) -> list[GrantRow]:
         before = self._store.grants(active.config.run, request.request)
         same = all(row.want == request.want and request.round in {0, row.round} for row in before)
+        same = same and all(row.participant in {None, caller.id} for row in before)
         if not same or not request.keys.startswith(b"".join(row.key_hashes for row in before)):
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
         return before
 
-    def _commit(self, active: ActiveRun, request: TicketRequest, fresh: Cohort | None, grants: list[GrantRow]) -> None:
+    def _most(self, caller: Caller, request: TicketRequest) -> int:
+        """Return how many slots this request gets at most. Raises ExhaustedToken for a quota that is used up."""
+        most = min(request.want, MOST_GRANTED)
+        if caller.quota is None or caller.id is None:
+            return most
+        left = caller.quota - self._store.spent(caller.id)
+        if left <= 0:
+            raise ExhaustedToken(f"{caller.name} has had all {caller.quota} slots of its quota")
+        return min(most, left)
+
+    def _commit(
+        self,
+        active: ActiveRun,
+        request: TicketRequest,
+        fresh: Cohort | None,
+        grants: list[GrantRow],
+        caller: Caller,
+    ) -> None:
         if fresh is None and not grants:
             return
         try:
@@ -201,15 +250,19 @@ class TicketIssuer:
                     writing.event(active.config.run, kind="cohort-opened", round=fresh.round, cohort=fresh.cohort)
                 for one in grants:
                     writing.grant(active.config.run, request, one)
+                if caller.quota is not None and caller.id is not None and grants:
+                    writing.spend(caller.id, sum(one.count for one in grants))
         except BaseException:
             active.forget_rows()
             raise
 
     def _missing(
-        self, pending: Sequence[Cohort], rows: dict[str, CohortRow], grants: list[GrantRow], request: TicketRequest
+        self, pending: Sequence[Cohort], rows: dict[str, CohortRow], grants: list[GrantRow], most: int
     ) -> Cohort | None:
-        free = sum(one.count for one in grants)
-        if free >= min(request.want, MOST_GRANTED) or not self._may_begin(pending, rows):
+        """Return the next cohort to begin for a request that gets `most` slots; None where none is needed."""
+        if sum(one.count for one in grants) >= most or not self._may_begin(pending, rows):
+            return None
+        if _any_free(pending, _with_grants(rows, grants)):  # for other callers: cohorts fill one after another
             return None
         return next(cohort for cohort in pending if cohort.cohort not in rows)
 
@@ -256,22 +309,52 @@ def _any_free(pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:
 
 def _with_grants(rows: dict[str, CohortRow], grants: Sequence[GrantRow]) -> dict[str, CohortRow]:
     """Return the rows with the slots of these grants handed out."""
-    changed = {one.cohort: replace(rows[one.cohort], granted=one.first + one.count) for one in grants}
+    changed = {}
+    for one in grants:
+        row = rows[one.cohort]
+        taken = dict(row.taken)
+        if one.participant is not None:
+            taken[one.participant] = taken.get(one.participant, 0) + one.count
+        changed[one.cohort] = replace(row, granted=one.first + one.count, taken=taken)
     return rows | changed
 
 
-def _free(pending: Sequence[Cohort], rows: dict[str, CohortRow], request: TicketRequest) -> list[GrantRow]:
-    """Return grants of slots without a ticket, in cohort order, with their clients' key hashes.
-
-    At most `request.want` and MOST_GRANTED slots: a fleet that wants more asks again.
-    """
-    grants: list[GrantRow] = []
-    taken, most = 0, min(request.want, MOST_GRANTED)
+def _shares(
+    active: ActiveRun, pending: Sequence[Cohort], rows: dict[str, CohortRow], caller: Caller, others: Sequence[Caller]
+) -> list[_Share]:
+    """Return open cohorts that have free slots, and how many of them this caller gets while others want some, too."""
+    named = {other.id: other for other in others if other.id not in {None, caller.id}}
+    turns = [*named.values(), *(other for other in others if other.id is None)]
+    shares = []
     for cohort in pending:
         row = rows.get(cohort.cohort)
-        count = 0 if row is None else min(most - taken, row.clients - row.granted)
-        if row is not None and count:
+        if row is None or row.granted == row.clients:
+            continue
+        crowd = active.learner.rounds[-1].mechanisms[cohort.clients].counts_on_others
+        wanting = 1 + sum(_left(row, other, crowd=crowd) > 0 for other in turns)
+        fair = -(-(row.clients - row.granted) // wanting)
+        noted = caller.is_noted(row.clients, counts_on_others=crowd)
+        shares.append(_Share(row, min(fair, _left(row, caller, crowd=crowd)), caller.id if noted else None))
+    return shares
+
+
+def _left(row: CohortRow, caller: Caller, *, crowd: bool) -> int:
+    """Return how many more slots of a cohort the limits of a caller allow. `crowd`: its promise counts on others."""
+    taken = 0 if caller.id is None else row.taken.get(caller.id, 0)
+    return max(0, caller.most(row.clients, counts_on_others=crowd) - taken)
+
+
+def _free(shares: Sequence[_Share], request: TicketRequest, most: int) -> list[GrantRow]:
+    """Return grants of slots without a ticket, in cohort order, with their clients' key hashes.
+
+    most  slots in all: a fleet that wants more asks again.
+    """
+    grants: list[GrantRow] = []
+    taken = 0
+    for row, share, participant in shares:
+        count = min(most - taken, share)
+        if count:
             keys = request.keys[KEY_HASH * taken : KEY_HASH * (taken + count)]
-            grants.append(GrantRow(cohort.round, request.want, cohort.cohort, row.granted, count, keys))
+            grants.append(GrantRow(row.round, request.want, row.cohort, row.granted, count, keys, participant))
             taken += count
     return grants

@@ -38,7 +38,8 @@ from distrust.server.learner.rounds import (
     round_guarantee,
 )
 from distrust.server.policies.base import Ask
-from distrust.server.store import CohortRow, GrantRow, RunRow, Store, UnreadRun
+from distrust.server.rows import CohortRow, GrantRow, RunRow, UnreadRun
+from distrust.server.store import Store
 
 SealKey = X25519PrivateKey | None
 """The server's key, which opens sealed records; None where its key file is not at hand."""

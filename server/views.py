@@ -17,7 +17,8 @@ from distrust.common.run.progress import (
 from distrust.server.active_run import ActiveRun
 from distrust.server.learner.rounds import RoundRecord, round_guarantee, spent_by_all
 from distrust.server.policies.base import Query
-from distrust.server.store import CohortRow, Store, UnreadRun
+from distrust.server.rows import CohortRow, UnreadRun
+from distrust.server.store import Store
 from distrust.server.transcript import cohort_view
 
 

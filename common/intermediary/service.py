@@ -79,7 +79,7 @@ class Intermediary(StageMachine):
         with self._database.transaction() as tx:
             known = store.find_cohort(tx, cohort.address, lock=True)
             if known is None:
-                store.add_cohort(tx, cohort, self.stages[0], self._clock.now() + cohort.stage_seconds)
+                store.add_cohort(tx, cohort, self.stages[0], self._first_deadline(cohort))
                 self._opening(tx, store.need(tx, cohort.address))
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
@@ -297,7 +297,9 @@ class Intermediary(StageMachine):
         alive = seconds = None
         if state.stage in self.stages and state.since is not None:
             alive = self._alive(tx, state)
-            seconds = max(0.0, state.since + cohort.stage_seconds - self._clock.now())
+            now = self._clock.now()
+            end = state.since if now < state.since else state.since + cohort.stage_seconds
+            seconds = max(0.0, end - now)
         return CohortEntry(
             cohort=state.name,
             run=cohort.run,

@@ -1,8 +1,9 @@
 """Moves a cohort through its life at an intermediary: stages, their deadlines and minima, and the mixing at the end.
 
 A cohort passes its party's `stages`, then `MIXING` (no message is taken any more), and ends `done` or `aborted`.
-A stage is over `stage_seconds` after it began. The first stage begins with its first message, or `stage_seconds` after
-the cohort was opened last, so it does not wait without end for clients that crashed with their tickets.
+A stage is over `stage_seconds` after it began. The first stage begins with its first message. A cohort of which nobody
+sends a message or leaves within `first_seconds` after it was opened last ends: a ticket that is held, or whose client
+crashed, stops a run no longer.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
 outside every transaction, so a crash in between only repeats it. A party may compute a small one in the transaction
 that takes the last message: messages and batch are committed together then, or neither.
@@ -27,10 +28,14 @@ from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import State
 from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortStage
 
 MIXING: Final = "mixing"
 """The stage after a party's own ones: no message is taken any more, and the batch is computed."""
+
+FIRST_SECONDS = 20.0
+"""Default time from the last opening of a cohort to its first message."""
 
 _RELEASED = 16  # small batches in memory, from the newest on
 _FETCH = 256  # bodies in memory at once while a stage is read through
@@ -58,10 +63,12 @@ def silence(_address: str) -> None:
 class StageMachine(ABC):
     """Moves cohorts from stage to stage. Safe to call from many threads, and from several workers over one database.
 
-    notify   called with the cohort's address after every change.
+    notify         called with the cohort's address after every change.
+    first_seconds  time from the last opening of a cohort to its first message; never more than its `stage_seconds`.
     """
 
     stages: ClassVar[tuple[CohortStage, ...]]
+    first_seconds: float = FIRST_SECONDS
 
     def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
         self._database, self._clock, self._notify = database, clock, notify
@@ -120,7 +127,7 @@ class StageMachine(ABC):
 
         A stage that all have answered is closed already: every transaction that takes messages ends with `_advance`.
         """
-        return self._advance(tx, state) if self._late(state) else state
+        return self._advance(tx, state) if self._late(state) or self._unused(tx, state) else state
 
     def _late(self, state: State) -> bool:
         """Return whether the open stage's deadline has passed."""
@@ -132,7 +139,18 @@ class StageMachine(ABC):
         """Return whether the open stage is over: its deadline passed, or every member has answered or left."""
         if state.stage not in self.stages or state.since is None:
             return False
-        return self._late(state) or not store.awaited(tx, state, self._members(tx, state))
+        over = self._late(state) or self._unused(tx, state)
+        return over or not store.awaited(tx, state, self._members(tx, state))
+
+    def _unused(self, tx: Connection, state: State) -> bool:
+        """Return whether the first deadline has passed without any client's message or leave."""
+        if state.stage != self.stages[0] or state.since is None or self._clock.now() < state.since:
+            return False
+        return not store.is_used(tx, state)
+
+    def _first_deadline(self, cohort: Cohort) -> float:
+        """Return when a cohort that is opened now ends if no client sends anything."""
+        return self._clock.now() + min(self.first_seconds, cohort.stage_seconds)
 
     def _close(self, tx: Connection, state: State) -> State:
         """Close the open stage and return the new state: the next stage, mixing, or aborted."""
@@ -167,9 +185,9 @@ class StageMachine(ABC):
         """Return the state after the cohort is opened again: without any message, its first deadline starts again."""
         if state.stage != self.stages[0] or state.since is None:
             return state
-        if store.count_answers(tx, state.number, state.stage) or store.departed(tx, state.number):
+        if store.is_used(tx, state):
             return state
-        since = self._clock.now() + state.cohort.stage_seconds
+        since = self._first_deadline(state.cohort)
         store.move(tx, state.number, state.stage, since)
         return replace(state, since=since)
 

@@ -54,7 +54,7 @@ COHORTS = Table(
     Column("cohort", String(80), nullable=False),
     Column("body", LargeBinary, nullable=False),  # the Cohort as JSON
     Column("stage", String(16), nullable=False),
-    Column("since", Float),  # when the open stage's deadline begins to run, seconds since the epoch
+    Column("since", Float),  # see `State.since`; seconds since the epoch
     Column("reason", Text),  # only of an aborted cohort
     UniqueConstraint("run_digest", "cohort", name="cohorts_run_digest_cohort_key"),
 )
@@ -113,6 +113,8 @@ _MOVE = update(COHORTS).where(COHORTS.c.number == bindparam("moved"))
 _OF_STAGE = MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.stage == bindparam("stage")
 _SLOTS = select(MESSAGES.c.slot).where(*_OF_STAGE, MESSAGES.c.slot >= 0).order_by(MESSAGES.c.slot)
 _COUNT_ANSWERS = select(func.count()).where(*_OF_STAGE, MESSAGES.c.slot >= 0)
+_USED = select(MESSAGES.c.slot).where(MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.slot >= 0)
+_USED = _USED.where(MESSAGES.c.stage.in_((bindparam("stage"), "departed"))).limit(1)
 _BODIES = select(MESSAGES.c.slot, MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot > bindparam("after"))
 _BODIES = _BODIES.order_by(MESSAGES.c.slot).limit(bindparam("limit"))
 _IN_SPAN = *_OF_STAGE, MESSAGES.c.slot.between(bindparam("first"), bindparam("last"))
@@ -147,7 +149,8 @@ class State:
 
     number    of its row, by which its messages are stored.
     digest    `Cohort.digest`, 32 bytes.
-    since     when the open stage's deadline begins to run; None when no stage is open.
+    since     when the open stage's deadline begins to run; before any message, when the first deadline is over. None
+              when no stage is open.
     released  the batch as JSON, in the state of the transaction that releases it; None in every other.
     """
 
@@ -256,6 +259,11 @@ def slots(tx: Connection, cohort: int, stage: str) -> list[int]:
 def count_answers(tx: Connection, cohort: int, stage: str) -> int:
     """Return how many clients sent a message in a stage."""
     return tx.execute(_COUNT_ANSWERS, {"cohort": cohort, "stage": stage}).scalar_one()
+
+
+def is_used(tx: Connection, state: State) -> bool:
+    """Return whether a client has sent a message of the open stage, or has left."""
+    return tx.execute(_USED, {"cohort": state.number, "stage": state.stage}).first() is not None
 
 
 def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bool:

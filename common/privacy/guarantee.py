@@ -10,6 +10,9 @@ from distrust.common.wire import Message
 Kind = Literal["none", "pure", "approximate", "renyi"]
 Model = Literal["none", "central", "local", "shuffle", "distributed"]
 
+COUNTS_ON_OTHERS: frozenset[Model] = frozenset({"distributed", "shuffle"})
+"""Models in which one client's noise does not suffice: their guarantees count on other clients' messages."""
+
 GUARANTEE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 """Rényi orders of a guarantee. Orders whose law would be too long to store are left out."""
 

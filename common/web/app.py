@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from distrust.common.errors import Unauthorized, Unavailable
+from distrust.common.messages.admission import bearer
 from distrust.common.web.bodies import PARSERS, Bodies, MessageRoute, Visit, describe
 from distrust.common.web.observability import Metrics
 from distrust.common.web.problems import install
@@ -31,6 +32,11 @@ READY_SECONDS = 0.5
 _log = structlog.get_logger("distrust.web")
 
 
+def is_bearer(authorization: str, token: str) -> bool:
+    """Return whether an `Authorization` header carries this token."""
+    return hmac.compare_digest(bearer(authorization).encode(), token.encode())
+
+
 class TokenRequired(HTTPBearer):
     """A dependency of routes that need a token. OpenAPI lists it as a security scheme of those routes."""
 
@@ -39,12 +45,12 @@ class TokenRequired(HTTPBearer):
         self._owner = owner
 
     async def __call__(self, request: Request) -> None:  # type: ignore[override]  # routes need no credentials
-        """Raise Unauthorized unless the request carries the token. Without a token file only loopback is served."""
-        token: str | None = getattr(request.app.state, f"{self._owner}_token")
-        if token is None:
-            return
-        scheme, _, received = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(received.strip().encode(), token.encode()):
+        """Raise Unauthorized unless the request carries the token. Without a token file only loopback is served.
+
+        The file is read again when it has changed. Raises Unavailable while it cannot be read.
+        """
+        current: Callable[[], str] | None = getattr(request.app.state, f"{self._owner}_token")
+        if current is not None and not is_bearer(request.headers.get("authorization", ""), current()):
             raise Unauthorized(f"this call needs the {self._owner}'s token: Authorization: Bearer …")
 
 
@@ -54,6 +60,9 @@ InspectorOnly = Depends(TokenRequired("inspector", "Token that opens an intermed
 require_operator = TokenRequired("operator", "Token that starts and stops runs, and opens and collects cohorts.")
 OperatorOnly = Depends(require_operator)
 """Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
+
+Participation = Depends(HTTPBearer(scheme_name="participant", description="Token for tickets.", auto_error=False))
+"""Names a participation token in the documents of the API. The server's `Admission` looks at it."""
 
 Each = Annotated[int | None, Query(ge=1, le=1000, description="only the first so many of each stage and direction")]
 """The parameter `each` of a transcript; absent: every message."""
@@ -142,8 +151,8 @@ def make_app(
     """
     app = FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None)  # those need a CDN
     app.state.settings = settings
-    app.state.operator_token = settings.operator_token()
-    app.state.inspector_token = settings.inspector_token()
+    app.state.operator_token = settings.current_operator_token()
+    app.state.inspector_token = settings.current_inspector_token()
     app.state.metrics = Metrics()
     app.state.notifier = ChangeNotifier(settings.max_waits)
     app.state.parsers = asyncio.Semaphore(PARSERS)

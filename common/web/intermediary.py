@@ -266,6 +266,7 @@ def wire(
     database.hold()
     app.state.database = database
     app.state.service = kind(database, clock or SystemClock(), app.state.notifier.notify)
+    app.state.service.first_seconds = settings.first_seconds
     return app
 
 

@@ -2,15 +2,16 @@
 
 import ipaddress
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from distrust.common.errors import BadParameter
-from distrust.common.inputs import MOST_TOKEN, hide_passwords
+from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.inputs import Watched, hide_passwords, read_token
+from distrust.common.intermediary.stages import FIRST_SECONDS
 from distrust.common.web.waiting import MOST_WAITS
 
 
@@ -63,11 +64,20 @@ class ServiceSettings(BaseSettings):
 
     def operator_token(self) -> str | None:
         """Return the operator's token; None without a file. Raises BadParameter for a file that cannot be read."""
-        return _token("operator_token_file", self.operator_token_file)
+        path = self.operator_token_file
+        return None if path is None else read_token("operator_token_file", path)
 
     def inspector_token(self) -> str | None:
         """Return the token that opens transcripts: the operator's."""
         return self.operator_token()
+
+    def current_operator_token(self) -> Callable[[], str] | None:
+        """Return what returns the operator's token as its file has it now; None without a file."""
+        return _current("operator_token_file", self.operator_token_file, "the operator's token file")
+
+    def current_inspector_token(self) -> Callable[[], str] | None:
+        """Return what returns the token that opens transcripts as its file has it now; None: all may read them."""
+        return self.current_operator_token()
 
     def check(self) -> None:
         """Raise BadParameter for a service that any caller on the network could operate, or that can take no body."""
@@ -90,6 +100,10 @@ class IntermediarySettings(ServiceSettings):
         Path | None, Field(description="file with the token that reads transcripts; unset: no caller may read them")
     ] = None
 
+    first_seconds: Annotated[
+        float, Field(gt=0, description="time from the opening of a cohort to its first message; then the cohort ends")
+    ] = FIRST_SECONDS
+
     dashboard_origin: Annotated[
         str,
         Field(
@@ -108,28 +122,35 @@ class IntermediarySettings(ServiceSettings):
 
         Raises BadParameter when it equals the operator's token: then the server could read transcripts.
         """
-        own, operators = _token("inspector_token_file", self.inspector_token_file), self.operator_token()
+        path, operators = self.inspector_token_file, self.operator_token()
+        own = None if path is None else read_token("inspector_token_file", path)
         if own is not None and own == operators:
             shown = str(self.inspector_token_file)
             raise BadParameter("inspector_token_file", shown, "must not hold the operator's token")
         return own or (secrets.token_urlsafe() if operators else None)
 
+    def current_inspector_token(self) -> Callable[[], str] | None:
+        """Return what returns the token as its file has it now, as `inspector_token` does.
 
-def _token(field: str, path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:  # it may be a pipe: another program may print the token
-            token = file.read(MOST_TOKEN + 1).decode("utf-8").strip()
-    except OSError as error:
-        raise BadParameter(field, str(path), f"{error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadParameter(field, str(path), "must be text") from error
-    if not token:
-        raise BadParameter(field, str(path), "must not be empty")
-    if len(token) > MOST_TOKEN:
-        raise BadParameter(field, str(path), f"must hold one token of at most {MOST_TOKEN} signs")
-    return token
+        It raises Unavailable also while the two files hold the same token.
+        """
+        first, operators = self.inspector_token(), self.current_operator_token()
+        current = _current("inspector_token_file", self.inspector_token_file, "the inspector's token file")
+        if first is None or current is None:
+            return None if first is None else lambda: first
+
+        def own() -> str:
+            token = current()
+            if operators is not None and token == operators():
+                raise Unavailable("the inspector's token file holds the operator's token: nobody is let in by it")
+            return token
+
+        return own
+
+
+def _current(field: str, path: Path | None, whose: str) -> Callable[[], str] | None:
+    """Return what returns the token in a file as it is now; None without a file. Raises BadParameter."""
+    return None if path is None else Watched(path, lambda: read_token(field, path), whose).value
 
 
 def is_loopback(host: str) -> bool:

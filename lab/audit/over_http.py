@@ -137,7 +137,7 @@ class CohortHarness:
     def __post_init__(self) -> None:
         self._config = self._configured()
         addresses = Addresses(self.urls.server, self.urls.shuffler, self.urls.aggregator)
-        self._parties = HttpIntermediaries(self.urls.shuffler, self.urls.aggregator, self.urls.token, self.http)
+        self._parties = HttpIntermediaries(self.urls.shuffler, self.urls.aggregator, lambda: self.urls.token, self.http)
         self._transport = _AuditorAsServer(self.http, addresses, self.name, self._parties)
         self._uploader = Uploader(self._transport, FleetStats())
         self._turns = asyncio.Semaphore(AT_ONCE)

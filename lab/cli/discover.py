@@ -370,7 +370,7 @@ def _folder(data_dir: DataDir) -> Iterator[Check]:
     free = shutil.disk_usage(there).free
     state: State = "ok" if free >= LEAST_FREE else "broken"
     yield Check("disk", state, f"{free / 2**30:.1f} GiB free where {path} is; {LEAST_FREE / 2**20:g} MiB are needed")
-    for file in (data_dir.token_file, data_dir.inspector_file):
+    for file in (data_dir.token_file, data_dir.inspector_file, data_dir.fleet_file):
         if file.exists():
             mode = file.stat().st_mode & 0o777
             closed = mode & 0o077 == 0

@@ -1,4 +1,4 @@
-"""Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
+"""Implements `distrust up` and `inspect`: starts the services on loopback; shows each party's messages."""
 
 import asyncio
 import json as json_text
@@ -86,28 +86,24 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, js
             f"shuffler    {urls.shuffler}/",
             f"aggregator  {urls.aggregator}/",
             f"operator's token in {data_dir.token_file}, the inspector's in {data_dir.inspector_file}",
+            f"participation token of fleets in {data_dir.fleet_file}",
             f"logs in {data_dir.path / 'logs'}; Ctrl-C stops",
         )
         addresses = {name: getattr(urls, name) for name in NAMES}
-        say({**addresses, **_token_files(data_dir), "logs": str(data_dir.path / "logs")}, "\n".join(lines), json)
+        say({**addresses, **token_files(data_dir), "logs": str(data_dir.path / "logs")}, "\n".join(lines), json)
         sys.stdout.flush()
         while True:
             stack.check()
             time.sleep(LOOK_SECONDS)
 
 
-@app.command("token", epilog=examples("distrust token --data secret"))
-def token_command(data: DataOption = DEFAULT, json: JsonOption = None) -> None:
-    """Make the operator's and the inspector's token, once."""
-    data_dir = DataDir(data)
-    data_dir.make()
-    data_dir.make_tokens()
-    say(_token_files(data_dir), f"{data_dir.token_file}\n{data_dir.inspector_file}", json)
-
-
-def _token_files(data_dir: DataDir) -> dict[str, str]:
+def token_files(data_dir: DataDir) -> dict[str, str]:
     """Return where the tokens are; the tokens themselves are not printed."""
-    return {"operator_token_file": str(data_dir.token_file), "inspector_token_file": str(data_dir.inspector_file)}
+    return {
+        "operator_token_file": str(data_dir.token_file),
+        "inspector_token_file": str(data_dir.inspector_file),
+        "participation_token_file": str(data_dir.fleet_file),
+    }
 
 
 @app.command(
@@ -146,7 +142,7 @@ def inspect_command(
 
     --data wins over addresses that come from variables.
     """
-    from distrust.lab.run.outline import wanted_of  # noqa: PLC0415 - `up` and `token` need none of it
+    from distrust.lab.run.outline import wanted_of  # noqa: PLC0415 - `up` needs none of it
     from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = wanted_of(run, round_number, cohort, limit)

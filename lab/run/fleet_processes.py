@@ -12,6 +12,7 @@ from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.run.result import Wire
 from distrust.lab.run.run_file import RunFile
+from distrust.lab.stack.data_dir import write_secret
 from distrust.lab.stack.process import ServiceProcess, stop_all
 from distrust.lab.stack.stack import Urls, extensions_variable
 
@@ -33,6 +34,8 @@ class Fleets:
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="distrust-fleets-")
         try:
+            if token := self._urls.participation or self._urls.token:
+                write_secret(self._token_file, token)
             for number in range(1, self._file.fleet.processes + 1):
                 self._fleets.append(self._start(number))
         except BaseException:
@@ -44,6 +47,10 @@ class Fleets:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    @property
+    def _token_file(self) -> Path:
+        return Path(self._folder.name) / "token"
 
     @property
     def running(self) -> bool:
@@ -92,6 +99,8 @@ class Fleets:
             "DISTRUST_REPORT": str(report),
             "DISTRUST_MEMORY_FILE": str(self._memory),
         }
+        if self._token_file.exists():
+            own["DISTRUST_PARTICIPATION_TOKEN_FILE"] = str(self._token_file)
         log = self._logs / f"{self._file.config.run}.{name}.log"
         return ServiceProcess(
             f"fleet {number}", ["distrust.client"], {**fleet_environment(self._file, self._urls), **own}, log
@@ -107,7 +116,7 @@ class Fleets:
 def fleet_environment(file: RunFile, urls: Urls) -> dict[str, str]:
     """Return a fleet's environment variables: addresses, the run's name and digest, its world, its budget.
 
-    The operator's token is not among them.
+    No token is among them: it is in a file.
     """
     config, fleet = file.config, file.fleet
     variables = {

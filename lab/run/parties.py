@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distrust.common.intermediary.service import Intermediary
     from distrust.common.run.progress import RoundList
     from distrust.common.web.client import Peer
-    from distrust.server.store import RunRow
+    from distrust.server.rows import RunRow
     from distrust.server.transcript import SealKey
 
 PAGE = 500  # entries of a transcript in one answer

@@ -17,6 +17,7 @@ from distrust.common.errors import LATER, BadParameter, Unavailable, escape_cont
 from distrust.common.inputs import MOST_TOKEN, read_file
 
 DEFAULT = Path(".distrust")
+FLEET = "fleet"  # the name of the participation token of a folder's own fleets
 LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
 MOST_STACK = 64 * 1024  # bytes of stack.json
 
@@ -107,6 +108,16 @@ class DataDir:
         return self.path / "inspector" / "inspector.token"
 
     @property
+    def fleet_file(self) -> Path:
+        """Return the path of the participation token of this folder's fleets, alone in a folder of its own."""
+        return self.path / FLEET / f"{FLEET}.token"
+
+    @property
+    def participants_file(self) -> Path:
+        """Return the path of the operator's list of who may request slots. It holds no token."""
+        return self.path / "participants.json"
+
+    @property
     def stack_file(self) -> Path:
         return self.path / "stack.json"
 
@@ -149,7 +160,7 @@ class DataDir:
         """
         for path in (self.token_file, self.inspector_file):
             if not path.exists():
-                _write_token(path)
+                write_secret(path, secrets.token_urlsafe(32))
         self.token()
         self.inspector_token()
 
@@ -164,6 +175,10 @@ class DataDir:
         root. A folder that another user made could otherwise have a file of this user's sent to a service as a token.
         """
         return self._read(self.inspector_file, "inspector")
+
+    def fleet_token(self) -> str:
+        """Return the participation token of this folder's fleets. Raises BadParameter as `inspector_token` does."""
+        return self._read(self.fleet_file, "participation")
 
     def write_stack(self, stack: dict[str, Any]) -> None:
         """Write the addresses of the running stack: a reader finds all of them, or the file of before."""
@@ -180,7 +195,7 @@ class DataDir:
         Raises BadParameter for a file as `inspector_token` does, Unavailable when the stack has ended meanwhile.
         """
         try:
-            return json.loads(self._own(self.stack_file, MOST_STACK))
+            return json.loads(self.read_own(self.stack_file, MOST_STACK))
         except FileNotFoundError as error:
             raise Unavailable(f"the stack of {self.path} has ended; try again") from error
         except (ValueError, RecursionError):
@@ -226,14 +241,14 @@ class DataDir:
     def _read(self, path: Path, whose: str) -> str:
         """Return the token in a file of this folder."""
         try:
-            return self._own(path, MOST_TOKEN).decode("ascii").strip()
+            return self.read_own(path, MOST_TOKEN).decode("ascii").strip()
         except FileNotFoundError as error:
             why = f"nothing has run there: no {whose} token ({error.strerror})"
             raise BadParameter("data", str(self.path), why) from error
         except UnicodeDecodeError as error:
             raise BadParameter("data", str(self.path), f"its {path.name} holds no token") from error
 
-    def _own(self, path: Path, most: int) -> bytes:
+    def read_own(self, path: Path, most: int) -> bytes:
         """Return the bytes of a file that this user or root made in this folder, or in a folder of it.
 
         Raises FileNotFoundError; BadParameter for what another user made, for a link, and for what is no file.
@@ -258,11 +273,17 @@ class DataDir:
         return raw
 
 
-def _write_token(path: Path) -> None:
+def write_secret(path: Path, text: str, option: str = "data", *, replace: bool = False) -> None:
+    """Write one text to a file for its owner only: a reader finds all of it. The file's folder is made, too.
+
+    Raises BadParameter, naming the option, for a file that exists, without `replace`.
+    """
     part = path.with_suffix(".part")
-    with writing(path):
+    if path.exists() and not replace:
+        raise BadParameter(option, str(path), "is there already, and a secret is not overwritten")
+    with writing(path, option):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as output:
-            output.write(secrets.token_urlsafe(32) + "\n")
+            output.write(text + "\n")
         part.replace(path)

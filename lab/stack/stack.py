@@ -16,6 +16,7 @@ from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.inputs import without_passwords
 from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.participants import Participants
 from distrust.lab.stack.process import ServiceProcess, stop_all
 
 LOOPBACK = "127.0.0.1"
@@ -53,8 +54,9 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Addresses of the three services, and the tokens of the operator and of the inspector of transcripts.
+    """Addresses of the three services, and the tokens of the operator, the inspector and the fleets.
 
+    participation  the token by which fleets of this machine take part. None: they use the operator's.
     An intermediary that is not called has an empty address. Tokens and passwords are not shown.
     """
 
@@ -63,6 +65,7 @@ class Urls:
     aggregator: str
     token: str | None = field(default=None, repr=False)
     inspector: str | None = field(default=None, repr=False)
+    participation: str | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """Return the addresses, without their passwords."""
@@ -91,7 +94,7 @@ class Stack:
             self.data_dir.check_space()
             undo.enter_context(self.data_dir.held())
             self.data_dir.stack_file.unlink(missing_ok=True)  # of a stack that was killed outright
-            self.data_dir.make_tokens()
+            make_tokens(self.data_dir)
             self._ports = choose_ports(self._base, list(NAMES))
             undo.callback(lambda: stop_all(self._services))
             for name in NAMES:
@@ -144,6 +147,7 @@ class Stack:
             pages = f"{self._url('server')},http://localhost:{self._ports['server']}"
             return {**own, **inspector, "DISTRUST_DASHBOARD_ORIGIN": pages}
         own |= {"DISTRUST_CALCULATOR": "open"}  # the stack serves this machine only
+        own |= {"DISTRUST_PARTICIPANTS_FILE": str(self.data_dir.participants_file.resolve())}
         own |= extensions_variable(self._extensions)
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
@@ -159,6 +163,12 @@ class Stack:
         services = {name: {"url": self._url(name), "pid": self._services[i].pid} for i, name in enumerate(NAMES)}
         token_file = str(self.data_dir.token_file)
         self.data_dir.write_stack({"services": services, "token_file": token_file, "pid": os.getpid()})
+
+
+def make_tokens(data_dir: DataDir) -> None:
+    """Make the tokens of the operator, the inspector and the folder's fleets, once. Raises BadParameter."""
+    data_dir.make_tokens()
+    Participants(data_dir).keep_fleet()
 
 
 def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
@@ -188,7 +198,8 @@ def running_stack(data_dir: DataDir) -> Urls | None:
 
 
 def _urls(data_dir: DataDir, where: dict[str, str]) -> Urls:
-    return Urls(**where, token=data_dir.token(), inspector=data_dir.inspector_token())
+    fleet = data_dir.fleet_token() if data_dir.fleet_file.exists() else None  # a stack of before has none
+    return Urls(**where, token=data_dir.token(), inspector=data_dir.inspector_token(), participation=fleet)
 
 
 def is_ready(port: int) -> bool:

@@ -258,7 +258,7 @@ async def _asker(request: Request) -> Asker:
     """
     try:
         await require_operator(request)
-    except Unauthorized:
+    except (Unauthorized, Unavailable):  # of the token's file
         return "reader" if request.app.state.settings.calculator == "open" else "stranger"
     return "reader" if request.app.state.operator_token is None else "operator"
 

@@ -1,6 +1,6 @@
 """Runs have an id, and a key of their noise; cohorts their intermediary and their digest; messages wire version 3.
 
-There is a table of the receipts of clients.
+There is a table of the receipts of clients. Grants may name a participant with a limit, and quotas are counted.
 
 No run goes on: its clients hold tickets and keys of the version before. So the keys of noise are zeros, which no
 analysis reads. Stored configurations keep their version and their digest.
@@ -37,6 +37,12 @@ def upgrade() -> None:
         sa.Column("cohort", sa.String(80), primary_key=True),
         sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("present", sa.Boolean, nullable=False),
+    )
+    op.add_column("grants", sa.Column("participant", sa.String(64)))
+    op.create_table(
+        "quotas",
+        sa.Column("participant", sa.String(64), primary_key=True),
+        sa.Column("slots", sa.BigInteger(), nullable=False),
     )
     for table, key, rewritten in ((BATCHES, "cohort", wire_1_to_3.answer), (REGRETS, "run", wire_1_to_3.message)):
         for name, body in wire_1_to_3.rows(connection, table, key, "body"):

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
+from distrust.common.intermediary.stages import FIRST_SECONDS
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
@@ -59,7 +60,7 @@ def test_a_listing_tells_who_is_alive_and_the_seconds_until_the_deadline(party: 
         return entry.stage, entry.alive, entry.seconds_left
 
     bodies, whole = party.bodies(cohort), cohort.stage_seconds
-    assert standing() == (party.first, 5, 2 * whole)  # it begins with its first message, or after a whole stage
+    assert standing() == (party.first, 5, FIRST_SECONDS)  # until its first message
     party.send(cohort, {slot: bodies[slot] for slot in (0, 1, 2)})
     party.clock.advance(whole / 4)
     assert standing() == (party.first, 5, 3 * whole / 4)
@@ -97,9 +98,9 @@ def test_a_listing_is_of_one_run_and_of_the_oldest_where_a_reader_wants_no_more(
     assert cohort.run == "r1"
 
 
-def test_a_silent_cohort_that_is_opened_again_gets_its_whole_time_again(party: Party, cohort: Cohort) -> None:
+def test_a_silent_cohort_that_is_opened_again_gets_its_first_time_again(party: Party, cohort: Cohort) -> None:
     for _ in range(3):
-        party.clock.advance(1.9 * cohort.stage_seconds)
+        party.clock.advance(0.9 * FIRST_SECONDS)
         assert party.open(cohort).status_code == 200
     assert party.batch_now().state == "waiting"
 
@@ -353,13 +354,13 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
 def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
     party: Party, cohort: Cohort, *, restarted: bool
 ) -> None:
-    """A fleet may be killed after it took its tickets. The cohort waits two stages from its last opening."""
-    party.clock.advance(2 * SECONDS - 1)
+    """A fleet may be killed after it took its tickets, or hold them. The cohort waits from its last opening."""
+    party.clock.advance(FIRST_SECONDS - 1)
     assert party.batch_now().state == "waiting"
     if restarted:
         party.restart()
         assert party.open(cohort).status_code == 200  # as a restarted server does
-        party.clock.advance(2 * SECONDS - 1)
+        party.clock.advance(FIRST_SECONDS - 1)
         assert party.batch_now().state == "waiting"
     party.clock.advance(1)
     answer = party.batch_now()
@@ -370,7 +371,7 @@ def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_
 
 def test_a_first_message_gives_the_others_a_whole_stage(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
-    party.clock.advance(SECONDS - 1)
+    party.clock.advance(FIRST_SECONDS - 1)
     party.send(cohort, {0: bodies[0]})
     party.clock.advance(SECONDS - 1)
     assert party.send(cohort, {slot: bodies[slot] for slot in range(1, 5)}).json()["accepted"] == 4
@@ -383,9 +384,8 @@ def test_cohorts_do_not_mix(party: Party, cohort: Cohort) -> None:
     party.send(cohort, {0: bodies[0]})
     messages = Transcript.model_validate_json(party.get("/c2/messages").content).messages
     assert not [item for item in messages if item.direction == "in"]
-    party.clock.advance(SECONDS)
-    assert party.get("/c2/batch").json()["state"] == "waiting"
-    assert party.get("/c1/batch").json()["state"] == "aborted"
+    party.clock.advance(FIRST_SECONDS)
+    assert [party.get(f"/{name}/batch").json()["state"] for name in ("c1", "c2")] == ["waiting", "aborted"]
 
 
 def test_the_openapi_document_names_every_route_and_problem(party: Party) -> None:

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from distrust.client.settings import FleetSettings
-from distrust.lab.stack.stack import NAMES, choose_ports
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.stack import NAMES, choose_ports, make_tokens
 from tests.support.compose import ROOT, Loopback, Service, load, mounts
 
 COMPOSE = load()
@@ -79,12 +80,33 @@ def test_only_the_server_is_published_and_on_loopback_only() -> None:
 
 
 def test_clients_hold_neither_the_operators_token_nor_any_volume_of_another_party() -> None:
-    """Their own volume has the file in which they note who has taken part."""
-    own = mounts(SERVICES["fleet"])
-    assert own == {"/data": "clients"}
-    assert SERVICES["fleet"]["environment"]["DISTRUST_MEMORY_FILE"].startswith("/data/")
+    """They read one secret, their participation token. Their own volume has the file that notes who has taken part."""
+    fleet = SERVICES["fleet"]
+    assert fleet["volumes"] == ["participation:/secret:ro", "clients:/data"]
+    assert fleet["environment"]["DISTRUST_MEMORY_FILE"].startswith("/data/")
+    secrets = {name: value for name, value in fleet["environment"].items() if "TOKEN" in name}
+    assert secrets == {"DISTRUST_PARTICIPATION_TOKEN_FILE": "/secret/fleet.token"}
     assert [name for name in SERVICES if "clients" in mounts(SERVICES[name]).values()] == ["fleet"]
-    assert not any("TOKEN" in name for name in SERVICES["fleet"]["environment"])
+    assert [name for name in SERVICES if "participation" in mounts(SERVICES[name]).values()] == ["token", "fleet"]
+
+
+def test_the_one_shot_command_writes_each_secret_where_its_reader_looks(tmp_path: Path) -> None:
+    folder = DataDir(tmp_path / "secret")
+    folder.make()
+    make_tokens(folder)
+    written = mounts(SERVICES["token"])
+    for name, (path, volume) in {
+        "server": ("/secret/operator.token", "secret"),
+        "shuffler": ("/secret/inspector/inspector.token", "inspector"),
+        "fleet": ("/secret/fleet.token", "participation"),
+    }.items():
+        assert path in SERVICES[name]["environment"].values()
+        inside = next(here for here, own in mounts(SERVICES[name]).items() if own == volume)
+        there = next(here for here, own in written.items() if own == volume)
+        assert (tmp_path / path.replace(inside, there.removeprefix("/"), 1)).is_file()
+    assert SERVICES["server"]["environment"]["DISTRUST_PARTICIPANTS_FILE"] == "/secret/participants.json"
+    listed = (tmp_path / "secret" / "participants.json").read_text("utf-8")
+    assert folder.fleet_token() not in listed
 
 
 def test_only_the_intermediaries_hold_what_opens_their_transcripts() -> None:

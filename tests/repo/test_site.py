@@ -81,7 +81,7 @@ def test_operations_that_refuse_without_a_token_name_it_in_openapi_and_no_operat
     assert len(operations) > 40
     needs = {name: re.search(r" Needs the (\w+)'s token\.", words) for name, words in operations}
     refusing = {name for name, words in operations if re.search(r" Problems: .*\b401\b", words)}
-    assert {needs[name][1] for name in refusing if needs[name]} == {"operator", "inspector"}  # type: ignore[index]
+    assert {needs[name][1] for name in refusing if needs[name]} == {"operator", "inspector", "participant"}  # type: ignore[index]
     assert {name for name, result in needs.items() if result} == refusing
     assert list(tmp_path.iterdir()) == []
 

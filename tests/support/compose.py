@@ -43,17 +43,26 @@ class Loopback:
         for inside, here in self.files.items():
             text = text.replace(inside, str(here))
         for inside, volume in mounts(service).items():
-            text = text.replace(f"{inside}", str(self.folder / volume)) if text_names(text, inside) else text
+            text = text.replace(f"{inside}", str(self.place(volume))) if text_names(text, inside) else text
         for port, free in self.ports.items():
             text = text.replace(port, str(free))
         for host in ("server", "shuffler", "aggregator", "0.0.0.0"):
             text = text.replace(f"//{host}:", "//127.0.0.1:") if text != host else text
         return "127.0.0.1" if text == "0.0.0.0" else text
 
+    def place(self, volume: str) -> Path:
+        """Return the folder of a volume: inside another's where a service mounts it there."""
+        for service in load()["services"].values():
+            own = {name: path for path, name in mounts(service).items()}
+            for outer, name in mounts(service).items():
+                if own.get(volume, "").startswith(f"{outer}/"):
+                    return self.place(name) / own[volume].removeprefix(f"{outer}/")
+        return self.folder / volume
+
     def start(self, service: Service, log: Path) -> subprocess.Popen[bytes]:
         """Start the service's command with the service's environment."""
         for volume in mounts(service).values():
-            (self.folder / volume).mkdir(exist_ok=True)
+            self.place(volume).mkdir(mode=0o700, parents=True, exist_ok=True)
         words = [ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
         log.touch()
         return Process(words, self.environment(service), log, ROOT)

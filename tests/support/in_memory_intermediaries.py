@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from distrust.common.crypto.seal import seal
 from distrust.common.errors import Aborted, BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
+from distrust.common.intermediary.stages import FIRST_SECONDS
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
 from distrust.common.messages.status import DeliveryList, StatementList
@@ -40,7 +41,7 @@ class Held:
 class InMemoryIntermediaries:
     """The coordinator calls `open` and `collect`, clients call `send` and `leave`. Nothing answers while `down`.
 
-    time  seconds. A cohort without a message is aborted 2 · stage_seconds after it was opened last.
+    time  seconds. A cohort without a message is aborted `FIRST_SECONDS` after it was opened last.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class InMemoryIntermediaries:
 
     def _expire(self, held: Held) -> None:
         silent = not held.bodies and not held.gone and held.answer is None
-        if silent and self.time >= held.since + 2 * held.cohort.stage_seconds:
+        if silent and self.time >= held.since + min(FIRST_SECONDS, held.cohort.stage_seconds):
             reason = f"0 survivors, needs {held.cohort.minimum}"
             held.answer = BatchAnswer(cohort=held.cohort.cohort, state="aborted", reason=reason)
 

@@ -28,12 +28,13 @@ import distrust.shuffler.app
 from distrust.aggregator.app import AggregatorSettings
 from distrust.client.environments import AnyWorld, Environment, build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.http_transport import Addresses, HttpTransport, patience
+from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
 from distrust.client.randomizer import CohortRandomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
 from distrust.common.intermediary.stages import Clock, SystemClock
+from distrust.common.messages.admission import Participant, ParticipantList, token_id
 from distrust.common.messages.cohort import cohort_address
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.run.config import RunConfig
@@ -47,6 +48,7 @@ from tests.support.asgi import OverHttpx
 from tests.support.limits import lenient
 
 TOKEN, INSPECTOR = "open sesame, says the operator", "only looking, says the inspector"
+PARTICIPATION = "let me in, says the fleet"
 SEED = 7_301_964_528_173_045_519
 USUAL = lenient()
 OPTIONS = FleetOptions(block=8)
@@ -331,6 +333,8 @@ async def services(
     folder = databases["server"].parent
     (folder / "token").write_text(TOKEN)
     (folder / "inspector").write_text(INSPECTOR)
+    fleet = Participant(name="fleet", kind="token", id=token_id(PARTICIPATION), share=1.0)
+    (folder / "participants").write_text(ParticipantList(participants=(fleet,)).model_dump_json())
     token = {"operator_token_file": folder / "token"}
     looking = {**token, "inspector_token_file": folder / "inspector"}
     apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking), clock)
@@ -338,8 +342,9 @@ async def services(
         AggregatorSettings(**own["aggregator"], **looking), clock
     )
     http = Http(PATIENCE, sender=OverHttpx(RecordingTransport("server", apps, exchanges)))
-    both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
-    apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
+    both = HttpIntermediaries("http://shuffler", "http://aggregator", lambda: TOKEN, http)
+    admitted = {**token, "participants_file": folder / "participants"}
+    apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **admitted), both)
     async with AsyncExitStack() as stack:
         for app in apps.values():
             await stack.enter_async_context(app.router.lifespan_context(app))
@@ -368,11 +373,13 @@ def fleet_over(
 ) -> Fleet:
     """Return a fleet of one run, over a transport of its own."""
     addresses = Addresses(*(f"http://{party}" for party in PARTIES))
-    transport = HttpTransport(Http(patience(20), sender=OverHttpx(wire)), addresses, config.run)
+    proof = token_proof(PARTICIPATION)
+    transport = HttpTransport(Http(patience(20), sender=OverHttpx(wire)), addresses, config.run, proof)
     return Fleet(transport, world, requirements, options)
 
 
 __all__ = [
+    "PARTICIPATION",
     "PARTIES",
     "SEED",
     "TOKEN",

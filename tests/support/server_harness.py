@@ -69,7 +69,7 @@ class ServerHarness:
         keys = bytes(32 * want) if masked else b""
         wanted = TicketRequest(request=request or secrets.token_hex(16), round=0, want=want, keys=keys)
         rung, answer = len(self.rung), await self.coordinator.tickets(run, wanted)
-        with self.coordinator.waiting(run, wanted) as place:
+        with self.coordinator.places.waiting(run, wanted) as place:
             while not answer.grants and answer.view is not None and answer.view.round is not None:
                 while len(self.rung) == rung:  # noqa: ASYNC110  the harness has no event for it
                     await asyncio.sleep(0.001)
@@ -80,7 +80,7 @@ class ServerHarness:
 
     def waiting(self, run: str) -> int:
         """Return how many requests wait for tickets."""
-        return len(self.coordinator._places.get(run, []))
+        return len(self.coordinator.places._waiting.get(run, []))
 
     async def play_waiting(self, run: str, clients: InMemoryClients) -> RunView:
         """Serve clients that wait for each round's tickets, until the run is over."""

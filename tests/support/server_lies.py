@@ -285,12 +285,15 @@ class EarlyRounds(RecordingTransport):
                 ended = view | {"round": None, "state": "finished"}
                 return httpx.Response(200, json={"grants": [], "view": ended})
             named = wanted | {"round": view["round"]["number"]}
-            answer = await self._call("POST", f"http://server{run}/tickets", named)
+            shown = {"Authorization": request.headers["Authorization"]}
+            answer = await self._call("POST", f"http://server{run}/tickets", named, shown)
             if answer.is_success:
                 return httpx.Response(200, json=json.loads(answer.content) | {"view": view})
 
-    async def _call(self, method: str, url: str, body: Any = None) -> httpx.Response:
-        return await super().handle_async_request(httpx.Request(method, url, json=body))
+    async def _call(
+        self, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        return await super().handle_async_request(httpx.Request(method, url, json=body, headers=headers))
 
 
 def field_of(path: Path_) -> str:

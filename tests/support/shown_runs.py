@@ -2,11 +2,16 @@
 
 import base64
 import hashlib
+import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
@@ -15,7 +20,9 @@ from distrust.common.messages.status import CohortList
 from distrust.common.messages.upload import Departure
 from distrust.common.run.round import TicketAnswer
 from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 from tests.support.http_runs import in_background, over_http
 
 SMALL = """
@@ -67,6 +74,13 @@ class ShownRuns:
         return answer
 
 
+@contextmanager
+def held_stack(folder: Path) -> Iterator[Stack]:
+    """Run a stack whose cohorts stay open for ten minutes while their tickets are held."""
+    with patch.dict(os.environ, DISTRUST_FIRST_SECONDS="600"), forking(), Stack(DataDir(folder), 0) as stack:
+        yield stack
+
+
 def play(stack: Stack) -> ShownRuns:
     """Play the runs. The last one's clients take tickets and never answer."""
     lost = small_run("lost", MASKED, stage_seconds=0.2)
@@ -96,7 +110,7 @@ def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Departu
         assert client.post("/v1/runs", json=body, headers=operator).status_code == 201
         keys = b"".join(hashlib.sha256(secrets.token_bytes(8)).digest() for _ in range(clients))
         wanted = {"request": secrets.token_hex(16), "round": 1, "want": clients, "keys": _text(keys)}
-        answer = client.post(f"/v1/runs/{file.config.run}/tickets", json=wanted)
+        answer = client.post(f"/v1/runs/{file.config.run}/tickets", json=wanted, headers=operator)
         assert answer.status_code == 200
         (grant,) = TicketAnswer.model_validate_json(answer.content).grants
     slots = list(range(grant.first, grant.first + grant.count))

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from distrust.client.departures import NEVER
-from distrust.client.http_transport import Addresses, HttpTransport, patience
+from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
 from distrust.client.protocols import ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.session import CohortSession
@@ -94,7 +94,7 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
     async with Http(patience(30)) as http:
         operator = http.peer(stack.urls.server, stack.urls.token)
         await operator.post("/v1/runs", file.config, RunView)
-        transport = HttpTransport(http, addresses, file.config.run)
+        transport = HttpTransport(http, addresses, file.config.run, token_proof(stack.urls.participation or ""))
         round_ = (await transport.round(0, 10)).round
         assert round_ is not None
         users = await _users(round_, transport)

@@ -15,13 +15,10 @@ from distrust.client.environments import build_environment
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run.outline import Wanted
 from distrust.lab.run.transcripts import gather_held
-from distrust.lab.stack.data_dir import DataDir
-from distrust.lab.stack.stack import Stack
 from tests.support.browser import Browser, origin, overflow, violations
-from tests.support.forked import forking
 from tests.support.http_runs import in_background
 from tests.support.picked import picked
-from tests.support.shown_runs import MASKED, ShownRuns, join, join_with_tickets, leave, play, small_run
+from tests.support.shown_runs import MASKED, ShownRuns, held_stack, join, join_with_tickets, leave, play, small_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
@@ -30,7 +27,7 @@ OPEN = "open.1.0.1"  # a cohort without a message
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownRuns]:
-    with forking(), Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
+    with held_stack(tmp_path_factory.mktemp("cohorts")) as stack:
         played = play(stack)
         assert join(stack, small_run("open", MASKED, stage_seconds=600.0), clients=12) == OPEN
         yield played

@@ -17,13 +17,11 @@ from distrust.lab.__main__ import app
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.browser import SIZES, Browser, overflow, screenshot, violations
-from tests.support.forked import forking
 from tests.support.http_runs import over_http
 from tests.support.picked import picked
-from tests.support.shown_runs import MASKED, join, small_run
+from tests.support.shown_runs import MASKED, held_stack, join, small_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
 
@@ -63,7 +61,7 @@ DESERTED = run_file("deserted", LARGE, "dropout = 0.1\ncorrupt = 0.05\nminimum =
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with forking(), Stack(DataDir(tmp_path_factory.mktemp("dashboard")), 0) as running:
+    with held_stack(tmp_path_factory.mktemp("dashboard")) as running:
         yield running
 
 

@@ -19,6 +19,7 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, SealedRecords
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item, RefusedItem, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
+from distrust.server.active_run import ActiveRun
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.receipts import ReceiptBook
@@ -70,7 +71,7 @@ class Thief:
         tickets = b"".join(self.tickets(cohort, slots))
         claims = b"".join(claim(cohort, slot, self.secret) for slot in slots)
         request = ActionRequest(cohort=cohort.cohort, slots=list(slots), tickets=tickets, claims=claims)
-        peer = self.way._peers["shuffler"]
+        peer = self.way._peer("shuffler")
         answer = await peer.post(f"/v1/cohorts/{cohort.address}/actions", request, ActionAnswer)
         self.learned |= dict(zip(answer.slots, answer.plays, strict=True))
         self.refused += answer.refused
@@ -84,7 +85,7 @@ class Thief:
         items = [Item(slot=slot, ticket=ticket, body=body) for slot, ticket, body in cut]
         upload = Upload(cohort=cohort.cohort, digest=cohort.digest(), stage="report", items=items)
         self.reported[cohort.cohort] += len(slots)
-        return await self.way._peers["shuffler"].post(f"/v1/cohorts/{cohort.address}/reports", upload, UploadAnswer)
+        return await self.way._peer("shuffler").post(f"/v1/cohorts/{cohort.address}/reports", upload, UploadAnswer)
 
 
 Deed = Callable[[Thief, Cohort], Awaitable[object]]
@@ -97,8 +98,8 @@ def first_of_all(thief: Thief, tap: pytest.MonkeyPatch, deed: Deed) -> None:
     """
     honest, done, complete = HttpIntermediaries.open, list[Cohort](), ReceiptBook.complete
 
-    def without_its_own(self: ReceiptBook, cohort: Cohort, survivors: int, allowed: int) -> bool:
-        return complete(self, cohort, survivors - thief.reported[cohort.cohort], allowed)
+    def without_its_own(self: ReceiptBook, active: ActiveRun, cohort: Cohort, survivors: int) -> bool:
+        return complete(self, active, cohort, survivors - thief.reported[cohort.cohort])
 
     tap.setattr(ReceiptBook, "complete", without_its_own)
 

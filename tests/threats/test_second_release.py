@@ -12,7 +12,7 @@ import pytest
 
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.http_transport import Addresses, HttpTransport, patience
+from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
 from distrust.client.memory import Memory
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
@@ -21,7 +21,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
 from tests.support.asgi import OverHttpx
-from tests.support.recording import PARTIES, TOKEN, Exchange, RecordingTransport, services
+from tests.support.recording import PARTICIPATION, PARTIES, TOKEN, Exchange, RecordingTransport, services
 
 CLIENTS = 32
 CONFIG = RunConfig.model_validate(
@@ -46,9 +46,9 @@ async def _played(databases: dict[str, Path], exchanges: list[Exchange], memory:
     """Let a fleet serve the run as long as it does, and return it."""
     async with services(databases, exchanges) as (apps, _):
         wire = RecordingTransport("fleet", apps, exchanges)
-        transport = HttpTransport(
-            Http(patience(20), sender=OverHttpx(wire)), Addresses(*(f"http://{party}" for party in PARTIES)), "run"
-        )
+        addresses = Addresses(*(f"http://{party}" for party in PARTIES))
+        http = Http(patience(20), sender=OverHttpx(wire))
+        transport = HttpTransport(http, addresses, "run", token_proof(PARTICIPATION))
         fleet = Fleet(transport, WORLD, PrivacyRequirements(), FleetOptions(block=2 * CLIENTS), memory)
         await asyncio.wait_for(fleet.serve(), 60)
         return fleet

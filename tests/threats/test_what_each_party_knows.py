@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from distrust.common.crypto.seal import REPORT_ID
+from distrust.common.messages.admission import token_id
 from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
 from distrust.common.messages.upload import Upload
@@ -15,7 +16,7 @@ from distrust.common.modular import pack, sum_rows, unpack
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.server.keys import load_or_make
-from tests.support.recording import PARTIES, SEED, RecordedRun, Recording, keys, record_run
+from tests.support.recording import PARTICIPATION, PARTIES, SEED, RecordedRun, Recording, keys, record_run
 
 MECHANISMS = {
     "masked": {"name": "distributed-polya", "epsilon": 2.0, "precision": 1000},
@@ -111,7 +112,22 @@ def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(recorded: Re
     assert {one.url.path.rpartition("/")[2] for one in exchanges} <= paths
     answered = set().union(*(keys(json.loads(one.answer)) for one in exchanges))
     assert not answered & {"sum", "estimate", "mean", "lower", "upper", "batch", "survivors"}
-    assert not any(name == "authorization" for one in exchanges for name in one.headers)
+    shown = [one for one in exchanges if "authorization" in {name.lower() for name in one.headers}]
+    assert {(one.callee, one.url.path.rpartition("/")[2]) for one in shown} == {("server", "tickets")}
+
+
+def test_no_request_to_an_intermediary_carries_a_participation_token_and_nobody_stores_one(
+    recorded: RecordedRun,
+) -> None:
+    """An intermediary learns neither token nor name of who takes part."""
+    to_intermediaries = [one for one in recorded.exchanges if one.callee != "server"]
+    assert {one.callee for one in to_intermediaries} == {"shuffler", "aggregator"}
+    for one in to_intermediaries:
+        whole = str(one.url) + "".join(one.headers.values()) + one.body.decode("latin-1")
+        assert PARTICIPATION not in whole
+        assert token_id(PARTICIPATION) not in whole
+    for path in recorded.databases.values():
+        assert PARTICIPATION.encode() not in path.read_bytes()
 
 
 # The shuffler.

@@ -20,7 +20,15 @@ from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.cohort import CohortParams, Noise
 from distrust.common.noise.law import Law, Pmf
-from distrust.common.privacy.guarantee import LEAST_DELTA, Guarantee, Kind, Model, RenyiCurve, no_guarantee
+from distrust.common.privacy.guarantee import (
+    COUNTS_ON_OTHERS,
+    LEAST_DELTA,
+    Guarantee,
+    Kind,
+    Model,
+    RenyiCurve,
+    no_guarantee,
+)
 from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message, Norm, Via
@@ -263,7 +271,7 @@ class Mechanism(Message):
     @property
     def counts_on_others(self) -> bool:
         """Return whether the guarantee of one client counts on messages of other clients."""
-        return self.model in {"shuffle", "distributed"} and self.clients > 1
+        return self.model in COUNTS_ON_OTHERS and self.clients > 1
 
     @property
     def receipted(self) -> bool:

@@ -1,6 +1,8 @@
 """Tests that a fleet whose users refuse a round ends with the reason in its report."""
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -8,12 +10,20 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.errors import BudgetExceeded, Conflict, ProtocolError, Refused
-from distrust.common.messages.cohort import Cohort
+from distrust.common.errors import (
+    BAD_INPUT,
+    BudgetExceeded,
+    Conflict,
+    ExhaustedToken,
+    ProtocolError,
+    Refused,
+    exit_status,
+)
+from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.upload import Upload, UploadAnswer
-from distrust.common.run.round import Round
+from distrust.common.run.round import Round, TicketAnswer
 from distrust.shuffler.service import Shuffler
-from tests.support.fleet_harness import TICKET_KEY, FleetHarness, LyingFleetHarness, config_of, serve
+from tests.support.fleet_harness import PATIENCE, TICKET_KEY, FleetHarness, LyingFleetHarness, config_of, serve
 from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
@@ -138,3 +148,41 @@ def test_an_intermediary_that_refuses_messages_of_the_cohort_that_it_shows_ends_
         serve(fleet)
     assert (fleet.stats.clients["refused"], fleet.stats.clients["served"]) == (20, 0)
     assert sorted(slot for departure in harness.departures for slot in departure.slots) == list(range(20))
+
+
+class Exhausted:
+    """A harness as a fleet sees it whose token has a quota of `left` slots."""
+
+    def __init__(self, harness: FleetHarness, left: int) -> None:
+        self._harness, self.left = harness, left
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._harness, name)
+
+    async def tickets(self, request: TicketRequest, wait: float) -> TicketAnswer:
+        if not self.left:
+            raise ExhaustedToken("some has had all 7 slots of its quota")
+        answer = await self._harness.tickets(request, wait)
+        self.left -= sum(grant.count for grant in answer.grants)
+        return answer
+
+
+def test_a_fleet_that_gets_no_more_tickets_plays_its_cohorts_to_their_end_and_says_why(
+    make_round: MakeRound, world: World, aggregator: Aggregator
+) -> None:
+    """Its users share secrets with those of the other fleet. If they left, the cohort would be aborted."""
+    harness = FleetHarness([make_round(clients=20)], aggregator, TICKET_KEY)
+    exhausted: Any = Exhausted(harness, 7)
+    one = Fleet(exhausted, world, lenient(), FleetOptions(block=7))
+    other = Fleet(harness, world, lenient(), FleetOptions(block=13))
+
+    async def both() -> list[object]:
+        first = asyncio.create_task(one.serve())
+        while exhausted.left:  # noqa: ASYNC110  the harness has no event for it
+            await asyncio.sleep(0.001)
+        return [*await asyncio.gather(first, other.serve(), return_exceptions=True)]
+
+    refused, end = asyncio.run(asyncio.wait_for(both(), PATIENCE))
+    assert isinstance(refused, ExhaustedToken)
+    assert (exit_status(refused), end) == (BAD_INPUT, "finished")
+    assert [fleet.stats.report()["clients"]["served"] for fleet in (one, other)] == [7, 13]

@@ -160,7 +160,7 @@ def test_a_file_in_a_missing_folder_is_bad_input_before_any_work(
 def test_token_init_and_health_print_their_facts_as_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tokens = json.loads(printed("token", "--data", "secret", "--json", "-"))
-    assert set(tokens) == {"operator_token_file", "inspector_token_file"}
+    assert set(tokens) == {"operator_token_file", "inspector_token_file", "participation_token_file"}
     assert all(stat.S_IMODE((tmp_path / path).stat().st_mode) == 0o600 for path in tokens.values())
     made = json.loads(printed("init", "My Run!.toml", "--policy", "linucb", "--json", "-"))
     config = read(tmp_path / "My Run!.toml").config

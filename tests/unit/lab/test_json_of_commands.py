@@ -77,6 +77,7 @@ def test_up_tells_its_addresses_and_where_the_tokens_are_and_no_token(
         "aggregator": "http://a:3",
         "operator_token_file": str(folder.token_file),
         "inspector_token_file": str(folder.inspector_file),
+        "participation_token_file": str(folder.fleet_file),
         "logs": str(tmp_path / "logs"),
     }
     beside = CliRunner().invoke(app, ["up", "--data", str(tmp_path), "--json", str(tmp_path / "up.json")])

@@ -68,6 +68,11 @@ def wish(want: int, number: int) -> dict[str, Any]:
     return {"request": secrets.token_hex(16), "round": number, "want": want, "keys": encode_blob(bytes(32 * want))}
 
 
+async def ask(client: httpx.AsyncClient, **options: Any) -> httpx.Response:
+    """Request tickets as the operator's own fleets do."""
+    return await client.post("/runs/demo/tickets", headers=OPERATOR, **options)
+
+
 async def play(client: httpx.AsyncClient, clients: InMemoryClients, run: str = "demo") -> None:
     """Play as a fleet: long-poll the round, take tickets, answer them, until the run is over."""
     known = 0
@@ -77,7 +82,7 @@ async def play(client: httpx.AsyncClient, clients: InMemoryClients, run: str = "
             return
         known = view.round.number
         wish = {"request": secrets.token_hex(16), "round": known, "want": 50, "keys": "A" * 2134}
-        answer = await client.post(f"/runs/{run}/tickets", json=wish)
+        answer = await client.post(f"/runs/{run}/tickets", headers=OPERATOR, json=wish)
         if answer.status_code == 409:
             continue
         tickets = TicketAnswer.model_validate_json(answer.content)
@@ -167,9 +172,15 @@ def test_problems_have_stable_types(tmp_path: Path) -> None:
         for path in ("/runs/x", "/runs/x/round", "/runs/x/ledger", "/runs/x/events", "/runs/demo/rounds/9"):
             assert await problem(await client.get(path)) == (404, "wrong-cohort")
         wish = {"request": "ab" * 16, "round": 2, "want": 1, "keys": "A" * 43}
-        assert await problem(await client.post("/runs/demo/tickets", json=wish)) == (409, "wrong-stage")
+        assert await problem(await ask(client, json=wish)) == (
+            409,
+            "wrong-stage",
+        )
         intermediaries.down = True
-        assert await problem(await client.post("/runs/demo/tickets", json=wish | {"round": 1})) == (503, "unavailable")
+        assert await problem(await ask(client, json=wish | {"round": 1})) == (
+            503,
+            "unavailable",
+        )
 
     over_http(tmp_path, body)
 
@@ -252,7 +263,7 @@ def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
         monkeypatch.setattr(service._issuer, "_window", 32)
         view = await round_of(client, "demo")
         assert view.round is not None
-        first = TicketAnswer.model_validate_json((await client.post("/runs/demo/tickets", json=wish(32, 1))).content)
+        first = TicketAnswer.model_validate_json((await ask(client, json=wish(32, 1))).content)
         advance, asked, settled = service.advance, threading.Event(), threading.Event()
 
         def late(*given: Any) -> Any:
@@ -271,7 +282,7 @@ def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
 
         monkeypatch.setattr(service, "advance", late)
         monkeypatch.setattr(service, "settle_and_serve", settling)
-        second = asyncio.create_task(client.post("/runs/demo/tickets", json=wish(7, 1)))
+        second = asyncio.create_task(ask(client, json=wish(7, 1)))
         assert await asyncio.to_thread(asked.wait, 60)
         clients.answer(view.round, first)
         assert (await second).json()["grants"] == []
@@ -285,16 +296,15 @@ def test_requests_that_wait_for_tickets_hold_no_place_among_the_bodies_that_are_
 
     async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
         await create(client)
-        while (await client.post("/runs/demo/tickets", json=wish(512, 1))).json()["grants"]:
+        while (await ask(client, json=wish(512, 1))).json()["grants"]:
             pass
         waits = [
-            asyncio.create_task(client.post("/runs/demo/tickets", params={"wait": 30}, json=wish(512, 0)))
-            for _ in range(MOST_BODIES + 1)
+            asyncio.create_task(ask(client, params={"wait": 30}, json=wish(512, 0))) for _ in range(MOST_BODIES + 1)
         ]
         await asyncio.sleep(1.0)
         assert not any(task.done() for task in waits)
         async with asyncio.timeout(60):
-            answer = await client.post("/runs/demo/tickets", json=wish(512, 1))
+            answer = await ask(client, json=wish(512, 1))
         assert answer.json() == {"version": 3, "grants": []}
         assert (await client.delete("/runs/demo", headers=OPERATOR)).status_code == 200
         async with asyncio.timeout(60):
@@ -317,11 +327,11 @@ def test_a_request_for_tickets_of_another_version_is_refused_for_its_version_and
         for other in (own - 1, own + 1):
             for wait in ({}, {"wait": 5}):
                 old = {"version": other, "ask": 4}
-                refused = await client.post("/runs/demo/tickets", json=old, params=wait)
+                refused = await ask(client, json=old, params=wait)
                 assert await problem(refused) == (422, "bad-message")
                 told = f"version = {other}: this program speaks version {own} of the wire, and all parties"
                 assert refused.json()["detail"].startswith(told)
-        answer = await client.post("/runs/demo/tickets", json=wish(cohort.clients, 1))
+        answer = await ask(client, json=wish(cohort.clients, 1))
         grant = TicketAnswer.model_validate_json(answer.content).grants[0]
         assert (grant.cohort, grant.first, grant.count) == (cohort.cohort, 0, cohort.clients)
 
@@ -332,7 +342,7 @@ def test_a_request_for_tickets_of_another_version_is_refused_for_its_version_and
 def test_what_is_no_number_of_a_version_is_a_bad_field(tmp_path: Path, version: object) -> None:
     async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
         await create(client)
-        refused = await client.post("/runs/demo/tickets", json={**wish(1, 1), "version": version})
+        refused = await ask(client, json={**wish(1, 1), "version": version})
         assert await problem(refused) == (422, "bad-message")
         assert "version" in refused.json()["detail"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
+from distrust.common.intermediary.stages import FIRST_SECONDS
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.learner import Learner
@@ -147,7 +148,7 @@ def test_a_cohort_whose_record_failed_is_not_lost_before_a_request_needs_it(
         Faults(["refused"], monkeypatch)
         with pytest.raises(Unavailable):
             await harness.ask("demo", 5)
-        harness.intermediaries.time += 1.9 * STAGE
+        harness.intermediaries.time += 0.9 * FIRST_SECONDS
         await asyncio.sleep(0.05)
         (grant,) = (await harness.ask("demo", 5)).grants
         assert grant.cohort == "demo.1.0.1"

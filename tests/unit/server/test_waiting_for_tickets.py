@@ -146,7 +146,7 @@ def test_a_request_whose_wait_ends_while_a_settlement_grants_its_slots_gets_thes
         request = TicketRequest(request="ab" * 16, round=0, want=7, keys=bytes(32 * 7))
         assert (await harness.coordinator.tickets("demo", request)).grants == []
         signed = TicketIssuer._signed
-        with harness.coordinator.waiting("demo", request) as place:
+        with harness.coordinator.places.waiting("demo", request) as place:
             ended: list[TicketAnswer | None] = []
 
             def sign_late(issuer: TicketIssuer, got: Any) -> TicketAnswer:
@@ -177,7 +177,7 @@ def test_a_request_that_was_served_before_gets_the_same_slots_from_a_later_settl
     async def play() -> None:
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
-        with harness.coordinator.waiting(
+        with harness.coordinator.places.waiting(
             "demo", request := TicketRequest(request="ab" * 16, round=0, want=32, keys=bytes(32 * 32))
         ) as place:
             finish()
@@ -204,7 +204,7 @@ def test_a_waiting_request_that_is_refused_delays_no_other_one(
     async def play() -> None:
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
-        with harness.coordinator.waiting("demo", bare) as place:
+        with harness.coordinator.places.waiting("demo", bare) as place:
             waiting = asyncio.create_task(harness.wait("demo", 7))
             await until(lambda: harness.waiting("demo") == 2)
             finish()

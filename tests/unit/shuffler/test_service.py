@@ -10,6 +10,7 @@ import pytest
 from distrust.common.crypto.seal import open_record
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
+from distrust.common.intermediary.stages import FIRST_SECONDS
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort
@@ -117,7 +118,7 @@ def test_the_order_comes_from_the_stream_alone(tmp_path: Path) -> None:
 
 def test_the_deadline_runs_from_the_first_report(harness: ShufflerHarness) -> None:
     cohort = harness.service.open(server.sealed())
-    harness.clock.advance(SECONDS - 1)
+    harness.clock.advance(FIRST_SECONDS - 1)
     harness.send(cohort, range(3))
     harness.clock.advance(SECONDS - 1)
     assert harness.released(cohort).state == "waiting"

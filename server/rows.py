@@ -1,0 +1,85 @@
+"""Rows of the server's database as values, and the parts of an event."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from pydantic import ValidationError
+
+from distrust.common.messages.explain import first
+from distrust.common.messages.status import CohortState
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunState
+from distrust.server.keys import RunIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class CohortRow:
+    """A cohort that was opened.
+
+    granted  slots 0 … granted - 1 have tickets.
+    taken    how many of them each caller with a limit has, by its id. Only `Store.with_taken` reads it.
+    """
+
+    cohort: str
+    round: int
+    clients: int
+    granted: int
+    state: CohortState
+    lost: int | None
+    taken: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRow:
+    """Consecutive slots that one request got. `participant`: a caller with a limit, until the cohort's outcome."""
+
+    round: int
+    want: int
+    cohort: str
+    first: int
+    count: int
+    key_hashes: bytes
+    participant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run and its state."""
+
+    config: RunConfig
+    identity: RunIdentity
+    state: RunState
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadRun:
+    """A stored run whose configuration is refused today: its JSON (or {} if it is none), and why."""
+
+    run: str
+    words: dict[str, Any]
+    why: str
+
+
+class EventDetails(TypedDict, total=False):
+    """Parts of a `RunEvent` besides its run and its kind."""
+
+    round: int
+    cohort: str
+    arm: int | None
+    survivors: int
+    detail: str | None
+
+
+def read_run(run: str, text: str, identity: RunIdentity, state: RunState, reason: str | None) -> RunRow | UnreadRun:
+    """Return a stored run, or one whose configuration is refused today."""
+    try:
+        return RunRow(RunConfig.model_validate_json(text), identity, state, reason)
+    except ValidationError as error:
+        try:
+            words = json.loads(text)
+        except ValueError:
+            words = {}
+        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig))
