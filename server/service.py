@@ -281,10 +281,7 @@ class Service:
             return cohort.cohort in self.store.cohorts(cohort.run, cohort.round) if cohort in active.pending() else None
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """Settle a cohort with its intermediary's last answer. Return False if it was settled already.
-
-        Raises as `settle_and_serve` does.
-        """
+        """Settle a cohort with an intermediary's last answer as `settle_and_serve`. Return False if it was before."""
         self._confirm(cohort, answer)
         changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
         self._notify(cohort.run)
