@@ -5,6 +5,7 @@ server's public key and the cohort, and seals records of its own.
 """
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,15 @@ def receipts(run: RecordedRun) -> list[tuple[int, bool]]:
     return [(slot, bool(present)) for slot, present in run.rows("server", "SELECT slot, present FROM receipts")]
 
 
+def named(lost: LostCohort) -> int:
+    """Return how many clients have named the shuffler. No more are waited for once there are enough."""
+    found = re.fullmatch(
+        r"the shuffler did not deliver: (\d+) clients have not found .* nothing is released", lost.reason
+    )
+    assert found
+    return int(found[1])
+
+
 @pytest.mark.parametrize("forge", [fresh_ids, reused_ids])
 def test_a_shuffler_that_seals_all_other_records_reads_no_reward(
     forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,8 +117,8 @@ def test_a_shuffler_that_seals_all_other_records_reads_no_reward(
     assert len(lost) == 2
     for one in lost:
         assert isinstance(one, LostCohort)
-        assert one.reason.startswith(f"the shuffler did not deliver: {CLIENTS - 1} clients have not found")
-    assert sorted(present for _, present in receipts(run)) == [False] * 2 * (CLIENTS - 1) + [True] * 2
+        assert named(one) > 6
+    assert {slot for slot, present in receipts(run) if present} <= {VICTIM}
 
 
 def test_without_receipts_it_would_read_the_victims_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,4 +258,4 @@ def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.
     run = record_run(tmp_path, [dealt], 0.0, monkeypatch)
     (lost,) = outcomes(run)
     assert isinstance(lost, LostCohort)
-    assert lost.reason.startswith("the shuffler did not deliver: 48 clients")
+    assert named(lost) > 4
