@@ -1,6 +1,6 @@
 """Sealed reports per second through fleets, shuffler and server over HTTP, against seal + open alone.
 
-    python -m benchmarks.shuffle [--quick] [--json FILE] [--clients N] [--batch B] [--runs R]
+    python -m benchmarks.shuffle [--quick] [--json FILE] [--clients N] [--batch B] [--runs R] [--mechanism NAME]
 
 The limit is the number of reports that one core seals and opens in a second, measured in the same run. `CPU` is the
 time of all processes for one report, the fleets' start included, as a multiple of seal + open.
@@ -54,19 +54,22 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=57_344)
     parser.add_argument("--batch", type=int, default=12, help="cohorts have 2^B clients")
     parser.add_argument("--runs", type=int, default=3, help="the median of so many is told")
+    parser.add_argument("--mechanism", default="local-laplace-discrete", help="shuffled-laplace: with receipts")
     arguments = parser.parse_args()
     clients, batch, runs = (64, 5, 1) if arguments.quick else (arguments.clients, arguments.batch, arguments.runs)
-    rows = [_one(clients, batch) for _ in range(runs)]
+    rows = [_one(arguments.mechanism, clients, batch) for _ in range(runs)]
     columns = ("reports", "seconds", "a second", "seal µs", "open µs", "limit", "share of limit", "CPU, ratio")
-    deliver("Sealed reports through shuffler and server", columns, [_cells(*row) for row in rows])
+    deliver(
+        f"Sealed reports of {arguments.mechanism} through shuffler and server", columns, [_cells(*row) for row in rows]
+    )
     middle = {name: statistics.median(_figures(*row)[name] for row in rows) for name in ("share", "cpu_ratio")}
     print(", ".join(f"median {name} {value:.2f}" for name, value in middle.items()))
     write(arguments.json, {"median": middle, "runs": [_figures(*row) | asdict(row[1]) for row in rows]})
 
 
-def _one(clients: int, batch: int) -> tuple[Limit, Gauge]:
+def _one(mechanism: str, clients: int, batch: int) -> tuple[Limit, Gauge]:
     """Return a run and its own limit, because the machine's clock rate may change between runs."""
-    file = run_file("local-laplace-discrete", batch=batch, clients=clients)
+    file = run_file(mechanism, batch=batch, clients=clients)
     return measure_limit(), gauge(file)
 
 

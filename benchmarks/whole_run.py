@@ -15,6 +15,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from benchmarks.meter import peak_bytes, process_seconds
+from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
@@ -47,12 +48,13 @@ class Gauge:
 def run_file(mechanism: str, *, batch: int, clients: int) -> RunFile:
     """Return a run of one round with about `clients` clients: a cohort of 2^batch for each of many equal arms."""
     arms = max(2, round(clients / 2**batch))
+    delta = ", delta = 1e-6" if MECHANISMS[mechanism].takes_delta == "needed" else ""
     return parse(
         f"""
         run = "benchmark"
         horizon = {arms * 2**batch}
         policy = {{first_batch = {batch}}}
-        mechanism = {{name = "{mechanism}", epsilon = 1.0}}
+        mechanism = {{name = "{mechanism}", epsilon = 1.0{delta}}}
         environment = {{name = "bernoulli", means = {[0.5] * arms}, seed = 1}}
         fleet = {{processes = {FLEETS}}}
         """
