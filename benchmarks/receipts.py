@@ -30,7 +30,7 @@ from distrust.server.store import GrantRow, Store, open_database
 
 BLOCK = 512
 CLIENTS = (64, 1024, 16_384)
-PAYLOAD = 8
+PAYLOAD, LONE = 8, 32
 LIMIT = 1.0
 """The limit of a fleet's CPU for one client's receipt, as a ratio to the sealing of its record."""
 
@@ -46,7 +46,8 @@ class Measured:
     fleet        each of `BLOCK` clients that share a list.
     ratio        of `fleet` to `seal`.
     fleet_bytes  sent and received by each of these clients.
-    server       a client's part of the list and of the commits.
+    server       a client's part of the list and of the commits, in uploads of `BLOCK`.
+    lone         the server's time for one device that calls alone, of which `LONE` are measured.
     """
 
     clients: int
@@ -58,6 +59,7 @@ class Measured:
     ratio: float
     fleet_bytes: float
     server: float
+    lone: float
 
 
 def measure(clients: int, keys: Keys, store: Store) -> Measured:
@@ -91,8 +93,13 @@ def measure(clients: int, keys: Keys, store: Store) -> Measured:
 
     reading = best(lambda: look(text), 3)
     listed, each = look(text), best(lambda: record_hash(cohort, records[0]), 200)
+    begun = process_time()
+    for slot in range(LONE):
+        assert book.take(active, cohort, answers(cohort, [slot], own)).accepted == 1
+        book.complete(active, cohort, clients)
+    lone = (process_time() - begun) / LONE
     taking, sent = 0.0, 0
-    for start in range(0, clients, BLOCK):
+    for start in range(LONE, clients, BLOCK):
         slots = list(range(start, min(clients, start + BLOCK)))
         assert all(record_hash(cohort, records[slot]) in listed for slot in slots)
         receipts = answers(cohort, slots, own)
@@ -111,8 +118,9 @@ def measure(clients: int, keys: Keys, store: Store) -> Measured:
         sent=len(answers(cohort, [0], own).model_dump_json()),
         fleet=1e6 * fleet,
         ratio=fleet / sealing,
-        fleet_bytes=len(text) / share + sent / clients,
+        fleet_bytes=len(text) / share + sent / (clients - LONE),
         server=1e6 * (listing + taking) / clients,
+        lone=1e6 * lone,
     )
 
 
@@ -157,7 +165,18 @@ def main() -> None:
         database = open_database(f"sqlite:///{Path(folder) / 'server.sqlite3'}")
         measured = [measure(clients, keys, Store(database)) for clients in sizes]
         database.close()
-    columns = ("n", "seal, µs", "alone, µs", "received", "sent", "in a fleet, µs", "ratio", "bytes", "server, µs")
+    columns = (
+        "n",
+        "seal, µs",
+        "alone, µs",
+        "received",
+        "sent",
+        "in a fleet, µs",
+        "ratio",
+        "bytes",
+        "server, µs",
+        "lone, µs",
+    )
     deliver("Receipts of one client", columns, [tuple(asdict(one).values()) for one in measured])
     above = [one.clients for one in measured if one.ratio > LIMIT]
     print(f"ratio above {LIMIT:g} at n = {above}" if above else f"ratio at most {LIMIT:g} everywhere")

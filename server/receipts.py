@@ -1,12 +1,16 @@
 """Keeps the receipts of crowds: which clients have found their record in the batch that this server collected.
 
 A cohort that gives receipts is analyzed in three steps. Its batch is stored and its list of records is public; clients
-answer; at the deadline, or once as many clients as records have answered, the answers decide. Silence counts as loss.
+answer; at the deadline, or once as many clients as records have answered and enough of them have found their records,
+the answers decide. Silence counts as loss.
 `common.crypto.receipts` has the reason and the bytes.
 """
 
 import hmac
 import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
 
 from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.receipts import ABSENT, PRESENT, RECEIPT_SECRET, receipt_hash, record_list
@@ -20,7 +24,7 @@ from distrust.common.run.config import RunConfig
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import Store
 
-_LISTS = 32  # cohorts whose list is in memory
+_CROWDS = 32  # cohorts in memory
 
 
 def most_absent(config: RunConfig, cohort: Cohort) -> int:
@@ -28,12 +32,40 @@ def most_absent(config: RunConfig, cohort: Cohort) -> int:
     return math.floor(config.intermediary.corrupt * cohort.clients)
 
 
+@dataclass(slots=True)
+class _Crowd:
+    """What is known of a cohort whose batch is stored.
+
+    listed  the list L of its records.
+    hashes  32 bytes a slot: the hashes of the clients' secrets, which came with their ticket requests.
+    said    by slot, whether a client has found its record.
+    """
+
+    listed: bytes
+    hashes: bytes
+    said: dict[int, bool]
+
+    @property
+    def present(self) -> int:
+        return sum(self.said.values())
+
+    def fault(self, item: Item) -> ProtocolError | None:
+        """Return why an answer does not count: a wrong secret, or another answer than the slot's first; else None."""
+        expected = self.hashes[KEY_HASH * item.slot : KEY_HASH * (item.slot + 1)]
+        if len(expected) != KEY_HASH or not hmac.compare_digest(receipt_hash(item.ticket), expected):
+            return BadTicket(f"slot {item.slot}: the secret is not its client's")
+        if self.said.get(item.slot, item.body == PRESENT) != (item.body == PRESENT):
+            return Conflict(f"slot {item.slot}: its answer is here already, and differs")
+        return None
+
+
 class ReceiptBook:
-    """The receipts of all runs."""
+    """The receipts of all runs. Cohorts that clients asked for lately are in memory: each device may call alone."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lists: dict[str, bytes] = {}
+        self._crowds: OrderedDict[str, _Crowd] = OrderedDict()
+        self._guard = threading.RLock()
 
     def collect(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Store a batch that was collected, so that its list is public. Return the batch that was stored first.
@@ -54,15 +86,8 @@ class ReceiptBook:
 
         over  whether the cohort has ended.
         """
-        hashes = self._lists.get(cohort.cohort)
-        if hashes is None:
-            answer = self._store.batch(cohort.cohort) if cohort.receipts else None
-            hashes = b"" if answer is None or answer.batch is None else record_list(cohort, answer.batch)
-        if hashes:
-            self._lists[cohort.cohort] = hashes
-        while len(self._lists) > _LISTS:
-            self._lists.pop(next(iter(self._lists)), None)
-        return RecordList(cohort=cohort.cohort, hashes=hashes, over=over)
+        crowd = self._crowd(cohort)
+        return RecordList(cohort=cohort.cohort, hashes=b"" if crowd is None else crowd.listed, over=over)
 
     def take(self, active: ActiveRun, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
         """Commit what clients say of their records, and return how many, with the refused ones.
@@ -72,28 +97,36 @@ class ReceiptBook:
         """
         intake = Intake(_items(cohort, receipts))
         intake.reject_if(known_slots(cohort))
-        rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
-        hashes = b"".join(row.key_hashes for row in rows)
-        intake.reject_if(lambda item: _foreign(item, hashes[KEY_HASH * item.slot : KEY_HASH * (item.slot + 1)]))
         with active.lock:
-            if self._store.batch(cohort.cohort) is None:
-                raise WrongStage(f"cohort {cohort.cohort}: its records are not listed yet")
             if active.state != "running" or cohort not in active.pending():
                 raise WrongStage(f"cohort {cohort.cohort} has ended: it takes no receipts")
-            known = self._store.receipts(cohort.cohort)
-            intake.reject_if(lambda item: _changed(item, known))
-            fresh = {item.slot: item.body == PRESENT for item in intake.items if item.slot not in known}
+            crowd = self._crowd(cohort)
+            if crowd is None:
+                raise WrongStage(f"cohort {cohort.cohort}: its records are not listed yet")
+            intake.reject_if(crowd.fault)
+            fresh = {item.slot: item.body == PRESENT for item in intake.items if item.slot not in crowd.said}
             if fresh:
-                with self._store.writing() as writing:
-                    writing.receipts(cohort.cohort, fresh)
+                try:
+                    with self._store.writing() as writing:
+                        writing.add_receipts(cohort.cohort, fresh)
+                except BaseException:
+                    self._forget(cohort)  # only the confirmation may be lost
+                    raise
+                crowd.said |= fresh
         intake.accepted = len(intake.items)
         return intake.answer()
 
     def complete(self, active: ActiveRun, cohort: Cohort, survivors: int) -> bool:
-        """Return whether to wait no more: as many clients as records have answered, or the outcome is certain."""
-        said = self._store.receipts(cohort.cohort)
-        named = len(said) - sum(said.values()) > most_absent(active.config, cohort)
-        return named or len(said) >= survivors or active.state != "running"
+        """Return whether no answer can change the outcome any more, or as many clients as records have answered.
+
+        Clients that lie may say "absent" without a record. So the answers must also suffice for a release.
+        """
+        with active.lock:
+            crowd = self._crowd(cohort)
+            if crowd is None or active.state != "running":
+                return True
+            named = len(crowd.said) - crowd.present > most_absent(active.config, cohort)
+            return named or (len(crowd.said) >= survivors and crowd.present >= cohort.minimum)
 
     def refusal(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> str | None:
         """Return why the receipts forbid a batch to be analyzed; None where they allow it."""
@@ -109,6 +142,26 @@ class ReceiptBook:
         if present < cohort.minimum:
             return TooSmall(present, cohort.minimum, "clients that found their records in the batch").detail
         return None
+
+    def _crowd(self, cohort: Cohort) -> _Crowd | None:
+        """Return what is known of a cohort; None before its batch is stored, and for one that takes no receipts."""
+        with self._guard:
+            crowd = self._crowds.get(cohort.cohort)
+            if crowd is None and cohort.receipts:
+                answer = self._store.batch(cohort.cohort)
+                if answer is None or answer.batch is None:
+                    return None
+                rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
+                hashes = b"".join(row.key_hashes for row in rows)
+                crowd = _Crowd(record_list(cohort, answer.batch), hashes, self._store.receipts(cohort.cohort))
+                self._crowds[cohort.cohort] = crowd
+                while len(self._crowds) > _CROWDS:
+                    self._crowds.popitem(last=False)
+            return crowd
+
+    def _forget(self, cohort: Cohort) -> None:
+        with self._guard:
+            self._crowds.pop(cohort.cohort, None)
 
 
 def _items(cohort: Cohort, receipts: Receipts) -> list[Item]:
@@ -127,16 +180,3 @@ def _items(cohort: Cohort, receipts: Receipts) -> list[Item]:
     answers = (receipts.answers[i : i + 1] for i in range(count))
     rows = zip(receipts.slots, secrets, answers, strict=True)
     return [Item(slot=slot, ticket=secret, body=answer) for slot, secret, answer in rows]
-
-
-def _foreign(item: Item, expected: bytes) -> ProtocolError | None:
-    """Return why a secret is not the one whose hash came with the slot's ticket request; None where it is."""
-    if len(expected) == KEY_HASH and hmac.compare_digest(receipt_hash(item.ticket), expected):
-        return None
-    return BadTicket(f"slot {item.slot}: the secret is not its client's")
-
-
-def _changed(item: Item, known: dict[int, bool]) -> ProtocolError | None:
-    if known.get(item.slot, item.body == PRESENT) == (item.body == PRESENT):
-        return None
-    return Conflict(f"slot {item.slot}: its answer is here already, and differs")

@@ -111,7 +111,7 @@ class Writing:
     def batch(self, answer: BatchAnswer) -> None:
         self._do(_ADD_BATCH, {"cohort": answer.cohort, "body": answer.model_dump_json()})
 
-    def receipts(self, cohort: str, answers: Mapping[int, bool]) -> None:
+    def add_receipts(self, cohort: str, answers: Mapping[int, bool]) -> None:
         """Add what clients say of their records, by slot."""
         self._do(_ADD_RECEIPT, [{"cohort": cohort, "slot": slot, "present": one} for slot, one in answers.items()])
 

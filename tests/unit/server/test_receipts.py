@@ -155,6 +155,18 @@ def test_the_cohort_is_over_once_all_have_answered_or_the_shuffler_is_named(crow
     assert service.receipts_complete(crowd.cohort, CLIENTS)
 
 
+def test_clients_that_lie_without_a_record_end_no_cohort_early(crowd: Crowd) -> None:
+    """Three clients that sent nothing say "absent" first. The honest ones still have their time to answer."""
+    service, survivors = crowd.harness.service, crowd.cohort.minimum + 1
+    answer = service.collect_for_receipts(crowd.cohort, crowd.batch(survivors))
+    service.take_receipts("crowd", crowd.say(range(survivors, survivors + ALLOWED), answer=0))
+    service.take_receipts("crowd", crowd.say(range(survivors - ALLOWED)))
+    assert not service.receipts_complete(crowd.cohort, survivors)
+    service.take_receipts("crowd", crowd.say(range(survivors - ALLOWED, survivors)))
+    assert service.receipts_complete(crowd.cohort, survivors)
+    assert isinstance(crowd.settled(answer), ReleasedCohort)
+
+
 def test_another_batch_than_the_one_that_clients_saw_is_not_analyzed(crowd: Crowd) -> None:
     """The shuffler answers a second time, with other records."""
     service = crowd.harness.service
