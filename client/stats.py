@@ -19,8 +19,9 @@ class FleetStats:
     """Counts of one fleet process.
 
     clients        joined (held tickets), served (the message with their reward was accepted), departed (simulated),
-                   refused (by the intermediary, or by themselves), robbed (another party used their ticket), late
-                   (their stage was over), aborted (their cohort ended early).
+                   refused (by the intermediary, or by themselves), robbed (another party used their ticket, or the
+                   shuffler did not deliver the record that it took), late (their stage was over), aborted (their
+                   cohort ended early). Clients whose record was not delivered are among the served, too.
     payload_bytes  bodies of the messages that carry a randomized reward: masked vectors and reports.
     message_bytes  bodies by stage, before they are wrapped in JSON.
     seconds        CPU-side work by stage: keys, masks, noise, sealing.

@@ -71,7 +71,10 @@ TICKETS = Step(
     "The server hands out tickets",
     Held("A signed ticket for one slot.", "The server sends a ticket only to the client that asked for it."),
     Held("Nothing yet.", "Tickets do not pass through it. It checks one when the slot's first message comes."),
-    Held("How many slots each request took.", "A ticket names a slot, and no person."),
+    Held(
+        "How many slots each request took, and which token or device asked.",
+        "It clears who has which slot as the cohort ends. A ticket names a slot, and no person.",
+    ),
 )
 LEFT = Step(
     "departed",
@@ -94,7 +97,7 @@ ABORTED = Step(
     "aborted",
     "The cohort is aborted",
     Held(
-        "Its reward, if it has played. Of what it sent nothing is released.",
+        "Its reward, if it has played. No estimate of what it sent is published.",
         "It gets no other client's message, and no estimate of this cohort.",
     ),
     Held(

@@ -150,7 +150,7 @@ def records_assumptions(honest: int) -> tuple[str, ...]:
     return (
         f"at least {honest} honest clients answer and keep their noise to themselves",
         "server and shuffler do not lie together; if they do, each client's own noise is all there is",
-        "a shuffler that replaces or drops more records than the dropout rate allows is noticed: nothing is released",
+        "clients look whether their records arrived: a shuffler that replaces others' is noticed by that alone",
     )
 
 

@@ -277,7 +277,7 @@ class Mechanism(Message):
     def receipted(self) -> bool:
         """Return whether clients must see that the shuffler has delivered their sealed records.
 
-        Labelled bits are read by the shuffler in any case, and against it they promise what each client's own do.
+        The shuffler reads labelled bits in any case. Against it the promise is that of each client's own bits.
         """
         return self.counts_on_others and self.via == "shuffler" and self.width is None
 

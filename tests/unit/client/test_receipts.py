@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
+from distrust.common.errors import Refused
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
@@ -29,12 +32,14 @@ class HeldBack(FleetHarness):
         return await super().upload(cohort, upload)
 
 
-class NoDigest(FleetHarness):
-    """A shuffler that states no digest of its list."""
+class OtherDigest(FleetHarness):
+    """A shuffler that states another digest than that of its list, or none."""
+
+    stated: bytes | None = None
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         view = await super().stage(cohort, after, slots, wait)
-        return view.model_copy(update={"statement": None})
+        return view.model_copy(update={"statement": self.stated})
 
 
 def test_every_client_says_that_its_record_is_there(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
@@ -60,8 +65,18 @@ def test_a_client_whose_report_was_not_taken_says_nothing(
 def test_a_shuffler_that_states_no_digest_gets_no_receipt(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    harness = NoDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
+    harness = OtherDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
     fleet = Fleet(harness, world, lenient(), FleetOptions(block=7))
     serve(fleet)
     assert harness.receipts == {}
     assert any("states no digest" in why for why in fleet.stats.reasons)
+
+
+def test_a_shuffler_that_states_a_false_digest_gets_no_receipt(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    harness = OtherDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
+    harness.stated = bytes(32)
+    with pytest.raises(Refused, match="is not the one whose digest the shuffler states"):
+        serve(Fleet(harness, world, lenient(), FleetOptions(block=7)))
+    assert harness.receipts == {}

@@ -24,6 +24,7 @@ from distrust.common.messages.cohort import LARGEST_CROWD, Cohort, Sealed, Ticke
 from distrust.common.messages.upload import Receipts
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import encode_blob
+from distrust.server.dashboard.parties import cohort_context
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.shuffler.assignment import checksum_of_reports
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
@@ -258,6 +259,15 @@ def test_the_servers_transcript_shows_the_list_and_who_said_what_and_no_secret(c
     assert entries["receipts", "in"].view == {"present": CLIENTS - 2, "absent": [0, 1]}
     text = page.model_dump_json()
     assert not any(secret.hex() in text or encode_blob(secret) in text for secret in crowd.own)
+
+
+def test_the_page_of_a_cohort_that_failed_at_its_receipts_shows_how_far_it_came(crowd: Crowd) -> None:
+    service = crowd.harness.service
+    answer = service.collect_for_receipts(crowd.cohort, crowd.batch())
+    crowd.settled(answer)
+    context = cohort_context(service, "crowd", crowd.cohort.cohort, None)
+    assert [step.stage for step in context["steps"]][-3:] == ["batch", "receipts", "aborted"]
+    assert [step.stage for step in context["missed"]] == ["estimate"]
 
 
 def test_a_client_reads_a_list_in_order_of_the_stated_length_and_digest_only(crowd: Crowd) -> None:
