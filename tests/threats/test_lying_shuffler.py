@@ -229,6 +229,24 @@ def test_a_server_that_lists_other_records_is_answered_by_nobody(
     assert not any(one.url.path.endswith("/receipts") for one in exchanges)
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"name": "local-laplace-discrete", "epsilon": 1.0, "via": "shuffler"},
+        {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "shuffler"},
+        {"name": "shuffled-binomial", "epsilon": 1.0, "delta": 1e-3},
+    ],
+)
+def test_clients_whose_promise_counts_on_no_other_record_make_no_call_more(
+    mechanism: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record_run(tmp_path, [config(mechanism=mechanism)], 0.0, monkeypatch)
+    assert {one.kind for one in outcomes(run)} == {"released"}
+    calls = {one.url.path.rpartition("/")[2] for one in run.exchanges if one.caller.startswith("fleet")}
+    assert calls <= {"round", "config", "tickets", "terms", "reports"}
+    assert receipts(run) == []
+
+
 def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shuffler replaces the records of all clients but one, each at its own action."""
     actions = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from distrust.client.fleet import Fleet, FleetOptions
+from distrust.client.memory import Memory
 from distrust.client.randomizer import World
 from distrust.common.errors import Refused
 from distrust.common.messages.cohort import Cohort
@@ -76,7 +77,10 @@ def test_a_shuffler_that_states_a_false_digest_gets_no_receipt(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     harness = OtherDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
-    harness.stated = bytes(32)
+    harness.stated, memory = bytes(32), Memory()
     with pytest.raises(Refused, match="is not the one whose digest the shuffler states"):
-        serve(Fleet(harness, world, lenient(), FleetOptions(block=7)))
+        serve(Fleet(harness, world, lenient(), FleetOptions(block=7), memory))
     assert harness.receipts == {}
+    (cohort,) = harness._cohorts()
+    spent = memory.contributions(cohort.run_digest)
+    assert {slot for one in spent for slot in range(one.first, one.last + 1)} == set(range(CLIENTS))  # all the same

@@ -123,7 +123,9 @@ def test_nothing_is_released_without_receipts_of_the_minimum(crowd: Crowd) -> No
     assert isinstance(lost, LostCohort)
     minimum = crowd.cohort.minimum
     assert f"{minimum - 1} clients that found their records in the batch, at least {minimum}" in lost.reason
-    assert "shuffler" not in lost.reason  # silence names nobody
+    assert "shuffler" not in lost.reason  # silence names no party
+    ledger = crowd.harness.service.ledger("crowd")  # it has cost its clients a contribution
+    assert (ledger.lines[0].clients, ledger.total.epsilon) == (2 * CLIENTS, pytest.approx(1.0, rel=1e-6))
 
 
 def test_the_minimum_is_enough(crowd: Crowd) -> None:
