@@ -1,5 +1,6 @@
 """Sends the messages of many clients: cuts uploads to size, reads refusals, announces departures."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -20,6 +21,7 @@ from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departu
 log = structlog.get_logger("distrust.fleet")
 
 LONGEST_POLL = 25.0  # seconds that one request waits for news
+PAUSE = 0.05  # seconds between two of them
 _OVERHEAD = 128  # bytes of ticket and slot beside each body
 
 
@@ -149,7 +151,8 @@ class Uploader:
             if shown.hashes:
                 return read_list(cohort, shown.hashes, count, stated)
             if shown.over:
-                raise Aborted(f"cohort {cohort.cohort} ended without a list of its records")
+                raise Aborted(f"cohort {cohort.cohort} is over, and takes no receipts any more")
+            await asyncio.sleep(PAUSE)  # the server answers at once while too many wait for news there
 
     async def give_receipts(self, cohort: Cohort, users: Sequence[User], found: Mapping[int, bool]) -> None:
         """Tell the server for each user whether its record is in the list. A record that is not there is an error."""

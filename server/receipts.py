@@ -28,8 +28,11 @@ _CROWDS = 32  # cohorts in memory
 
 
 def most_absent(config: RunConfig, cohort: Cohort) -> int:
-    """Return ⌊cn⌋: so many clients of a cohort may lie. One more "absent" than that names the shuffler."""
-    return math.floor(config.intermediary.corrupt * cohort.clients)
+    """Return max(1, ⌊cn⌋): so many clients of a cohort may lie. One more "absent" than that names the shuffler.
+
+    A participant gets one slot in any case, and one client shall name no party.
+    """
+    return max(1, math.floor(config.intermediary.corrupt * cohort.clients))
 
 
 @dataclass(slots=True)
@@ -82,11 +85,11 @@ class ReceiptBook:
         return stored or answer
 
     def listed(self, cohort: Cohort, *, over: bool) -> RecordList:
-        """Return the list of the records of a cohort, which is empty before its batch is stored.
+        """Return the list of the records of a cohort: empty before its batch is stored, and once it is over.
 
-        over  whether the cohort has ended.
+        over  whether the cohort has ended. Then nobody needs the list, which takes a while to make.
         """
-        crowd = self._crowd(cohort)
+        crowd = None if over else self._crowd(cohort)
         return RecordList(cohort=cohort.cohort, hashes=b"" if crowd is None else crowd.listed, over=over)
 
     def take(self, active: ActiveRun, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
@@ -117,7 +120,7 @@ class ReceiptBook:
         return intake.answer()
 
     def complete(self, active: ActiveRun, cohort: Cohort, survivors: int) -> bool:
-        """Return whether no answer can change the outcome any more, or as many clients as records have answered.
+        """Return whether no release is possible any more, or as many clients as records have answered.
 
         Clients that lie may say "absent" without a record. So the answers must also suffice for a release.
         """
@@ -125,23 +128,32 @@ class ReceiptBook:
             crowd = self._crowd(cohort)
             if crowd is None or active.state != "running":
                 return True
-            named = len(crowd.said) - crowd.present > most_absent(active.config, cohort)
-            return named or (len(crowd.said) >= survivors and crowd.present >= cohort.minimum)
+            absent = len(crowd.said) - crowd.present
+            hopeless = len(crowd.hashes) // KEY_HASH - absent < cohort.minimum
+            return hopeless or (len(crowd.said) >= survivors and crowd.present >= cohort.minimum)
 
     def refusal(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> str | None:
-        """Return why the receipts forbid a batch to be analyzed; None where they allow it."""
-        allowed = most_absent(active.config, cohort)
+        """Return why the receipts forbid a batch to be analyzed; None where they allow it.
+
+        Whatever others say, the guarantee needs the minimum of clients whose records are in the batch, and no more.
+        """
         if self._store.batch(cohort.cohort) != answer:
             return "refused: the batch is not the one whose records its clients were shown"
-        said = self._store.receipts(cohort.cohort)
-        present = sum(said.values())
-        absent = len(said) - present
-        if absent > allowed:
-            clients = f"{absent} clients have not found the records that it took from them"
-            return f"the shuffler did not deliver: {clients}, and {allowed} may lie; nothing is released"
-        if present < cohort.minimum:
-            return TooSmall(present, cohort.minimum, "clients that found their records in the batch").detail
-        return None
+        present = sum(self._store.receipts(cohort.cohort).values())
+        if present >= cohort.minimum:
+            return None
+        few = TooSmall(present, cohort.minimum, "clients that found their records in the batch").detail
+        named = self.named(active, cohort)
+        return few if named is None else f"{named}: {few}"
+
+    def named(self, active: ActiveRun, cohort: Cohort) -> str | None:
+        """Return in words that the shuffler did not deliver, if more clients say so than may lie; else None."""
+        said, allowed = self._store.receipts(cohort.cohort), most_absent(active.config, cohort)
+        absent = len(said) - sum(said.values())
+        if absent <= allowed:
+            return None
+        clients = f"{absent} clients have not found the records that it took from them"
+        return f"the shuffler did not deliver: {clients}, and {allowed} may lie"
 
     def _crowd(self, cohort: Cohort) -> _Crowd | None:
         """Return what is known of a cohort; None before its batch is stored, and for one that takes no receipts."""

@@ -126,10 +126,7 @@ class Service:
         return self._deliveries.uncompared(self.active_run(run))
 
     def compare(self, run: str, via: Via, after: int, listed: Sequence[bytes]) -> None:
-        """Compare what an intermediary lists as delivered behind position `after`. See server.deliveries.
-
-        A run of which it released what this server does not know ends as failed. Raises RunFailed then.
-        """
+        """Compare what an intermediary lists behind position `after`. An unknown delivery fails the run: RunFailed."""
         try:
             self._deliveries.compare(self.active_run(run), via, after, listed)
         except RunFailed as error:
@@ -228,6 +225,10 @@ class Service:
         over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
         return self._receipts.listed(message, over=over)
 
+    def collected(self, run: str, cohort: str) -> bool:
+        """Return whether a cohort's batch is stored, whatever came of it."""
+        return self.store.batch(self._opened(run, cohort).cohort) is not None
+
     def collect_for_receipts(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Store a batch that was collected, so that clients see its records. See server.receipts."""
         stored = self._receipts.collect(self.active_run(cohort.run), cohort, answer)
@@ -239,7 +240,6 @@ class Service:
         return self._receipts.take(self.active_run(run), self._opened(run, receipts.cohort), receipts)
 
     def receipts_complete(self, cohort: Cohort, survivors: int) -> bool:
-        """Return whether no receipt is waited for any more."""
         return self._receipts.complete(self.active_run(cohort.run), cohort, survivors)
 
     def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:

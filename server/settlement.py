@@ -146,7 +146,8 @@ class Settlement:
             writing.outcome(active.config.run, outcome, answer)
             if state != "running":
                 writing.state(active.config.run, state, learner.fault)
-            _announce(writing, active.config.run, cohort, outcome)
+            named = self._receipts.named(active, cohort) if cohort.receipts else None
+            _announce(writing, active.config.run, cohort, outcome, named)
             _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:
             _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
@@ -161,10 +162,15 @@ def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
     return LostCohort(cohort=cohort.cohort, reason=f"{where}: {describe_error(error)}", fault=True)
 
 
-def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort) -> None:
+def _announce(
+    writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort, named: str | None
+) -> None:
+    """Record a cohort's end. `named`: that the shuffler did not deliver, which need not forbid a release."""
     number, name = cohort.round, cohort.cohort
+    if named is not None:
+        _log.error("records_missing", run=run, cohort=name, why=named)
     if isinstance(outcome, ReleasedCohort):
-        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors)
+        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors, detail=named)
     else:
         writing.event(run, "cohort-aborted", round=number, cohort=name, detail=outcome.reason)
 

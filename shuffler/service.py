@@ -3,6 +3,7 @@
 Log event: `permutation_delayed`, when few reports could not be permuted with the last one; the mixer tries again.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Final
@@ -16,7 +17,7 @@ from distrust.common.crypto.graph import members_to_bitmap
 from distrust.common.crypto.receipts import list_digest, record_list
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.database import Database
-from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.errors import BadMessage, BadParameter, TooSmall
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
 from distrust.common.intermediary.service import Intermediary
@@ -169,8 +170,27 @@ class Shuffler(Intermediary):
     def _mark(self, state: State, item: Item) -> bytes | None:
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
-    def _closing(self, _tx: Connection, _state: State) -> None:
-        """Do nothing: clients receive no data as the stage closes."""
+    def _closing(self, tx: Connection, state: State) -> None:
+        """Leave out the clients of a crowd that sent one sealed record twice. Raises TooSmall without them.
+
+        Report ids are unique, and stand before a record. The list of records names each record once, so one client
+        with two slots would otherwise cost all others their cohort.
+        """
+        if not state.cohort.receipts:
+            return
+        whole = store.bodies(tx, state.number, REPORT, SELF, state.cohort.clients)
+        records = Counter(self._record(state, body) for _, body in whole)
+        repeated = [slot for slot, body in whole if records[self._record(state, body)] > 1]
+        if repeated:
+            _log.warning("record_repeated", cohort=state.name, slots=repeated)
+            store.leave_out(tx, state.number, REPORT, repeated)
+            if len(whole) - len(repeated) < state.cohort.minimum:
+                raise TooSmall(len(whole) - len(repeated), state.cohort.minimum, "clients with a record of their own")
+
+    def _record(self, state: State, body: bytes) -> bytes:
+        """Return the sealed record of a report, without its id and what stands behind it."""
+        assert isinstance(state.cohort.channel, SealedRecords)
+        return body[REPORT_ID : REPORT_ID + sealed_size(state.cohort.channel.size)]
 
     def _mix(self, state: State) -> Batch:
         """Return the batch of a frozen cohort, from its stored reports."""

@@ -166,7 +166,11 @@ class StageMachine(ABC):
         if batch is None:
             store.move(tx, state.number, following, self._clock.now())
             return store.need(tx, state.address)
-        return replace(state, stage="done", since=None, released=self._put_batch(tx, state, batch))
+        try:
+            released = self._put_batch(tx, state, batch)
+        except ProtocolError as error:  # before it has written anything: the last sender is not to blame
+            return self._abort(tx, state, error)
+        return replace(state, stage="done", since=None, released=released)
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
         store.move(tx, state.number, "aborted", None, why.detail)

@@ -30,6 +30,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     bindparam,
+    delete,
     func,
     insert,
     or_,
@@ -294,6 +295,13 @@ def add_departures(tx: Connection, cohort: int, leaving: Iterable[int]) -> None:
 def departed(tx: Connection, cohort: int) -> set[int]:
     """Return the slots that have left."""
     return set(slots(tx, cohort, DEPARTED))
+
+
+def leave_out(tx: Connection, cohort: int, stage: str, leaving: Sequence[int]) -> None:
+    """Delete the messages of a stage of these slots, and note that the slots left."""
+    where = MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot.in_(leaving)
+    tx.execute(delete(MESSAGES).where(*where))
+    add_departures(tx, cohort, leaving)
 
 
 def put_statement(tx: Connection, cohort: int, stage: str, body: bytes) -> None:

@@ -16,7 +16,7 @@ from distrust.common.calculator.flip import FlipView, flip_views
 from distrust.common.errors import Unavailable, WrongCohort, WrongStage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import CohortView, RecordList
+from distrust.common.messages.status import CohortView
 from distrust.common.messages.steps import life
 from distrust.common.run.progress import RoundReport, RunView
 from distrust.server.dashboard import ReadersPageRoute, page
@@ -34,7 +34,7 @@ class Cohorts(Stated, Protocol):
     def view(self, run: str) -> RunView: ...
     def round_report(self, run: str, number: int) -> RoundReport: ...
     def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]: ...
-    def records(self, run: str, cohort: str) -> RecordList: ...
+    def collected(self, run: str, cohort: str) -> bool: ...
 
 
 WAITS = (
@@ -69,7 +69,7 @@ def cohort_context(
     stated: list[str] = []
     if message.via == "aggregator":
         stated = [one.stage for one in service.statements(run, name).statements]
-    elif service.records(run, name).hashes:  # a crowd's batch was collected, whatever came of it
+    elif message.receipts and service.collected(run, name):
         stated = ["batch", "receipts"]
     lived = life(message.channel.kind, cohort.state, cohort.reason, stated, receipts=message.receipts)
     return {

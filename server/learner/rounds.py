@@ -62,6 +62,7 @@ ASSIGNED_ACTION_ASSUMPTIONS = (
     "the server cannot see what a client plays",
     "whether a client leaves does not depend on the action that it was dealt",
     "the server, which hands out the slots, holds no more of them itself than the colluders that are counted",
+    "the shuffler keeps away from the estimates: it knows who plays what, so against it each client has its own noise",
 )
 """Assumptions of the guarantee of assigned actions, besides an honest shuffler (FREE, footnote 2)."""
 

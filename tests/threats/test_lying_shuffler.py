@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from distrust.client.fleet import FleetOptions
+from distrust.client.http_transport import HttpTransport
 from distrust.common.crypto.receipts import RECEIPT_SECRET, RECORD_HASH
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.errors import Refused
@@ -23,7 +25,7 @@ from distrust.common.mechanisms.families.base import Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords
 from distrust.common.messages.cohort import AssignedRecords, Cohort, Sealed
 from distrust.common.messages.status import RecordList
-from distrust.common.messages.upload import Receipts
+from distrust.common.messages.upload import Receipts, Upload
 from distrust.common.randomness import SystemStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
@@ -134,14 +136,17 @@ def test_without_receipts_it_would_read_the_victims_message(tmp_path: Path, monk
         assert read == message
 
 
-@pytest.mark.parametrize(("lost", "kind"), [(6, "released"), (7, "aborted")])
-def test_as_many_missing_records_as_clients_may_lie_about_are_no_proof(
+@pytest.mark.parametrize(("lost", "kind"), [(6, "released"), (12, "released"), (13, "aborted")])
+def test_a_shuffler_may_replace_as_many_records_as_may_be_lost_and_no_more(
     lost: int, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """⌊cn⌋ = 6 clients may say that their record is absent where it is not."""
+    """The noise counts on the minimum, 52 of 64. Above ⌊cn⌋ = 6 the events name the shuffler, released or not."""
     lie(monkeypatch, partial(a_few_replaced, lost=lost))
     run = record_run(tmp_path, [config(intermediary={"dropout": 0.2, "corrupt": 0.1})], 0.0, monkeypatch)
     assert {one.kind for one in outcomes(run)} == {kind}
+    events = [json.loads(text) for (text,) in run.rows("server", "SELECT body FROM events")]
+    ends = [one.get("detail") or "" for one in events if one["kind"] in {"cohort-released", "cohort-aborted"}]
+    assert [one.startswith("the shuffler did not deliver") for one in ends] == [lost > 6] * 2
 
 
 def test_an_honest_shuffler_gets_a_receipt_of_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,3 +282,28 @@ def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.
     (lost,) = outcomes(run)
     assert isinstance(lost, LostCohort)
     assert named(lost) > 4
+
+
+@pytest.mark.parametrize("block", [1, 8])
+def test_a_client_that_sends_one_record_twice_costs_itself_its_slots(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds two slots, and sends one sealed record under two report ids. All others are served."""
+    upload, first = HttpTransport.upload, dict[str, bytes]()
+
+    async def twice(self: HttpTransport, cohort: Cohort, body: Upload) -> Any:
+        items = []
+        for item in body.items:
+            if item.slot == 3:
+                first[cohort.cohort] = item.body
+            known = first.get(cohort.cohort)
+            own = item.body if item.slot != 4 or known is None else item.body[:REPORT_ID] + known[REPORT_ID:]
+            items.append(item.model_copy(update={"body": own}))
+        return await upload(self, cohort, body.model_copy(update={"items": items}))
+
+    monkeypatch.setattr(HttpTransport, "upload", twice)
+    run = record_run(tmp_path, [config()], 0.0, monkeypatch, options=FleetOptions(block=block))
+    for one in outcomes(run):
+        assert isinstance(one, ReleasedCohort)
+        assert one.survivors == CLIENTS - 2
+    assert run.rows("shuffler", "SELECT DISTINCT stage FROM cohorts") == [("done",)]
