@@ -73,6 +73,9 @@ class PrivacyRequirements:
         _check_channel(mechanism, cohort)
         _check_assignment(round_, mechanism, cohort)
         _check_graph(round_, cohort)
+        if cohort.receipts != mechanism.receipted:
+            why = f"clients of {mechanism.name} give {'' if mechanism.receipted else 'no '}receipts"
+            raise Refused(f"cohort.channel.receipts = {cohort.receipts}: {why}")
         cost = self.cost(mechanism, agreed, config.budget)
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
@@ -256,5 +259,4 @@ def _sizes(mechanism: AnyMechanism, channel: Channel) -> list[tuple[str, object,
         case "sealed" | "dealt":
             needed = channel.kind if mechanism.width is None else "bits"
             packed = packed_size(mechanism.modulus, mechanism.dimension)
-            own = ("receipts", channel.receipts, mechanism.receipted)
-            return [("kind", channel.kind, needed), ("size", channel.size, packed), own]
+            return [("kind", channel.kind, needed), ("size", channel.size, packed)]
