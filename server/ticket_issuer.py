@@ -1,7 +1,7 @@
 """Issues participation tickets. Idempotent: repeating a request returns the same slots.
 
-A ticket is an Ed25519 signature of configuration, run, round, cohort, slot, and the hash of the slot's keys. Slots are
-handed out in cohort order, each once.
+A ticket is an Ed25519 signature of R, run, round, cohort and slot, and in secure aggregation of the hash of the slot's
+keys. Slots are handed out in cohort order, each once.
 
 Several callers that want slots of a cohort get equal shares of them, by turns. The requests of one participation token
 count as one caller. A caller with a limit gets no more of a cohort than `Caller.most`, over all its requests.

@@ -336,7 +336,7 @@ def test_a_server_without_an_operators_token_stays_open_on_loopback(tmp_path: Pa
     play(tmp_path, body, operator_token_file=None, participants_file=None)
 
 
-def test_a_key_text_is_hexadecimal() -> None:
+def test_a_devices_header_is_its_key_and_a_signature_of_the_documented_bytes() -> None:
     """The documented form of a device's header."""
     key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     request = TicketRequest(request="ab" * 16, round=1, want=1)
