@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet
+from distrust.common.crypto.graph import bitmap_flags
 from distrust.common.crypto.receipts import record_list
 from distrust.common.errors import WrongStage
 from distrust.common.intermediary.service import Intermediary
@@ -175,7 +176,13 @@ class FleetHarness:
         return [one.cohort for one in self.rounds[self._at].assignments] if self._at < len(self.rounds) else []
 
     def _ended(self, cohort: Cohort) -> bool:
-        return self.intermediary.view(cohort.address).stage in {"done", "aborted"}
+        view = self.intermediary.view(cohort.address)
+        return view.stage == "aborted" or (view.stage == "done" and self._settled(cohort, view))
+
+    def _settled(self, cohort: Cohort, view: StageView) -> bool:
+        """Return whether all clients of a crowd whose reports were taken have given their receipts."""
+        survivors = int(bitmap_flags(view.members, cohort.clients).sum())
+        return not cohort.receipts or len(self.receipts[cohort.cohort]) >= survivors
 
     def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
         hashes = self.hashes[cohort.cohort] if cohort.via == "aggregator" else b""

@@ -37,10 +37,16 @@ class OtherDigest(FleetHarness):
     """A shuffler that states another digest than that of its list, or none."""
 
     stated: bytes | None = None
+    shown = False
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         view = await super().stage(cohort, after, slots, wait)
+        self.shown = self.shown or view.stage == "done"
         return view.model_copy(update={"statement": self.stated})
+
+    def _settled(self, cohort: Cohort, view: StageView) -> bool:
+        """Return whether the cohort's deadline has passed: here once clients have seen that there is no digest."""
+        return self.shown and self.stated is None
 
 
 def test_every_client_says_that_its_record_is_there(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
