@@ -64,7 +64,7 @@ class User:
 
 
 Own = Secrets | bytes
-"""What a client makes before it requests a ticket: keys for secure aggregation, or the secret of its receipt."""
+"""Keys for secure aggregation, or the secret of a receipt. A client makes them before it requests a ticket."""
 
 
 def own_hash(own: Own) -> bytes:

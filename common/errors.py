@@ -14,7 +14,7 @@ ProtocolError
 ├── BadShare              409  a reconstructed secret that does not match its commitment
 ├── RunFailed             409  a run that ended without a result: failed or cancelled
 ├── Unauthorized          401  a call without the token that it needs
-│   └── ForeignToken      401  a token or a device's key that nobody has enrolled
+│   └── ForeignToken      401  a token or a device's key that the operator has not enrolled
 ├── NotAdmitted           403  a participation token or a device that gets no slots any more
 │   ├── RevokedToken      403  the operator has revoked it
 │   ├── ExpiredToken      403  its time is over
@@ -215,7 +215,7 @@ class Unauthorized(ProtocolError):
 
 
 class ForeignToken(Unauthorized):
-    """A request for slots with a token, or of a device, that nobody has enrolled at this server."""
+    """A request for slots with a token, or by a device, that the operator has not enrolled at this server."""
 
     code = "foreign-token"
 

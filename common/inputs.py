@@ -112,11 +112,11 @@ def read_token(field: str, path: Path) -> str:
 
 
 class Watched(Generic[T]):
-    """What a file says, read again when it has changed. Safe to use from many threads.
+    """The value of a file. This object reads the file again after a change. Several threads may use it.
 
     A look costs one `stat`. A pipe is read once: another program may print a token into it.
 
-    read    returns what the file says, and raises BadParameter, as the first read does.
+    read    returns the file's value, and raises BadParameter, as the first read does.
     whose   the file in the words of a refusal.
     """
 
@@ -136,7 +136,7 @@ class Watched(Generic[T]):
                 try:
                     self._value = self._read()
                 except BadParameter as error:
-                    raise Unavailable(f"{self._whose} cannot be read: this service lets nobody in by it") from error
+                    raise Unavailable(f"{self._whose} cannot be read: this service admits no caller by it") from error
                 self._seen = facts
             return self._value
 

@@ -54,7 +54,7 @@ class Caller:
         return max(1, math.floor(self.share * clients)) if counts_on_others else clients
 
     def is_noted(self, clients: int, *, counts_on_others: bool) -> bool:
-        """Return whether its slots of such a cohort must be counted. Those without a limit are nobody's business."""
+        """Return whether its slots of such a cohort must be counted. The server notes no caller without a limit."""
         limited = self.most(clients, counts_on_others=counts_on_others) < clients
         return self.id is not None and (limited or self.single)
 

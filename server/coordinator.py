@@ -169,7 +169,7 @@ class RunCoordinator:
     async def _renew(self, run: str) -> None:
         """Start the first deadline of cohorts again of which more tickets may be handed out now.
 
-        While nobody has sent anything, their intermediary counts from the last opening.
+        While no client has sent anything, the intermediary counts from the last opening.
         """
         opened, late = self._opened.get(run, {}), time.monotonic() - RENEWAL_SECONDS
         old = [cohort for cohort, since in opened.values() if since < late]

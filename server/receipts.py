@@ -87,7 +87,7 @@ class ReceiptBook:
     def listed(self, cohort: Cohort, *, over: bool) -> RecordList:
         """Return the list of the records of a cohort: empty before its batch is stored, and once it is over.
 
-        over  whether the cohort has ended. Then nobody needs the list, which takes a while to make.
+        over  whether the cohort has ended. Then no client needs the list, which takes a while to make.
         """
         crowd = None if over else self._crowd(cohort)
         return RecordList(cohort=cohort.cohort, hashes=b"" if crowd is None else crowd.listed, over=over)

@@ -1,9 +1,9 @@
 """Moves a cohort through its life at an intermediary: stages, their deadlines and minima, and the mixing at the end.
 
 A cohort passes its party's `stages`, then `MIXING` (no message is taken any more), and ends `done` or `aborted`.
-A stage is over `stage_seconds` after it began. The first stage begins with its first message. A cohort of which nobody
-sends a message or leaves within `first_seconds` after it was opened last ends: a ticket that is held, or whose client
-crashed, stops a run no longer.
+A stage is over `stage_seconds` after it began. The first stage begins with its first message. A cohort ends if none of
+its clients sends a message or leaves within `first_seconds` after it was opened last. So a run does not stand still for
+a client that holds a ticket, or has crashed with one.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
 outside every transaction, so a crash in between only repeats it. A party may compute a small one in the transaction
 that takes the last message: messages and batch are committed together then, or neither.

@@ -142,7 +142,7 @@ class IntermediarySettings(ServiceSettings):
         def own() -> str:
             token = current()
             if operators is not None and token == operators():
-                raise Unavailable("the inspector's token file holds the operator's token: nobody is let in by it")
+                raise Unavailable("the inspector's token file holds the operator's token: no caller is admitted by it")
             return token
 
         return own

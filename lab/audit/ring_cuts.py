@@ -14,7 +14,7 @@ taken  t neighbours of a client collude. They hold t shares of both of its secre
 
 The search for cuts is complete. A survivor is joined to the survivors within k/2 places, so that a ring comes apart
 only between two runs of k/2 places without honest survivors. Whatever else is lost, these must be: for each pair of
-runs, the aggregator that calls nobody else lost keeps the most of what clients check.
+runs, the aggregator that calls no other client lost keeps the most of what clients check.
 """
 
 import hashlib

@@ -84,6 +84,14 @@ def token_command(context: typer.Context, data: DataOption = DEFAULT, json: Json
     say(files, "\n".join(files.values()), json)
 
 
+def _folder(data: Path, name: str) -> DataDir:
+    """Return the folder of the list that a participant comes into, made if it is missing. Raises BadParameter."""
+    check_name("name", name)
+    data_dir = DataDir(data)
+    data_dir.make()
+    return data_dir
+
+
 @tokens.command(epilog=examples("distrust token participate --name hospital --share 0.1 --quota 50000"))
 def participate(
     *,
@@ -101,9 +109,7 @@ def participate(
     json: JsonOption = None,
 ) -> None:
     """Make a participation token: fleets with it get slots. The list keeps its SHA-256 alone."""
-    check_name("name", name)
-    data_dir = DataDir(data)
-    data_dir.make()
+    data_dir = _folder(data, name)
     file = out_file or data_dir.path / "participants" / f"{name}.token"
     wanted = Participant(name=name, kind="token", id=NO_ID, quota=quota, expires=expires, share=share)
     made = Participants(data_dir).new_token(wanted, file)
@@ -136,9 +142,7 @@ def enroll(
     json: JsonOption = None,
 ) -> None:
     """Enroll a device: it gets one slot of a cohort, however often it asks."""
-    check_name("name", name)
-    data_dir = DataDir(data)
-    data_dir.make()
+    data_dir = _folder(data, name)
     wanted = Participant(name=name, kind="device", id=_public_key(key), quota=quota, expires=expires)
     made = Participants(data_dir).enroll(wanted)
     say(_facts(made), f"{made.name} {made.id}", json)
@@ -160,7 +164,7 @@ def list_participants(*, data: DataOption = DEFAULT, json: JsonOption = None) ->
     """List who may take part, and with which limits."""
     known = [_facts(one) for one in Participants(DataDir(data)).all()]
     lines = [" ".join(f"{word}={value}" for word, value in one.items() if value is not None) for one in known]
-    say({"participants": known}, "\n".join(lines) or "nobody", json)
+    say({"participants": known}, "\n".join(lines) or "no participants", json)
 
 
 def _facts(one: Participant) -> dict[str, Any]:

@@ -189,7 +189,10 @@ class Parties:
 
 
 class ShufflerInTurn:
-    """The shuffler as the server calls it, without HTTP. It may number a delivery wrongly."""
+    """The shuffler as the server calls it, without HTTP. It may number a delivery wrongly.
+
+    All cohorts of the machine are the shuffler's, so that a call which only the aggregator answers is a fault.
+    """
 
     def __init__(self, parties: Parties) -> None:
         self._parties = parties
@@ -198,7 +201,7 @@ class ShufflerInTurn:
         self._parties.shuffler.open(cohort)
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
-        raise NotImplementedError("no cohort here is masked")
+        raise AssertionError("asked of a masked cohort, and the machine has none")
 
     async def delivered(self, run_digest: bytes, via: str, after: int) -> DeliveryList:
         del via
@@ -277,13 +280,13 @@ class FleetInTurn:
         return self._parties.shuffler.terms(cohort.address)
 
     async def key_hashes(self, cohort: Cohort) -> KeyHashes:
-        raise NotImplementedError("no cohort here is masked")
+        raise AssertionError("asked of a masked cohort, and the machine has none")
 
     async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
-        raise NotImplementedError("no cohort here is masked")
+        raise AssertionError("asked of a masked cohort, and the machine has none")
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        raise NotImplementedError("no actions are assigned here")
+        raise AssertionError("a client asked for an action, and no cohort of the machine assigns any")
 
     async def records(self, cohort: Cohort, wait: float) -> RecordList:
         for _ in range(int(wait / LOOK)):
