@@ -28,9 +28,9 @@ help:
 demo: $(STAMP)
 	@exec $(BIN)/distrust demo
 
-# One session for both stages: each worker collects the tests once. Half as many workers again as cores: tests
-# over services wait for each other's processes now and then.
-WORKERS = $$($(BIN)/python -c 'import os; print(max(2, 3 * os.cpu_count() // 2))')
+# One session for both stages: each worker collects the tests once. Twice as many workers as cores: tests over
+# services wait for each other's processes, and browsers for pages.
+WORKERS = $$($(BIN)/python -c 'import os; print(2 * os.cpu_count())')
 
 test: $(STAMP) postgresql chromium
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone and not kernels" $(PYTEST)

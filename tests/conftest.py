@@ -8,6 +8,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support.picked import picked
+
 # Before NumPy is imported: matrices are small here, and the threads of every process of the suite would spin for each
 # other's cores. Programs that play a run take one thread by themselves (`common.privacy.searches.one_thread`).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,6 +29,23 @@ def small_cohorts() -> Iterator[None]:
         variables.setenv("DISTRUST_MIN_SURVIVORS", "1")
         variables.setenv("DISTRUST_MAX_DELTA", "0.01")
         yield
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: what they leave is picked from
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what this run leaves out of the parameter sets of a test that is marked `few`."""
+    offered: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few"):
+            offered.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    out: set[pytest.Item] = set()
+    for name, group in offered.items():
+        marker = group[0].get_closest_marker("few")
+        assert marker is not None
+        out.update(set(group).difference(picked(group, min(marker.args[0], len(group)), name)))
+    if out:
+        config.hook.pytest_deselected(items=[item for item in items if item in out])
+        items[:] = [item for item in items if item not in out]
 
 
 @pytest.hookimpl(wrapper=True)

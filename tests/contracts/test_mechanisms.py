@@ -107,6 +107,7 @@ def errors(mechanism: Mechanism, data: NDArray[np.float64], seed: str) -> NDArra
 
 
 @every
+@pytest.mark.few(20)
 def test_messages_are_numbers_below_the_modulus(mechanism: Mechanism) -> None:
     messages = mechanism.randomize(rewards(), UnsafeSeededStream(1))
     assert messages.shape == (CLIENTS, 1)

@@ -49,6 +49,7 @@ def refusal(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.few(3)
 def test_a_database_of_before_revisions_is_refused_until_the_command_that_the_refusal_names_has_migrated_it(
     party: str, old: NewUrl
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_reader_gets_the_first_messages_of_each_stage_and_those_of_one_client(
 @pytest.mark.parametrize(
     "query", ["each=0", "each=1001", "each=x", "client=3", "each=1&client=-1", "each=1&limit=1001"]
 )
+@pytest.mark.few(8)
 def test_a_part_of_a_transcript_is_bounded(party: Party, cohort: Cohort, query: str) -> None:
     assert cohort.cohort == "c1"
     assert party.get(f"/c1/messages?{query}").status_code == 422

@@ -152,6 +152,7 @@ def test_it_plays_in_a_sweep_whose_rows_depend_on_its_source(package: str, tmp_p
         ("Nothing", "cannot be imported: AttributeError"),
     ],
 )
+@pytest.mark.few(4)
 def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, package: str) -> None:
     with pytest.raises((BadRunFile, BadParameter)) as refused:
         parse(words(f"{package}:{name}"))

@@ -209,6 +209,7 @@ def test_a_question_of_another_party_imports_no_module() -> None:
         ("Nothing", "cannot be imported: AttributeError"),
     ],
 )
+@pytest.mark.few(3)
 def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, own: Own) -> None:
     module = own(MECHANISM, GROUP, {})
     with pytest.raises((BadRunFile, BadParameter)) as refused:

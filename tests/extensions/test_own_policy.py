@@ -126,6 +126,7 @@ def test_fleets_that_have_it_not_say_so(own: Own, tmp_path: Path, monkeypatch: p
         ("Nothing", "cannot be imported: AttributeError"),
     ],
 )
+@pytest.mark.few(3)
 def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, own: Own) -> None:
     module = own(POLICY, GROUP, {})
     with pytest.raises((BadRunFile, BadParameter)) as refused:

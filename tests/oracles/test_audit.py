@@ -66,6 +66,7 @@ UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_
     ("name", "calibration"),
     [(name, which) for name in PRIVATE for which in ("exact", "paper") if (name, which) not in UNPROVEN],
 )
+@pytest.mark.few(10)
 def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
     mechanism = planned_mechanism(name, calibration, epsilon=0.9)  # some papers' constants end at 1
     result = kept(mechanism, 11, 40_000)
@@ -135,6 +136,7 @@ def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **wor
 
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+@pytest.mark.few(15)
 def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
     result = kept(vectors(name, 4, norm), 17, 10_000)
     assert (result.dimension, result.norm, result.violated) == (4, norm, False)

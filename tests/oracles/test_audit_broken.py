@@ -20,6 +20,7 @@ ALARM = 1e-9
 
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("clients", [10, 40])
+@pytest.mark.few(5)
 def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
     stream, secret = UnsafeSeededStream(21), BROKEN[name].secret
     result = audit(broken(name, clients), stream=stream, trials=100_000, secret=secret, alarm=ALARM)

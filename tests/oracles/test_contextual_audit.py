@@ -69,6 +69,7 @@ def gaussian_epsilon(distance: float, delta: float) -> float:
         pytest.param("shuffled-gaussian", 2, "records", 0.3, id="permuted-records"),
     ],
 )
+@pytest.mark.few(4)
 def test_a_secret_keeps_the_claim_and_uses_a_fair_share_of_its_noise(
     secret: Secret, name: str, clients: int, view: str, share: float
 ) -> None:

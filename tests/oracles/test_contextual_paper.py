@@ -90,6 +90,7 @@ def test_shuffled_noise_is_theorem_b1_s_inside_its_range() -> None:
 
 @pytest.mark.parametrize("clients", [1_000, 100_000])
 @pytest.mark.parametrize("delta", [0.1, 1e-3, 1e-6])
+@pytest.mark.few(3)
 def test_inside_its_range_theorem_b1_s_noise_has_less_than_half_of_its_epsilon(delta: float, clients: int) -> None:
     most = math.sqrt(math.log(2 / delta) / clients)  # ε₀ = 1
     for share in (0.5, 0.999):

@@ -195,6 +195,7 @@ def test_the_table_has_every_mechanism() -> None:
 
 @survived
 @pytest.mark.parametrize(("name", "calibration", "dimension"), CASES)
+@pytest.mark.few(40)
 def test_quantiles_are_those_of_the_law_of_the_sum(
     name: MechanismName, calibration: str, dimension: int, survivors: int
 ) -> None:

@@ -52,6 +52,7 @@ def test_binomial_hockey_stick_counts_its_bounded_support(trials: int, chance: f
 
 @pytest.mark.parametrize("order", [1.25, 2.0, 8.0, 64.0])
 @pytest.mark.parametrize(("variance", "shift"), [(100.0, 10), (4.0, 3), (0.5, 1)])
+@pytest.mark.few(5)
 def test_skellam_renyi_divergence(variance: float, shift: int, order: float) -> None:
     reach = math.ceil(64 * shift + 15 * math.sqrt(variance)) + 60
     masses = skellam(variance, reach)

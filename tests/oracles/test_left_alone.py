@@ -99,6 +99,7 @@ def largest_loss(one: Mapping[int, Real], other: Mapping[int, Real]) -> Real:
 
 @pytest.mark.parametrize("n", [64, 1024])
 @pytest.mark.parametrize(("name", "calibration"), PAIRS)
+@pytest.mark.few(8)
 def test_what_is_left_holds_for_the_law_of_one_clients_message_and_is_no_looser_than_a_thousandth(
     name: str, calibration: str, n: int
 ) -> None:

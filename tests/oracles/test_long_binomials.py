@@ -64,6 +64,7 @@ def delta_at(epsilon: mpmath.mpf, trials: int, chance: float, shift: int) -> mpm
         (10**8, 0.3, 60_000, 0.3),
     ],
 )
+@pytest.mark.few(3)
 def test_epsilon_is_that_of_forty_digits_to_nine_and_never_below_it(
     trials: int, chance: float, shift: int, delta: float
 ) -> None:
@@ -89,6 +90,7 @@ def test_where_there_is_no_epsilon_none_is_found() -> None:
 
 @pytest.mark.parametrize("p", [0.5, 1e-3, 1e-12, 1e-15])
 @pytest.mark.parametrize(("trials", "chance"), [(10**10, 0.5), (10**10, 0.01), (10**12, 0.4999)])
+@pytest.mark.few(5)
 def test_a_quantile_is_the_least_of_forty_digits(trials: int, chance: float, p: float) -> None:
     law = Binomial(trials, chance)
     q = law.quantile(p)

@@ -120,6 +120,7 @@ def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Stor
         pytest.param(6, 2, 2, 6, id="six-on-a-sparse-ring"),
     ],
 )
+@pytest.mark.few(3)
 def test_every_story_of_a_few_clients_without_statements(n: int, degree: int, threshold: int, fewest: int) -> None:
     """The fewest clients in an opened sum, over all combinations of members and survivors with one lost at most.
 

@@ -47,6 +47,7 @@ def test_it_is_that_of_the_continuous_law_on_a_fine_grid_and_below_a_coarse_one_
 
 
 @pytest.mark.parametrize("name", GAUSSIAN)
+@pytest.mark.few(2)
 def test_a_gaussian_law_has_one_price(name: str) -> None:
     """Each is calibrated to (0.1, 1e-6). Twenty releases equal one whose noise has a twentieth of the variance."""
     assert price(name) == pytest.approx(0.496, rel=0.01)

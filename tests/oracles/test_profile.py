@@ -100,6 +100,7 @@ def test_more_survivors_than_the_floor_hide_more_in_every_figure_but_the_pure_on
 
 @pytest.mark.parametrize("shape", [0.025, 0.3, 0.75, 0.975])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
+@pytest.mark.few(5)
 def test_the_largest_shift_is_the_worst_for_less_than_one_term_too(shape: float, epsilon: float) -> None:
     """Such noise is not log-concave, so this rests on the proof in `discrete_laplace_profile`."""
     masses = laws.polya_difference(mpmath.mpf(shape), 3.0, 150)
@@ -242,6 +243,7 @@ def test_a_box_of_two_coordinates_is_two_draws_moved_together(name: str) -> None
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("dimension", [1, 3])
+@pytest.mark.few(10)
 def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> None:
     """Rényi ε grows with the order up to the pure ε. A larger δ has no larger ε. No honest client, no finite ε."""
     words: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}

@@ -170,6 +170,7 @@ def test_blocks_leave_no_split_of_the_others_out(share: int, honest: int) -> Non
         pytest.param(10**6, 1, 4.0, 30, id="a-million"),
     ],
 )
+@pytest.mark.few(2)
 def test_the_search_finds_short_answers_and_certifies_them(
     honest: int, precision: int, epsilon: float, longest: int
 ) -> None:
@@ -287,6 +288,7 @@ def test_the_grid_is_the_theorem_s() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("honest", [2, 4, 8, 128, 1024])
+@pytest.mark.few(2)
 def test_small_epsilon_is_planned_in_seconds(honest: int) -> None:
     """ε = 0.01, as in a run of T = 2000 and two arms, takes less than 20 s of CPU."""
     began = time.process_time()

@@ -83,6 +83,7 @@ def test_what_is_certified_is_the_largest_ratio_to_nine_digits(
 
 
 @pytest.mark.parametrize("honest", [1, 2, 3, 4])
+@pytest.mark.few(2)
 def test_with_fewer_honest_users_than_the_noise_counts_on_it_still_is(honest: int) -> None:
     design = BitDesign(1, 6, 1.25, 32, 65, 1e-4)
     for escaped in range(honest):

@@ -72,6 +72,7 @@ CURVES = [
 
 @pytest.mark.parametrize(("curve", "truth", "last"), CURVES)
 @pytest.mark.parametrize("order", [1.25, 2.0, 8.0])
+@pytest.mark.few(4)
 def test_a_renyi_divergence_is_an_integral_over_the_hockey_sticks(
     curve: Curve, truth: Callable[[float], mpmath.mpf], last: float, order: float
 ) -> None:

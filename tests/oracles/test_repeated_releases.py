@@ -73,6 +73,7 @@ def _worst(laws: Laws, ratios: NDArray[np.float64], times: int) -> NDArray[np.fl
 
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize(("chance", "slack"), [(0.5, 1.005), (0.3, 1.05)])
+@pytest.mark.few(2)
 def test_several_numbers_of_bits_cost_no_less_than_the_worst_adaptive_client_and_hardly_more(
     times: int, chance: float, slack: float
 ) -> None:

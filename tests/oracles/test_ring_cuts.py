@@ -61,6 +61,7 @@ def brute_force(roster: Roster, colluders: set[int], most: int, w: int) -> int |
 
 
 @pytest.mark.parametrize(("n", "k", "t"), [(9, 4, 3), (10, 4, 3), (10, 4, 2), (10, 6, 4)])
+@pytest.mark.few(2)
 def test_no_losses_that_clients_accept_part_a_ring_that_the_search_does_not_part(n: int, k: int, t: int) -> None:
     """All sets of lost clients, colluders among them, with all of them as members and with none."""
     outcomes = set()
@@ -123,6 +124,7 @@ def row_of(n: int) -> str:
 @pytest.mark.parametrize(
     "n", [100, 200, pytest.param(400, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.slow)]
 )
+@pytest.mark.few(2)
 def test_the_table_of_the_page_is_what_the_command_finds(n: int) -> None:
     assert row_of(n) == ROWS[n]
     assert list(ROWS) == [100, 200, 400, 1000]

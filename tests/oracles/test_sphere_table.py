@@ -85,6 +85,7 @@ def compared(terms: int, dimension: int, epsilon: float) -> list[float]:
 
 
 @pytest.mark.parametrize("row", ROWS)
+@pytest.mark.few(2)
 def test_a_row_of_the_document_says_how_far_the_bound_is_from_what_data_reach(row: str) -> None:
     terms, dimension, epsilon, *ratios = cells(row)
     result = compared(int(terms), int(dimension), float(epsilon))

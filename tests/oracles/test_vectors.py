@@ -141,6 +141,7 @@ def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
 
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
+@pytest.mark.few(28)
 def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: str) -> None:
     """`paper` noise may miss its claim, by a fifth at most on these grids. The promise is computed, so it holds."""
     if name == "shuffled-gaussian" and calibration == "paper":

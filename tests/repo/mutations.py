@@ -20,6 +20,7 @@ from queue import Queue
 from typing import NamedTuple
 
 from tests.support.checkout import ROOT, listed
+from tests.support.picked import ALL
 
 TABLE = Path(__file__).with_suffix(".toml")
 LIMIT_SECONDS = 900
@@ -64,7 +65,7 @@ def copy_checkout(target: Path) -> None:
 def run_tests(copy: Path, tests: Sequence[str], **variables: str) -> tuple[int, str]:
     """Return pytest's exit code and output for some tests in a copy."""
     words = ["-q", "-x", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-n", "0"]
-    environment = {**os.environ, **variables}
+    environment = {**os.environ, ALL: "1", **variables}  # a changed line would pick others
     command = [sys.executable, "-m", "pytest", *words, *tests]
     done = subprocess.run(
         command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS

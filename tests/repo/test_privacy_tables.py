@@ -29,6 +29,7 @@ def cells(row: str) -> list[str]:
 
 
 @pytest.mark.parametrize("row", AUDITS)
+@pytest.mark.few(8)
 def test_an_audit_of_the_document_finds_what_it_says(row: str) -> None:
     command, claim, lower = cells(row)
     done = CliRunner().invoke(app, command.split()[1:])

@@ -52,4 +52,4 @@ def test_ci_leaves_nothing_out_that_other_runs_pick_from() -> None:
 
 def test_every_mark_is_declared() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    assert tuple(re.findall(r'^  "(\w+): ', text, re.MULTILINE)) == MARKS
+    assert tuple(re.findall(r'^  "(\w+): ', text, re.MULTILINE)) == (*MARKS, "few")

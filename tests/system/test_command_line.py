@@ -150,7 +150,7 @@ def ours(folder: Path) -> list[int]:
             pytest.param(signal.SIGTERM, 143, id="terminated"),
             pytest.param(signal.SIGKILL, -9, id="killed-outright"),
         ],
-        2,
+        1,
         "signals",
     ),
 )

@@ -380,7 +380,7 @@ RUNS = ["/", "/runs/shuffled", "/runs/open", "/runs/deserted", "/compare?a=shuff
 PATHS = [*RUNS, "/start", "/?before=0"]
 
 
-@pytest.mark.parametrize("path", picked(PATHS, 3, "pages"))
+@pytest.mark.parametrize("path", picked(PATHS, 2, "pages"))
 def test_a_page_is_accessible_in_light_and_dark_and_fits_every_screen(
     browser: Browser, stack: Stack, path: str
 ) -> None:

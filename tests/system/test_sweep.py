@@ -17,8 +17,8 @@ from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
 
 ROOT = Path(__file__).parents[2]
-LONG = (("repetitions = 3", "repetitions = 6"), ("horizon = 2000", "horizon = 200000"))
-CELLS = 24
+LONG = (("repetitions = 3", "repetitions = 4"), ("horizon = 2000", "horizon = 200000"))
+CELLS = 16
 
 pytestmark = pytest.mark.slow
 

@@ -121,6 +121,7 @@ def test_the_page_shows_the_means_of_the_published_rows(name: str) -> None:
         ("glb-f1-steps", "ε = 5", "LDP-SGD, step 256", 1),
     ],
 )
+@pytest.mark.few(2)
 def test_the_first_tenths_of_a_run_that_is_played_again_are_those_of_its_row(
     name: str, panel: str, series: str, points: int
 ) -> None:

@@ -125,6 +125,7 @@ def mechanism_of(played: RunFile) -> GridMechanism:
 
 @pytest.mark.parametrize(("driver", "edge"), [("in-process", top), ("in-process", bottom), ("services", top)])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.few(8)
 def test_the_noise_is_in_the_sum_before_it_is_decoded(
     driver: str, mechanism: str, edge: Callable[[GridMechanism], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

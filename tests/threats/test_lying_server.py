@@ -216,6 +216,7 @@ async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, st
 
 @pytest.mark.parametrize("whole", [False, True], ids=["plain", "consistent"])
 @pytest.mark.parametrize("channel", picked(list(CHANNELS), FEW, "lies of rounds"))
+@pytest.mark.few(5)
 def test_a_client_that_is_told_another_round_refuses_before_it_sends_and_names_the_field(
     channel: str, *, whole: bool, tmp_path: Path
 ) -> None:
@@ -241,6 +242,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
 
 
 @pytest.mark.parametrize(("channel", "whole"), [pytest.param(one, False, id=f"{one}-plain") for one in CHANNELS])
+@pytest.mark.few(4)
 def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
     """Each parameter of run and policy counts: the configuration's digest is in the round and in each cohort."""
     reasons = asyncio.run(lies_of_config(tmp_path, channel, whole=whole))
@@ -351,6 +353,7 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
 
 
 @pytest.mark.parametrize("channel", EACH_INTERMEDIARY)
+@pytest.mark.few(3)
 def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_back(
     channel: str, tmp_path: Path
 ) -> None:
@@ -375,6 +378,7 @@ def test_a_client_that_is_told_another_round_with_its_ticket_gives_the_ticket_ba
     ("channel", "field"),
     picked([(channel, field) for channel in CHANNELS for field in ("ticket_key", "channel")], FEW, "lies at once"),
 )
+@pytest.mark.few(3)
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
     channel: str, field: str, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_the_exact_sum_of_the_survivors_or_a_named_error(
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "confirm", "masked", "unmask"])
 @pytest.mark.parametrize("n", [50, 90])
+@pytest.mark.few(5)
 def test_on_a_sparse_graph_clients_may_be_lost_at_any_stage(n: int, stage: str) -> None:
     chance = random.Random(n)
     lost = chance.sample(range(n), n // 10)

@@ -67,6 +67,7 @@ def _expected(world: World, round_: Round, arm: int, dropout: float) -> tuple[in
         pytest.param("local-laplace-discrete", (20, 0.1, 2), id="local-noise"),
     ],
 )
+@pytest.mark.few(2)
 def test_the_sum_is_that_of_the_same_seeds_in_process(
     make_round: MakeRound, unsafe: World, aggregator: Aggregator, name: str, case: tuple[int, float, int]
 ) -> None:

@@ -68,6 +68,7 @@ def _outcome(round_: Round, raw: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.few(8)
 def test_a_client_takes_a_rounds_odd_number_only_where_it_is_the_served_one(name: str, make_round: MakeRound) -> None:
     kind = MECHANISMS[name]
     words = {key: MECHANISM[key] for key, taken in (("delta", kind.takes_delta), ("batches", name == "tree")) if taken}

@@ -93,6 +93,7 @@ SLOW = "relaxed-secagg-shuffle"  # its small cohorts take half a minute to plan
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name == SLOW else []) for name in SPREAD]
 )
+@pytest.mark.few(3)
 def test_without_limits_of_its_own_a_user_wants_fifty_survivors_where_others_make_the_noise(
     name: str, make_round: MakeRound
 ) -> None:

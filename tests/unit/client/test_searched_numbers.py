@@ -103,6 +103,7 @@ def test_the_numbers_that_clients_may_find_otherwise_are_those_of_a_search() -> 
 
 
 @pytest.mark.parametrize(("name", "field", "words"), [*EACH, *RENYI])
+@pytest.mark.few(6)
 def test_a_number_with_too_little_noise_is_refused_from_the_first_step_of_the_grid_on(
     make_round: MakeRound, name: str, field: str, words: dict[str, Any]
 ) -> None:

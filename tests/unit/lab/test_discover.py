@@ -53,6 +53,7 @@ def test_list_has_everything_that_a_run_file_or_a_figure_names() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.few(5)
 def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: Path) -> None:
     path = tmp_path / "first.toml"
     printed("init", str(path), "--policy", policy)

@@ -93,6 +93,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("command", dict.fromkeys(command for command, _, _ in ROWS))
+@pytest.mark.few(12)
 def test_figures_of_the_document_are_what_their_command_prints(command: str) -> None:
     done = CliRunner().invoke(app, command.split()[1:])
     shown = json.loads(done.stdout)

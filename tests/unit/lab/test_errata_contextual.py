@@ -147,6 +147,7 @@ def moved(words: Array, length: float, reward: float, dimension: int) -> float:
 
 @pytest.mark.parametrize(("length", "reward"), [(1.0, 1.0), (1.0, 0.3), (2.0, 1.0), (1.0, 1.4), (1.0, 1.5), (0.5, 2.0)])
 @pytest.mark.parametrize("dimension", [2, 3])
+@pytest.mark.few(5)
 def test_the_joint_sensitivity_by_optimization(length: float, reward: float, dimension: int) -> None:
     draws, best, formula = np.random.default_rng(3), 0.0, joint_sensitivity(length, reward)
     for _ in range(20):

@@ -125,6 +125,7 @@ OWN_CONTEXTS = ("identity", "local, batches", "aggregator", "tree")
         "lock step",
     ),
 )
+@pytest.mark.few(4)
 def test_with_the_streams_of_the_services_everything_is_as_over_services(case: str, world: str) -> None:
     mechanism, batch = CASES[case]
     files = [run_file(mechanism, repetition, batch=batch, world=world) for repetition in range(3)]
@@ -146,6 +147,7 @@ def test_with_the_streams_of_the_services_everything_is_as_over_services(case: s
 
 @pytest.mark.parametrize("world", [SYNTHETIC, SPHERE], ids=["fixed contexts", "own contexts"])
 @pytest.mark.parametrize("case", ["local", "bits", "tree", "tree, batches"])
+@pytest.mark.few(4)
 def test_a_repetition_is_the_same_in_any_group(case: str, world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, batch = CASES[case]
     files = [run_file(mechanism, repetition, batch=batch, world=world) for repetition in range(3)]
@@ -174,6 +176,7 @@ GREEDY = {
 
 
 @pytest.mark.parametrize("case", GREEDY)
+@pytest.mark.few(4)
 def test_generalized_linear_policies_are_as_over_services(case: str) -> None:
     policy, mechanism, world = GREEDY[case]
     files = [run_file(mechanism, repetition, world=world, policy=policy) for repetition in range(2)]

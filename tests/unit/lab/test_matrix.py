@@ -103,7 +103,7 @@ POLICIES |= {
     if row.world != ARMS
 }
 PAIRS = [(policy, mechanism) for policy in POLICIES for mechanism in MECHANISMS]
-SHARE = 3
+SHARE = 6
 """Of the mechanisms that a policy may use, one in so many is played. CI plays all."""
 
 

@@ -57,6 +57,7 @@ def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("block", [2, 7, 400, 1000])
+@pytest.mark.few(2)
 def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run_file()
     ordinary = played(file, Learner(file.config), monkeypatch)

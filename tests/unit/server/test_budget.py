@@ -179,6 +179,7 @@ def least_budget(name: str, policy: str, contributions: int, delta: float) -> fl
 
 @pytest.mark.parametrize("delta", [0.0, DELTA / 2, 100 * DELTA])
 @pytest.mark.parametrize(("name", "policy"), picked(RUNS, FEW, "ledgers"))
+@pytest.mark.few(9)
 def test_every_class_of_an_admitted_ledger_is_within_its_budget(name: str, policy: str, delta: float) -> None:
     """Each budget is the least that R contributions fit into, and what it admits for R it admits for fewer."""
     for contributions in (4, 2, 1):
@@ -195,6 +196,7 @@ def test_every_class_of_an_admitted_ledger_is_within_its_budget(name: str, polic
 
 @pytest.mark.parametrize("delta", [0.0, DELTA / 2, 100 * DELTA])
 @pytest.mark.parametrize(("name", "policy"), picked(RUNS, FEW, "budgets"))
+@pytest.mark.few(9)
 def test_the_clients_admit_what_the_learner_admits(name: str, policy: str, delta: float) -> None:
     """A run file is played over services where it is played in process: the clients' limits are its budget."""
     mechanisms = [one for record in played(name, policy) for one in record.mechanisms.values()]

@@ -129,6 +129,7 @@ def run_with(faults: Faults, folder: Path, *, waiting: bool) -> RunView:
         *(pytest.param(lambda seed=seed: random.Random(seed).choices(FAULTS, k=99), id=f"{seed}") for seed in range(4)),
     ],
 )
+@pytest.mark.few(6)
 def test_a_run_has_the_same_end_whatever_its_commits_and_requests_meet(
     fault: Callable[[], Iterable[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waiting: bool
 ) -> None:

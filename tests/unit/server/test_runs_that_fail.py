@@ -109,6 +109,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.few(5)
 def test_an_exception_in_round_2_ends_the_run_as_failed_with_its_reason_and_for_good(
     tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: Patch, fault: str
 ) -> None:

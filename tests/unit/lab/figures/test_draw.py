@@ -242,6 +242,7 @@ def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
 
 
 @pytest.mark.parametrize("name", known_experiments())
+@pytest.mark.few(8)
 def test_title_and_note_of_every_figure_fit_its_paper(name: str) -> None:
     shown = read_experiment(name).model_copy(update={"quick": True, "points": POINTS})
     table = [row(p.label, s.label, 0, 1.0) for p, s in shown.all_pairs()]

@@ -26,6 +26,7 @@ run.budget.epsilon = 0.5"""
 
 
 @pytest.mark.parametrize("name", known_experiments())
+@pytest.mark.few(8)
 def test_every_experiment_that_comes_along_can_be_run_whole_and_quick(name: str) -> None:
     for quick in (False, True):
         experiment = load_experiment(name, quick=quick)

@@ -173,6 +173,7 @@ def test_exact_widths_of_ucb_hold_in_all_rounds(parameters: str) -> None:
         (LdpGlocSpec, GlocCore, 0.05, 0.06),
     ],
 )
+@pytest.mark.few(2)
 def test_regret_is_below_uniform_play(
     kind: type[LdpUcbSpec], core: type[UcbCore], deviation: float, most: float
 ) -> None:

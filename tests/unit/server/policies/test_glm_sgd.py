@@ -25,6 +25,7 @@ def project(theta: Floats) -> Floats:
 
 
 @pytest.mark.parametrize(("arms", "size"), [(10, 2), (2, 2), (10, 3), (5, 7), (100, 4)])
+@pytest.mark.few(2)
 def test_the_curvature_is_that_of_greedy_choices_on_the_sphere(arms: int, size: int) -> None:
     """Against many choices. Eigenvalues of the mean of n xxᵀ with 0 ≤ (xᵀv)² ≤ 1 are off by 2.5/√n: five sigma."""
     rng = np.random.default_rng(11)

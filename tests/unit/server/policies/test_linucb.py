@@ -262,6 +262,7 @@ def test_a_prefix_sum_has_the_rounding_of_all_its_clients_and_the_noise_of_its_n
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 @pytest.mark.parametrize("failure", [0.5, 0.02])
+@pytest.mark.few(4)
 def test_the_exact_bound_leaves_as_many_eigenvalues_outside_as_it_says(size: int, failure: float) -> None:
     """200,000 fresh draws: their mean number is within five standard errors; the eight miss by chance below 1e-5."""
     rng, draws = np.random.default_rng(17), 200_000
