@@ -75,20 +75,6 @@ ALIKE = {
     "cohort.terms": {"dropout"},  # the lie changes their dropout
 }
 """Other fields that a reason may name: fields that the changed field contradicts, or fields that contain it."""
-SHOWN = {
-    "policy.name": {"cohort.run_digest", "decision", "mechanism.wrap"},
-    "policy.model": {"decision"},
-    "policy.bound": {"statistic.bound"},
-    "mechanism.via": {
-        "cohort.run_digest",
-        "mechanism.via",
-    },  # the mechanism's own choice in words changes the digest only
-    "unsafe": {"cohort.run_digest", "cohort.channel.noise_seed"},
-    "intermediary.dropout": {"dropout"},
-    "intermediary.corrupt": {"corrupt"},
-    "intermediary.stage_seconds": {"cohort.stage_seconds"},
-}
-"""Fields that a reason may name for a changed field of the configuration, because they follow from it."""
 UNREADABLE = {
     "version",
     "cohort.version",
@@ -319,24 +305,14 @@ def names(reason: str, path: Path_) -> bool:
     return named(reason).removeprefix("cohort.terms.") in {own, *ALIKE.get(own, ())}
 
 
-def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
-    """Return True if a reason names the changed field of a configuration.
+def names_of_config(reason: str, path: Path_) -> bool:
+    """Return True if a reason names the configuration whose field was changed, or the field where it tells which.
 
-    whole   the server gives the digest of the changed configuration in rounds too. The cohorts at the intermediary then
-            have another digest, and perhaps another field that follows from the changed one. If false, the client sees
-            that the configuration differs from its digest, but not in which field.
+    The client sees that the configuration differs from its digest, but not in which field.
     """
     result, own = named(reason), ".".join(map(str, path))
     if path in {("version",), ("run",)}:
         return result == ("version" if path == ("version",) else "config.run")
     if not reason.startswith("refused: "):  # the field has one legal value: no client reads another
         return result in {own, *ALIKE.get(own, ())}
-    if not whole:
-        return result == "config"
-    if path == ("arms",):  # compared with the client's own world
-        return result == "config.arms"
-    if path[0] == "mechanism" and own not in SHOWN:
-        return result.startswith("mechanism.")
-    return result in SHOWN.get(
-        own, {"cohort.run_digest", "mechanism.wrap"}
-    )  # the policy decides how often sums may wrap
+    return result == "config"
