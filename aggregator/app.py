@@ -1,6 +1,5 @@
 """Serves the aggregator over HTTP: its settings, its routes, its app."""
 
-import re
 from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -8,18 +7,16 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
-from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
+from distrust.common.errors import BadMessage, BadParameter, BadTicket, Unauthorized, WrongCohort
 from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.status import STATED, StageView, StatementList
-from distrust.common.messages.upload import UploadAnswer
+from distrust.common.messages.upload import InboxRequest, UploadAnswer
 from distrust.common.web.app import OperatorOnly
-from distrust.common.web.bodies import MessageRoute
+from distrust.common.web.bodies import JsonBody, MessageRoute, release_body
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import NotifierDep, Wait
-
-_MOST = 100_000  # slots that one request may ask for
+from distrust.common.web.waiting import NotifierDep, Wait, Waiting
 
 
 class AggregatorSettings(IntermediarySettings):
@@ -39,26 +36,7 @@ AggregatorDep = Annotated[Aggregator, Depends(_aggregator)]
 After = Annotated[
     Literal["keys", "shares", "confirm", "masked", "unmask"] | None, Query(description="the stage known already")
 ]
-Slots = Annotated[str, Query(description="slots whose inboxes are wanted in stage confirm, such as 0-99,120")]
-
 Known = Annotated[int, Query(ge=0, le=len(STATED), description="statements that the caller has already")]
-
-_PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
-
-
-def parse_slots(text: str) -> list[int]:
-    """Return the slots of a comma-separated list of numbers and inclusive ranges, each once. Raises BadParameter."""
-    slots: list[int] = []
-    for part in filter(None, text.split(",")):
-        match = _PART.fullmatch(part)
-        if match is None:
-            raise BadParameter("slots", part[:40], "must be numbers and ranges such as 0-99,120")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or len(slots) + last - first >= _MOST:
-            raise BadParameter("slots", part, f"must ascend, {_MOST} slots at most")
-        slots.extend(range(first, last + 1))
-    return list(dict.fromkeys(slots))
-
 
 router = APIRouter(prefix="/v1", tags=["aggregator"], route_class=MessageRoute)
 
@@ -93,22 +71,36 @@ def take_unmask(address: Address, body: UploadBody, aggregator: AggregatorDep) -
     return aggregator.receive(address, UNMASK, body)
 
 
-@router.get("/cohorts/{run}/{cohort}/stage", responses=problems(WrongCohort, BadParameter))
+@router.get("/cohorts/{run}/{cohort}/stage", responses=problems(WrongCohort))
 async def open_stage(
-    address: Address,
-    aggregator: AggregatorDep,
-    notifier: NotifierDep,
-    *,
-    after: After = None,
-    slots: Slots = "",
-    wait: Wait = 0,
+    address: Address, aggregator: AggregatorDep, notifier: NotifierDep, *, after: After = None, wait: Wait = 0
 ) -> StageView:
     """Return the open stage; with `after` and `wait`, wait for a later stage."""
-    wanted = parse_slots(slots)
+    await _later(aggregator, notifier, address, after, wait)
+    return await run_in_threadpool(aggregator.view, address)
+
+
+@router.post("/cohorts/{run}/{cohort}/stage", responses=problems(BadMessage, BadTicket, WrongCohort))
+async def stage_with_inboxes(
+    address: Address,
+    body: Annotated[InboxRequest, JsonBody.of(InboxRequest)],
+    *,
+    aggregator: AggregatorDep,
+    notifier: NotifierDep,
+    request: Request,
+    after: After = None,
+    wait: Wait = 0,
+) -> StageView:
+    """Answer as GET …/stage; in stage confirm with the clients' inboxes, as many as fit into one answer."""
+    release_body(request)
+    await _later(aggregator, notifier, address, after, wait)
+    return await run_in_threadpool(aggregator.view, address, body)
+
+
+async def _later(aggregator: Aggregator, notifier: Waiting, address: str, after: str | None, wait: float) -> None:
     if after is not None:
         later = lambda name: aggregator.later(name, after)  # noqa: E731
         await notifier.until(address, lambda: aggregator.stage(address), later, wait, question="stage")
-    return await run_in_threadpool(aggregator.view, address, wanted)
 
 
 @router.get(

@@ -1,9 +1,11 @@
 """Leads a cohort through the aggregator's five stages, then releases the sum modulo m, once."""
 
+import hmac
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from itertools import accumulate
 from typing import Final, Generic, Literal, TypeVar
 
 from sqlalchemy import Connection
@@ -16,16 +18,16 @@ from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, m
 from distrust.common.crypto.keys import BOX, key_hash
 from distrust.common.crypto.share import MISSING, SHARE_SIZE
 from distrust.common.database import Database
-from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
+from distrust.common.errors import BadMessage, BadParameter, BadTicket, ProtocolError, Unavailable
 from distrust.common.intermediary import store
-from distrust.common.intermediary.intake import Fault
+from distrust.common.intermediary.intake import Fault, Intake, known_slots, ticketed
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry, View
-from distrust.common.messages.upload import Item
+from distrust.common.messages.upload import InboxRequest, Item
 from distrust.common.modular import pack, unpack
 
 _HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
@@ -38,6 +40,10 @@ CONFIRM: Final = "confirm"
 MASKED: Final = "masked"
 UNMASK: Final = "unmask"
 _CHALLENGE = 32  # bytes
+
+MOST_INBOXES = 2**22
+"""Bytes of inboxes in one answer, before they are written as text."""
+
 _ROSTERS = 32  # cohorts whose graph stays in memory
 _INBOXES = 8  # cohorts whose routed boxes stay in memory
 
@@ -96,8 +102,12 @@ class Aggregator(Intermediary):
         """Return whether a stage comes after another one. Every end comes after every stage."""
         return self._position(stage) > self._position(after) or stage not in self.stages
 
-    def view(self, address: str, slots: Collection[int] = ()) -> StageView:
-        """Return the open stage and what clients need; in `confirm`, these slots' inboxes. Raises WrongCohort."""
+    def view(self, address: str, asked: InboxRequest | None = None) -> StageView:
+        """Return the open stage and what clients need; in `confirm`, the inboxes that are asked for.
+
+        One answer has MOST_INBOXES bytes of them at most, and one inbox at least: the others are asked for again.
+        Raises WrongCohort; BadMessage, BadTicket for a request that has no slot's own ticket.
+        """
         state = self.settled(address)
         name = state.name
         if state.stage == KEYS:
@@ -108,8 +118,29 @@ class Aggregator(Intermediary):
         view = self._stored_view(state.number, state.stage if state.stage in self.stages else UNMASK)
         if state.stage == CONFIRM:
             boxes = self._inboxes.get(state.address, lambda: self._route(state))
-            return view.model_copy(update={"inboxes": [Inbox(slot=s, body=boxes[s]) for s in slots if s in boxes]})
+            slots = [] if asked is None else [slot for slot in self._asking(state, asked) if slot in boxes]
+            ends = accumulate(len(boxes[slot]) for slot in slots)
+            fitting = [slot for slot, end in zip(slots, ends, strict=True) if end <= MOST_INBOXES] or slots[:1]
+            return view.model_copy(update={"inboxes": [Inbox(slot=slot, body=boxes[slot]) for slot in fitting]})
         return view.model_copy(update={"stage": "done"}) if state.stage == "done" else view
+
+    def _asking(self, state: State, asked: InboxRequest) -> list[int]:
+        """Return the slots of a request, whose tickets are those that came with their keys.
+
+        Raises BadMessage, BadTicket for the whole request: a client's own ticket is never wrong.
+        """
+        if asked.cohort != state.name:
+            raise BadMessage(f"a request for inboxes of {asked.cohort} was sent to {state.name}")
+        intake = Intake(list(ticketed(asked.slots, asked.tickets)))
+        with self._database.reading() as tx:
+            stored = store.stored_tickets(tx, state.number, KEYS, intake.span())
+        exists = known_slots(state.cohort)
+        for item in intake.items:
+            if fault := exists(item):
+                raise fault
+            if not hmac.compare_digest(stored.get(item.slot, b""), item.ticket):
+                raise BadTicket(f"slot {item.slot}: not the ticket that came with its keys")
+        return asked.slots
 
     def statements(self, address: str, after: int) -> StatementList:
         """Return the statements of the stages that have opened, without the first `after`. Raises WrongCohort."""

@@ -1,7 +1,7 @@
 """Implements `Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -12,7 +12,15 @@ from distrust.common.errors import Unavailable, WrongCohort
 from distrust.common.messages.admission import proof_header, request_text
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
+from distrust.common.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Departure,
+    InboxRequest,
+    Receipts,
+    Upload,
+    UploadAnswer,
+)
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunList
 from distrust.common.run.round import RoundView, TicketAnswer
@@ -108,11 +116,14 @@ class HttpTransport:
         path = f"/v1/cohorts/{cohort.address}/{route}"
         return await _once_open(lambda: self._peer(cohort).post(path, upload, UploadAnswer))
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
         if cohort.via == "shuffler":  # it has one stage, and the answer comes at its end
             return await self._peer(cohort).get(f"/v1/cohorts/{cohort.address}", StageView, {"wait": wait})
-        params: dict[str, str | int | float] = {"after": after, "wait": wait, "slots": ranges(slots)}
-        return await self._peer(cohort).get(f"/v1/cohorts/{cohort.address}/stage", StageView, params)
+        path = f"/v1/cohorts/{cohort.address}/stage"
+        params: dict[str, str | int | float] = {"after": after, "wait": wait}
+        if asked is None:
+            return await self._peer(cohort).get(path, StageView, params)
+        return await self._peer(cohort).post(path, asked, StageView, params)
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
         path = f"/v1/cohorts/{cohort.address}/departures"
@@ -137,17 +148,6 @@ async def _once_open(call: Callable[[], Awaitable[A]]) -> A:
         await asyncio.sleep(pause)
         waited += pause
         pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def ranges(slots: Sequence[int]) -> str:
-    """Return ascending slots as a query names them: `0-99,120`."""
-    parts: list[list[int]] = []
-    for slot in slots:
-        if parts and parts[-1][1] == slot - 1:
-            parts[-1][1] = slot
-        else:
-            parts.append([slot, slot])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 async def newest_running(http: Http, server: str) -> str:

@@ -123,7 +123,7 @@ class CohortSession:
         """
         try:
             while self.users:
-                view = await self.uploader.transport.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
+                view = await self.uploader.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
                 if view.stage == "done" and isinstance(self.protocol, ShuffleProtocol):
                     await self._give_receipts(self.protocol, view)
                     if not self._reported & self.users.keys():
@@ -177,8 +177,7 @@ class CohortSession:
         return await self.uploader.statement(self.cohort, stage)
 
     async def _answer_block(self, users: Sequence[User], view: StageView, check: Check) -> None:
-        if view.stage == "confirm" and not view.inboxes:
-            view = await self.uploader.transport.stage(self.cohort, "shares", [user.slot for user in users], 0.0)
+        view = await self._with_inboxes(users, view)
         if view.stage == self.stage:  # else its deadline has passed meanwhile; `follow` gets the next stage
             items = await self._work(self.stage, lambda: self.protocol.answer(users, view, check))
             answering = {item.slot for item in items}
@@ -189,9 +188,27 @@ class CohortSession:
             await self.uploader.announce(self.cohort, refusing)  # the others need not wait for them
             await self._send(self.stage, items)
 
-    def _wanting(self) -> list[int]:
-        """Return the slots whose inboxes the next stage view shall have. With many users, each block gets its own."""
-        return sorted(self.users) if self.stage == "shares" and len(self.users) <= self.block else []
+    def _wanting(self) -> Sequence[User]:
+        """Return the users whose inboxes the next stage view shall have. With many users, each block gets its own."""
+        return list(self.users.values()) if self.stage == "shares" and len(self.users) <= self.block else []
+
+    async def _with_inboxes(self, users: Sequence[User], view: StageView) -> StageView:
+        """Return the view with these users' inboxes. The aggregator sends as many as fit into one answer.
+
+        A user without one, after an answer that has none that was asked for, will refuse.
+        """
+        if view.stage != "confirm":
+            return view
+        boxes = {inbox.slot: inbox for inbox in view.inboxes or []}
+        while missing := [user for user in users if user.slot not in boxes]:
+            newer = await self.uploader.stage(self.cohort, "shares", missing, 0.0)
+            if newer.stage != "confirm":
+                return newer
+            fresh = {inbox.slot: inbox for inbox in newer.inboxes or []}
+            if not any(user.slot in fresh for user in missing):
+                break
+            boxes |= fresh
+        return view.model_copy(update={"inboxes": list(boxes.values())})
 
     def _members(self, view: StageView) -> list[User]:
         """Return our users that take part in the open stage. Drop the others: they came too late.

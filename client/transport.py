@@ -1,11 +1,18 @@
 """Defines the calls of a fleet to the services, without HTTP. `client.http_transport` implements them."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
+from distrust.common.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Departure,
+    InboxRequest,
+    Receipts,
+    Upload,
+    UploadAnswer,
+)
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import RoundView, TicketAnswer
 
@@ -62,8 +69,8 @@ class Transport(Protocol):
         """Send one stage's messages of many clients to the cohort's intermediary. Return its answer."""
         ...
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
-        """Return the cohort's stage, with the inboxes of `slots`.
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
+        """Return the cohort's stage. In `confirm` it has the inboxes that are asked for, or the first of them.
 
         Wait up to `wait` seconds while the stage is `after`.
         """

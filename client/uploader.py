@@ -16,7 +16,17 @@ from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.receipts import ABSENT, PRESENT, read_list
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Item, Receipts, RefusedItem, Upload
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Departure,
+    InboxRequest,
+    Item,
+    Receipts,
+    RefusedItem,
+    Upload,
+)
 
 log = structlog.get_logger("distrust.fleet")
 
@@ -96,6 +106,14 @@ class Uploader:
         self.stats.message_bytes[stage] += sum(len(item.body) for item in accepted)
         self.stats.clients["served"] += len(accepted) if stage in {"masked", "report"} else 0
         return refused
+
+    async def stage(self, cohort: Cohort, after: str, users: Sequence[User], wait: float) -> StageView:
+        """Return the cohort's stage, with inboxes of these users. Wait up to `wait` seconds while it is `after`."""
+        asked = None
+        if users:
+            slots, tickets = [user.slot for user in users], b"".join(user.ticket for user in users)
+            asked = InboxRequest(cohort=cohort.cohort, slots=slots, tickets=tickets)
+        return await self.transport.stage(cohort, after, asked, wait)
 
     async def agree(self, cohort: Cohort) -> None:
         """Compare the cohort at the intermediary with the one that users agreed to.

@@ -4,7 +4,7 @@ Log event: `permutation_delayed`, when few reports could not be permuted with th
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -124,7 +124,7 @@ class Shuffler(Intermediary):
         fresh = Intake([item for item in intake.items if item.slot not in known])
         store.add_messages(tx, fresh.rows(state.number, CLAIMED, lambda _item: None, keep_ticket=False))
 
-    def view(self, address: str, _slots: Collection[int] = ()) -> StageView:
+    def view(self, address: str) -> StageView:
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(address)
         stage = self._shown(state)

@@ -65,8 +65,8 @@ class Intermediary(StageMachine):
         return b""
 
     @abstractmethod
-    def view(self, address: str, slots: Collection[int] = ()) -> StageView:
-        """Return the cohort's stage, and the data that these slots need in it. Raises WrongCohort."""
+    def view(self, address: str) -> StageView:
+        """Return the cohort's stage, and the data that clients need in it. Raises WrongCohort."""
 
     def open(self, cohort: Cohort) -> Cohort:
         """Open a cohort and return it. Idempotent.

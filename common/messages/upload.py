@@ -5,7 +5,7 @@ An upload has the messages of one stage. At a shuffler that assigns actions, cli
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
@@ -42,7 +42,11 @@ class Upload(Message):
     cohort: Identifier
     digest: Blob
     stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report"]
-    items: list[Item]
+    items: Annotated[list[Item], FailFast()]
+
+
+Slots = Annotated[list[Annotated[int, Field(ge=0)]], FailFast()]
+"""Numbers of clients' places. A list that has a fault is read up to it: a caller may send thousands of faults."""
 
 
 class Departure(Message):
@@ -55,9 +59,22 @@ class Departure(Message):
 
     version: Version = WIRE
     cohort: Identifier
-    slots: list[Annotated[int, Field(ge=0)]]
+    slots: Slots
     tickets: Blob
     keys: Blob = b""
+
+
+class InboxRequest(Message):
+    """Clients ask the aggregator for their inboxes. No other party gets the boxes of a client.
+
+    slots    of the clients that ask, each once.
+    tickets  the slots' 64-byte signatures, one after another, as they came with the keys.
+    """
+
+    version: Version = WIRE
+    cohort: Identifier
+    slots: Slots
+    tickets: Blob
 
 
 class RefusedItem(Message):
@@ -80,9 +97,6 @@ class UploadAnswer(Message):
     accepted: int
     refused: list[RefusedItem]
     reasons: Annotated[dict[Reason, int] | None, Field(exclude_if=lambda value: value is None)] = None
-
-
-Slots = list[Annotated[int, Field(ge=0)]]
 
 
 class ActionRequest(Message):

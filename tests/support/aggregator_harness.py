@@ -44,7 +44,7 @@ class AggregatorHarness:
         self.start()
 
     def view(self) -> StageView:
-        return self.service.view(self.cohort.address, range(self.cohort.clients))
+        return server.stage(self.service, self.cohort)
 
     def answer(self, stage: str, slots: Collection[int]) -> UploadAnswer:
         view = self.view()

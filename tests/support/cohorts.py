@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.crypto.context import SECRET, claim, cohort_digest
-from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.graph import Roster, bitmap_to_members
 from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
@@ -26,7 +26,7 @@ from distrust.common.messages.cohort import (
     ticket_text,
 )
 from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import ActionRequest, Departure, Item, Upload
+from distrust.common.messages.upload import ActionRequest, Departure, InboxRequest, Item, Upload
 
 SECONDS = 60.0
 MODULUS = 1009
@@ -101,6 +101,19 @@ class Authority:
         tickets = b"".join(self.ticket(cohort, slot) for slot in wanted)
         claims = b"".join(claim(cohort, slot, secret(slot)) for slot in wanted)
         return ActionRequest(cohort=cohort.cohort, slots=wanted, tickets=tickets, claims=claims)
+
+    def collecting(self, cohort: Cohort, slots: Iterable[int]) -> InboxRequest:
+        wanted = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in wanted)
+        return InboxRequest(cohort=cohort.cohort, slots=wanted, tickets=tickets)
+
+    def stage(self, intermediary: Any, cohort: Cohort) -> StageView:
+        """Return the stage at the intermediary; in `confirm` with the inboxes of all that take part."""
+        view: StageView = intermediary.view(cohort.address)
+        if view.stage == "confirm":
+            asked = self.collecting(cohort, bitmap_to_members(view.members, cohort.clients))
+            view = intermediary.view(cohort.address, asked)
+        return view
 
     def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
         leaving = list(slots)

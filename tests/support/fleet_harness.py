@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +24,15 @@ from distrust.common.messages.cohort import (
     ticket_text,
 )
 from distrust.common.messages.status import RecordList, StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
+from distrust.common.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Departure,
+    InboxRequest,
+    Receipts,
+    Upload,
+    UploadAnswer,
+)
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Round, RoundView, TicketAnswer
 from distrust.shuffler.service import Shuffler
@@ -156,10 +163,10 @@ class FleetHarness:
         self.uploads.append(upload)
         return await self._call(self.intermediary.receive, cohort.address, upload.stage, upload)
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
-        self.inboxes += bool(slots)
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
+        self.inboxes += asked is not None
         for _ in range(max(1, int(wait / LOOK))):
-            view = await self._call(self.intermediary.view, cohort.address, slots)
+            view = await self._call(self.intermediary.view, cohort.address, *([] if asked is None else [asked]))
             if view.stage != after:
                 break
             await asyncio.sleep(LOOK)

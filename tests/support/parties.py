@@ -11,6 +11,7 @@ import distrust.aggregator.app
 import distrust.common.web.intermediary
 import distrust.shuffler.app
 from distrust.common.crypto.context import SECRET
+from distrust.common.crypto.graph import bitmap_to_members
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
@@ -146,7 +147,12 @@ class AggregatorParty(Party):
 
     def rest(self, cohort: Cohort) -> None:
         for stage in ("shares", "confirm", "masked", "unmask"):
-            view = StageView.model_validate_json(self.get("/c1/stage?slots=0-9").content)
+            path = f"/v1/cohorts/{address('c1')}/stage"
+            view = StageView.model_validate_json(self.get("/c1/stage").content)
+            if stage == "confirm":
+                asked = server.collecting(cohort, bitmap_to_members(view.members, cohort.clients))
+                answer = self.client.post(path, json=asked.model_dump(mode="json"))
+                view = StageView.model_validate_json(answer.content)
             assert view.stage == stage
             present = [slot for slot in range(cohort.clients) if view.members[slot // 8] >> slot % 8 & 1]
             self.send(cohort, self.masking_clients.answer(view, present), stage)

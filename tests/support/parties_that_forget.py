@@ -6,7 +6,7 @@ intermediary's long poll is answered at once. `Evidence` notes what clients have
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,15 @@ from distrust.common.messages.admission import Participant, ParticipantList, req
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import DeliveryList, RecordList, StageView, StatementList
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Receipts, Upload, UploadAnswer
+from distrust.common.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Departure,
+    InboxRequest,
+    Receipts,
+    Upload,
+    UploadAnswer,
+)
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.server.admission import Admission
@@ -316,9 +324,9 @@ class FleetInTurn:
             answer = self._parties.shuffler.receive(cohort.address, REPORT, upload)
         return answer
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
         for _ in range(int(wait / LOOK)):
-            view = self._parties.shuffler.view(cohort.address, slots)
+            view = self._parties.shuffler.view(cohort.address)
             if view.stage != after:
                 break
             await asyncio.sleep(LOOK)

@@ -163,7 +163,7 @@ class Operations(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def view(self) -> StageView:
-        return self.service.view(self.cohort.address, range(N))
+        return server.stage(self.service, self.cohort)
 
     def _member(self, view: StageView, slot: int) -> bool:
         return slot in bitmap_to_members(view.members, N)

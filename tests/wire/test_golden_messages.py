@@ -37,6 +37,7 @@ from distrust.common.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,
+    InboxRequest,
     Item,
     RefusedItem,
     Upload,
@@ -147,6 +148,11 @@ GOLDEN: list[tuple[str, Message, str]] = [
         "a departure",
         Departure(cohort="c1", slots=[3, 4], tickets=b"\x00\x01", keys=b"\xff\xfe"),
         '{"version":3,"cohort":"c1","slots":[3,4],"tickets":"AAE","keys":"__4"}',
+    ),
+    (
+        "a request for inboxes",
+        InboxRequest(cohort="c1", slots=[3, 0], tickets=b"\x00\x01"),
+        '{"version":3,"cohort":"c1","slots":[3,0],"tickets":"AAE"}',
     ),
     (
         "a roster",

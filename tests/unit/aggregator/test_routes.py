@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.aggregator.app import AggregatorSettings, aggregator_app, parse_slots
-from distrust.common.errors import BadParameter
+from distrust.aggregator.app import AggregatorSettings, aggregator_app
+from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView, Statement, StatementList
 from distrust.common.web import waiting
 from distrust.common.web.intermediary import close
@@ -29,9 +29,11 @@ async def running(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     close(app)
 
 
-async def stage(client: httpx.AsyncClient, after: str, slots: str = "0-4", wait: float = 20) -> StageView:
-    answer = await client.get("/c1/stage", params={"after": after, "slots": slots, "wait": wait})
-    return StageView.model_validate_json(answer.content)
+async def stage(client: httpx.AsyncClient, cohort: Cohort, after: str = "", wait: float = 20) -> StageView:
+    """Return the stage behind `after`, or the open one, with all inboxes."""
+    params = {"after": after, "wait": wait} if after else {}
+    body = server.collecting(cohort, range(cohort.clients)).model_dump(mode="json")
+    return StageView.model_validate_json((await client.post("/c1/stage", params=params, json=body)).content)
 
 
 def test_a_fleet_that_waits_is_led_through_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +49,7 @@ def test_a_fleet_that_waits_is_led_through_every_stage(tmp_path: Path, monkeypat
             seen = [view.stage]
             while view.stage != "done":
                 upload = server.upload(cohort, view.stage, masking_clients.answer(view, range(5)))
-                waiter = asyncio.create_task(stage(client, view.stage))
+                waiter = asyncio.create_task(stage(client, cohort, view.stage))
                 await asyncio.sleep(0.05)
                 await client.post(f"/c1/{view.stage}", json=upload.model_dump(mode="json"))
                 view = await waiter
@@ -64,12 +66,12 @@ def test_a_wait_for_a_stage_that_is_past_ends_at_once(tmp_path: Path) -> None:
         async with running(tmp_path) as client:
             await client.put("/c1", json=cohort.model_dump(mode="json"))
             upload = server.upload(
-                cohort, "keys", MaskingClients(cohort).answer(await stage(client, "keys", wait=0), range(5))
+                cohort, "keys", MaskingClients(cohort).answer(await stage(client, cohort, "keys", wait=0), range(5))
             )
             await client.post("/c1/keys", json=upload.model_dump(mode="json"))
             started = time.monotonic()
-            assert (await stage(client, "keys", wait=60)).stage == "shares"
-            assert (await stage(client, "masked", wait=0.1)).stage == "shares"
+            assert (await stage(client, cohort, "keys", wait=60)).stage == "shares"
+            assert (await stage(client, cohort, "masked", wait=0.1)).stage == "shares"
             assert time.monotonic() - started < 10
 
     asyncio.run(fleet())
@@ -92,7 +94,7 @@ def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
             assert await ask(client, 0, wait=0) == StatementList(cohort="c1", statements=[], over=False)
             known: list[Statement] = []
             for name in ("keys", "shares", "confirm", "masked", "unmask"):
-                view = StageView.model_validate_json((await client.get("/c1/stage?slots=0-4")).content)
+                view = await stage(client, cohort)
                 waiter = asyncio.create_task(ask(client, len(known)))
                 await asyncio.sleep(0.02)
                 upload = server.upload(cohort, name, masking_clients.answer(view, range(5)))
@@ -109,7 +111,7 @@ def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
     asyncio.run(fleet())
 
 
-@pytest.mark.parametrize("query", ["after=report", "slots=x", "wait=61", "wait=nan"])
+@pytest.mark.parametrize("query", ["after=report", "wait=61", "wait=nan"])
 def test_a_query_that_means_nothing_is_a_problem(tmp_path: Path, query: str) -> None:
     async def ask() -> httpx.Response:
         async with running(tmp_path) as client:
@@ -119,17 +121,3 @@ def test_a_query_that_means_nothing_is_a_problem(tmp_path: Path, query: str) -> 
     answer = asyncio.run(ask())
     assert answer.status_code == answer.json()["status"] == 422
     assert query.partition("=")[0] in answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    ("text", "slots"),
-    [("", []), ("7", [7]), ("0-3,9", [0, 1, 2, 3, 9]), ("5-5,1", [5, 1]), ("3,", [3]), ("3,1-4,3", [3, 1, 2, 4])],
-)
-def test_slots_are_numbers_and_ranges(text: str, slots: list[int]) -> None:
-    assert parse_slots(text) == slots
-
-
-@pytest.mark.parametrize("text", ["-1", "a", "3-1", "1-2-3", " 1", "0-9999999", "99999999", "1;2", "٣"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadParameter, match="slots"):
-        parse_slots(text)

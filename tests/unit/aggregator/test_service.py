@@ -1,5 +1,6 @@
 """Tests that the aggregator ends a cohort with its sum after departures, repeated messages and a restart."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from sqlalchemy import event
 
 from distrust.aggregator.service import Aggregator
 from distrust.common.crypto.graph import bitmap_to_members
-from distrust.common.errors import Aborted, BadMessage, BadParameter, WrongStage
+from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, ProtocolError, WrongStage
+from distrust.common.messages.upload import InboxRequest
 from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
 from tests.support.cohorts import SECONDS, address
 
@@ -186,11 +188,56 @@ def test_a_slot_that_sent_no_keys_takes_no_part_later(harness: AggregatorHarness
     assert (answer.accepted, [item.slot for item in answer.refused]) == (0, [4])
 
 
-def test_inboxes_come_only_for_the_slots_that_were_asked_for(harness: AggregatorHarness) -> None:
+@pytest.fixture
+def shared(harness: AggregatorHarness) -> AggregatorHarness:
+    """Return the harness in stage `confirm`."""
     for stage in STAGES[:2]:
         harness.answer(stage, range(5))
-    view = harness.service.view(address("c1"), [3, 1, 99])
+    return harness
+
+
+def test_inboxes_come_for_the_slots_that_were_asked_for_with_their_tickets_and_for_no_others(
+    shared: AggregatorHarness,
+) -> None:
+    view = shared.service.view(shared.cohort.address, server.collecting(shared.cohort, [3, 1]))
     assert [box.slot for box in view.inboxes or []] == [3, 1]
+    assert shared.service.view(shared.cohort.address).inboxes == []
+
+
+@pytest.mark.parametrize(
+    ("slots", "tickets", "why"),
+    [
+        ([3, 1], [3, 2], "slot 1: not the ticket that came with its keys"),
+        ([99], [3], "slot = 99: cohort c1 has slots 0 to 4"),
+        ([3, 3], [3, 3], "slot = 3: twice in one upload"),
+        ([3, 1], [3], "tickets: 64 bytes, expected 64 for each of the slots"),
+    ],
+)
+def test_a_request_without_each_slots_own_ticket_gets_no_inbox(
+    shared: AggregatorHarness, slots: list[int], tickets: list[int], why: str
+) -> None:
+    signed = b"".join(server.ticket(shared.cohort, slot) for slot in tickets)
+    asked = InboxRequest(cohort="c1", slots=slots, tickets=signed)
+    with pytest.raises(ProtocolError, match=f"^{re.escape(why)}$"):
+        shared.service.view(shared.cohort.address, asked)
+
+
+def test_a_client_that_sent_no_keys_gets_no_inbox_for_a_good_ticket(harness: AggregatorHarness) -> None:
+    harness.answer("keys", range(4))
+    harness.clock.advance(SECONDS)
+    harness.answer("shares", range(4))
+    with pytest.raises(BadTicket, match="slot 4: not the ticket that came with its keys"):
+        harness.service.view(harness.cohort.address, server.collecting(harness.cohort, [4]))
+
+
+def test_one_answer_has_as_many_inboxes_as_fit_and_one_at_least(
+    shared: AggregatorHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = server.collecting(shared.cohort, range(5))
+    boxes = shared.service.view(shared.cohort.address, asked).inboxes or []
+    for most, expected in ((len(boxes[0].body) + len(boxes[1].body), 2), (1, 1)):
+        monkeypatch.setattr("distrust.aggregator.service.MOST_INBOXES", most)
+        assert shared.service.view(shared.cohort.address, asked).inboxes == boxes[:expected]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Tests that fleets at a shuffler that assigns actions play the assigned ones, and refuse all others."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import ActionAnswer, ActionRequest
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, InboxRequest
 from distrust.common.modular import unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
@@ -104,7 +104,7 @@ class _Slow(FleetHarness):
         await asyncio.sleep(0.05 * len(self.action_requests))
         return await super().actions(cohort, request)
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
         raise WrongCohort("not found")
 
 

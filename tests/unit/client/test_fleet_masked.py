@@ -14,6 +14,7 @@ from distrust.client.randomizer import World
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import InboxRequest
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
@@ -158,8 +159,8 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
 class _Liar(FleetHarness):
     """An aggregator that hides slots 0 to 5 among the survivors, and asks the others to reveal their mask keys."""
 
-    async def stage(self, cohort: Cohort, after: str, slots: list[int], wait: float) -> StageView:
-        view = await super().stage(cohort, after, slots, wait)
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
+        view = await super().stage(cohort, after, asked, wait)
         if view.stage != "unmask":
             return view
         return view.model_copy(update={"members": bytes([view.members[0] & 0b11000000]) + view.members[1:]})

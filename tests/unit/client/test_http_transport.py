@@ -3,22 +3,22 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 import httpx
 import pytest
 
-from distrust.aggregator.app import AggregatorSettings, aggregator_app, parse_slots
+from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
+from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.randomizer import World
 from distrust.common.errors import Aborted, BadMessage, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
 from distrust.common.run.round import Round, RoundView
 from distrust.common.web.client import Http, Patience, Problem
 from distrust.common.web.intermediary import close
@@ -32,15 +32,6 @@ PLACES = Addresses("http://server", "http://shuffler", "http://aggregator")
 QUICK = Patience(first=0.001, longest=0.001, total=60.0)
 
 
-@pytest.mark.parametrize(
-    ("slots", "text"),
-    [([], ""), ([5], "5"), ([0, 1, 2], "0-2"), ([0, 2, 3, 9], "0,2-3,9"), (list(range(99)), "0-98")],
-)
-def test_slots_travel_as_ranges_that_the_aggregator_reads(slots: list[int], text: str) -> None:
-    assert ranges(slots) == text
-    assert parse_slots(text) == slots
-
-
 class _Wired(FleetHarness):
     """Tickets from the harness; everything for the intermediary goes through the transport."""
 
@@ -49,8 +40,8 @@ class _Wired(FleetHarness):
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         return await self.transport.upload(cohort, upload)
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
-        return await self.transport.stage(cohort, after, slots, wait)
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
+        return await self.transport.stage(cohort, after, asked, wait)
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
         return await self.transport.depart(cohort, departure)
@@ -211,7 +202,7 @@ def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
 
     async def look() -> None:
         async with Http(QUICK, sender=OverHttpx(transport)) as http:
-            await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", [], 0.0)
+            await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", None, 0.0)
 
     with pytest.raises(Aborted, match="too few"):
         asyncio.run(look())

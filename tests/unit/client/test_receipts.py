@@ -1,7 +1,6 @@
 """Tests of what clients of a crowd say of their records, against a real shuffler."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +10,7 @@ from distrust.client.randomizer import World
 from distrust.common.errors import Refused
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient
@@ -39,8 +38,8 @@ class OtherDigest(FleetHarness):
     stated: bytes | None = None
     shown = False
 
-    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
-        view = await super().stage(cohort, after, slots, wait)
+    async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
+        view = await super().stage(cohort, after, asked, wait)
         self.shown = self.shown or view.stage == "done"
         return view.model_copy(update={"statement": self.stated})
 
