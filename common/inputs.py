@@ -45,11 +45,15 @@ NO_OPTION = "no such option{near}; `{command} -h` lists them"
 NO_VALUE = "needs a value"
 
 _PASSW = "".join(f"(?:{sign}|%{ord(sign):x}|%{ord(sign.upper()):x})" for sign in "passw")
-_IN_QUERY = re.compile(rf"({_PASSW}[\w%.+-]*=)[^&]+", re.IGNORECASE)
-"""Matches keys for passwords, such as sslpassword, also where signs of theirs are percent-encoded."""
+_SIGN = r"[\w%.+-]"  # of a query's key
+_IN_QUERY = re.compile(rf"((?<!{_SIGN})(?:(?!{_PASSW}){_SIGN})*+{_PASSW}{_SIGN}*+=)[^&]+", re.IGNORECASE)
+"""Matches keys for passwords, such as sslpassword, also where signs of theirs are percent-encoded.
+
+It looks at each key once, from its first sign on: a text of another party may be made to take long.
+"""
 
 _BEFORE_HOST = re.compile(r"(\bhttps?)?(://[^:]*):(.*)@", re.DOTALL | re.IGNORECASE)
-"""Matches up to the last @: a password may hold any sign, and so may a database's user."""
+"""Matches up to the last @: a password may hold any sign, and so may a database's user. Slow in a text without an @."""
 
 _PORT = re.compile(r"\d{1,5}/")
 
@@ -208,7 +212,9 @@ def check_address(field: str, text: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Return a text with *** in place of the passwords of its addresses, for logs and tracebacks."""
-    return _BEFORE_HOST.sub(_without_user, _IN_QUERY.sub(r"\1***", text))
+    text = _IN_QUERY.sub(r"\1***", text)
+    before, at, host = text.rpartition("@")
+    return _BEFORE_HOST.sub(_without_user, before + at) + host if at else text
 
 
 def _without_user(match: re.Match[str]) -> str:

@@ -57,10 +57,10 @@ def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Res
 def bad_fields(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> BadMessage:
     """Return one line a bad field: path, shortened value, what is allowed. Bodies and secrets are not echoed."""
     skip = 1 if isinstance(error, RequestValidationError) else 0  # FastAPI says first where the value came from
-    entries = [_without_secrets(entry, entry["loc"][skip:]) for entry in error.errors()]
-    lines = explain_all(entries[:_MOST_LINES], model)
-    if len(entries) > _MOST_LINES:
-        lines.append(f"… and {len(entries) - _MOST_LINES} more")
+    faults = error.errors() if isinstance(error, RequestValidationError) else error.errors(include_url=False)
+    lines = explain_all([_without_secrets(entry, entry["loc"][skip:]) for entry in faults[:_MOST_LINES]], model)
+    if len(faults) > _MOST_LINES:
+        lines.append(f"… and {len(faults) - _MOST_LINES} more")
     return BadMessage("\n".join(lines))
 
 

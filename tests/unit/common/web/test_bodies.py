@@ -6,14 +6,18 @@ import time
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Message
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.messages.upload import Upload
+from distrust.common.messages.cohort import TicketRequest
+from distrust.common.messages.upload import ActionRequest, Departure, InboxRequest, Receipts, Upload
 from distrust.common.web.bodies import MOST_BODIES, SMALL, Bodies, JsonBody, Visit, count_values
 from distrust.common.web.connections import BODY_BURST
 from distrust.common.web.settings import ServiceSettings
+from distrust.common.wire import Message as Message_
+from distrust.common.wire import read_message
 
 CHUNK = SMALL + 1
 RATE = 1e12  # bytes a second: no pace is felt
@@ -149,3 +153,13 @@ def test_room_for_all_bodies_holds_one_body_at_least() -> None:
 def test_the_rate_lets_the_largest_body_arrive_in_its_time() -> None:
     with pytest.raises(BadParameter, match=r"body_rate = 1000\.0: must be at least max_body / body_seconds = 1024"):
         ServiceSettings(max_body=10_240, body_seconds=10, body_rate=1000).check()
+
+
+@pytest.mark.parametrize("model", [Upload, Departure, ActionRequest, InboxRequest, Receipts, TicketRequest])
+@pytest.mark.parametrize("member", [{}, {"x": 1}, "://:", -1], ids=repr)
+def test_of_a_list_of_faults_a_client_may_send_the_first_one_is_built(model: type[Message_], member: object) -> None:
+    """Each fault costs as much as many honest values, and its text as much again."""
+    lists = {name: [member] * 5000 for name in model.model_fields}
+    with pytest.raises(ValidationError) as refused:
+        read_message(model, json.dumps(lists).encode())
+    assert refused.value.error_count() <= 2 * len(lists)
