@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Protocol
 
 import structlog
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from distrust.common.errors import Unauthorized, Unavailable
 from distrust.common.messages.admission import bearer
+from distrust.common.web.answers import AnswerCutError, Answers
 from distrust.common.web.bodies import PARSERS, Bodies, MessageRoute, Visit, describe
 from distrust.common.web.observability import Metrics
 from distrust.common.web.problems import install
@@ -215,16 +216,18 @@ class RequestGuard:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
         self._app, self._metrics, self._settings = app, metrics, settings
-        self._bodies = Bodies(settings.max_bodies, settings.body_rate)
+        self._bodies, self._answers = Bodies(settings.max_bodies, settings.body_rate), Answers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = Visit(scope, receive, send, self._settings, self._bodies)
+        visit = Visit(scope, receive, partial(self._answers.send, send=send), self._settings, self._bodies)
         refusal = visit.refusal()
         try:
             await (refusal or self._app)(scope, visit.receive, visit.send)
+        except AnswerCutError:  # the connection is closed, as the answer is not whole
+            _log.warning("answer_cut", route=visit.route)
         finally:
             visit.close()
             self._record(visit)
