@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Unauthorized, WrongCohort
-from distrust.common.intermediary.stages import Clock
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import InboxRequest, UploadAnswer
 from distrust.common.web.app import OperatorOnly

@@ -20,9 +20,10 @@ from distrust.common.crypto.share import MISSING, SHARE_SIZE
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, ProtocolError, Unavailable
 from distrust.common.intermediary import store
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.intermediary.intake import Fault, Intake, known_slots, ticketed
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import Clock, silence
+from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import BATCH, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from pydantic import Field
 
 from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
-from distrust.common.intermediary.stages import Clock
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.bodies import JsonBody, MessageRoute

@@ -19,9 +19,10 @@ from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter, TooSmall
 from distrust.common.intermediary import store
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import Clock, silence
+from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import (

@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 from distrust.common.database import Database
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
 from distrust.common.intermediary import store
+from distrust.common.intermediary.deadlines import MIXING, Clock
 from distrust.common.intermediary.intake import Fault, Intake, admitted, check_cohort, known_slots, ticketed
-from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
+from distrust.common.intermediary.stages import StageMachine, silence
 from distrust.common.intermediary.store import PlacedMessage, Span, State
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, name_in

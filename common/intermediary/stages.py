@@ -4,21 +4,20 @@ A cohort passes its party's `stages`, then `MIXING` (no message is taken any mor
 A stage is over `stage_seconds` after it began. The first stage begins with its first message. A cohort ends if none of
 its clients sends a message or leaves within `first_seconds` after it was opened last. So a run does not stand still for
 a client that holds a ticket, or has crashed with one.
-Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
-outside every transaction, so a crash in between only repeats it. A party may compute a small one in the transaction
-that takes the last message: messages and batch are committed together then, or neither.
+Deadlines are checked at every request, and by `sweep` while requests wait. The batch is computed from committed
+messages, outside every transaction, so a crash in between only repeats it. A party may compute a small one in the
+transaction that takes the last message: messages and batch are committed together then, or neither.
 
 Log events: `cohort_aborted`; `release_delayed`, when a batch is tried again at the next request; `release_failed`, when
 an unexpected error ended the cohort.
 """
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar
 
 import structlog
 from sqlalchemy import Connection
@@ -26,34 +25,16 @@ from sqlalchemy import Connection
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
+from distrust.common.intermediary.deadlines import FIRST_SECONDS, MIXING, Clock, Deadlines
 from distrust.common.intermediary.store import State
 from distrust.common.messages.batch import Batch, BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortStage
 
-MIXING: Final = "mixing"
-"""The stage after a party's own ones: no message is taken any more, and the batch is computed."""
-
-FIRST_SECONDS = 20.0
-"""Default time from the last opening of a cohort to its first message."""
-
 _RELEASED = 16  # small batches in memory, from the newest on
 _FETCH = 256  # bodies in memory at once while a stage is read through
 
 _log = structlog.get_logger("distrust.intermediary")
-
-
-class Clock(Protocol):
-    """Seconds since the epoch."""
-
-    def now(self) -> float: ...
-
-
-class SystemClock:
-    """The machine's wall clock. Deadlines are stored, so they must outlive a process."""
-
-    def now(self) -> float:
-        return time.time()
 
 
 def silence(_address: str) -> None:
@@ -75,6 +56,7 @@ class StageMachine(ABC):
         self._mixer = ThreadPoolExecutor(1, thread_name_prefix="mixer")
         self._mixing: set[str] = set()
         self._released: dict[str, bytes] = {}
+        self.deadlines = Deadlines(database, clock, self.stages[0])
         self._guard = threading.Lock()
 
     @abstractmethod
@@ -112,6 +94,11 @@ class StageMachine(ABC):
             self._notify(address)
         self._mix_when_frozen(state)  # a crash may have interrupted it
         return state
+
+    def sweep(self) -> None:
+        """Settle every cohort that is due: its deadline has passed, or it is frozen and nothing mixes it."""
+        for address in self.deadlines.due():
+            self.settled(address)
 
     def _position(self, stage: str) -> int:
         """Return a stage's index; `MIXING`, `done` and `aborted` come after every stage."""

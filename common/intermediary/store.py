@@ -20,6 +20,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Float,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -59,6 +60,9 @@ COHORTS = Table(
     Column("reason", Text),  # only of an aborted cohort
     UniqueConstraint("run_digest", "cohort", name="cohorts_run_digest_cohort_key"),
 )
+
+_OPEN = COHORTS.c.since.is_not(None)  # most cohorts are over
+Index("cohorts_open", COHORTS.c.since, sqlite_where=_OPEN, postgresql_where=_OPEN)
 
 MESSAGES = Table(
     "messages",

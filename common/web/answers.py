@@ -23,23 +23,12 @@ class AnswerCutError(Exception):
     """The caller took nothing of its answer for long, and the room was needed."""
 
 
-class _Held:
-    """One answer that is on its way. `left`: its bytes that are in memory."""
-
-    def __init__(self, size: int, timeout: asyncio.Timeout) -> None:
-        self.left, self._timeout = size, timeout
-
-    def cut(self) -> None:
-        self.left = 0
-        self._timeout.reschedule(asyncio.get_running_loop().time())
-
-
 class Answers:
     """The long answers that a service has in memory, up to `most` bytes; one alone may have more."""
 
     def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most
-        self._held: dict[_Held, None] = {}  # the one of which nothing was taken for the longest time first
+        self._held: dict[asyncio.Timeout, int] = {}  # bytes; that of which nothing was taken for longest comes first
 
     async def send(self, message: Message, send: Send) -> None:
         """Hand a response's body to the connection, piece by piece. Raises AnswerCutError for one that is cut off."""
@@ -51,27 +40,25 @@ class Answers:
             for start in range(0, len(body), PIECE):
                 last = start + PIECE >= len(body)
                 await send({**message, "body": body[start : start + PIECE], "more_body": more or not last})
-                self._held[held] = self._held.pop(held)  # to the end: its caller reads
+                if held in self._held:  # else it has been cut off meanwhile
+                    self._held[held] = self._held.pop(held)  # to the end: its caller reads
 
     @asynccontextmanager
-    async def _holding(self, size: int) -> AsyncIterator[_Held]:
+    async def _holding(self, size: int) -> AsyncIterator[asyncio.Timeout]:
         try:
-            async with asyncio.timeout(None) as timeout:
-                held = _Held(size, timeout)
-                self._held[held] = None
+            async with asyncio.timeout(None) as held:
+                self._held[held] = size
                 self._make_room()
                 try:
                     yield held
                 finally:
-                    del self._held[held]
+                    self._held.pop(held, None)
         except TimeoutError as error:
             raise AnswerCutError from error
 
     def _make_room(self) -> None:
         """Cut answers off until the rest fits. The newest one, which is the last, always stays."""
-        total = sum(held.left for held in self._held)
-        for held in list(self._held)[:-1]:
-            if total <= self._most:
-                return
-            total -= held.left
-            held.cut()
+        while len(self._held) > 1 and sum(self._held.values()) > self._most:
+            longest = next(iter(self._held))
+            del self._held[longest]
+            longest.reschedule(asyncio.get_running_loop().time())

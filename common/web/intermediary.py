@@ -22,9 +22,9 @@ from distrust.common.errors import (
     WrongCohort,
     WrongStage,
 )
+from distrust.common.intermediary.deadlines import Clock, SystemClock
 from distrust.common.intermediary.intake import check_fits
 from distrust.common.intermediary.service import SHORT_TERMS, Intermediary
-from distrust.common.intermediary.stages import Clock, SystemClock
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, cohort_address, name_in
@@ -267,6 +267,8 @@ def wire(
     app.state.database = database
     app.state.service = kind(database, clock or SystemClock(), app.state.notifier.notify)
     app.state.service.first_seconds = settings.first_seconds
+    app.state.service.deadlines.rebase(settings.first_seconds)
+    app.state.notifier.sweep = app.state.service.sweep
     return app
 
 

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import Watched, hide_passwords, read_token
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.web.waiting import MOST_WAITS
 
 

@@ -1,7 +1,8 @@
 """Serves long polls: requests that wait for a change, their time limit, their caller's end or the service's.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
-the answer after every notification, and every `LOOK_SECONDS` in between, because a deadline passes without one.
+the answer as it begins and after every notification. A deadline passes without one: while requests wait, the service
+sweeps up what is due, for all its topics at once, every `SWEEP_SECONDS`, and notifies.
 """
 
 import asyncio
@@ -11,14 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
+import structlog
 from fastapi import Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
+from distrust.common.errors import ProtocolError
+
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
+_log = structlog.get_logger("distrust.web")
+
+SWEEP_SECONDS = 0.25  # between two sweeps: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
 """Between two looks of a watch for requests that joined it: many requests cost 50 looks a second, not one each."""
@@ -29,8 +35,11 @@ MOST_WAITS = 512  # requests that wait at once in one service, unless its settin
 class ChangeNotifier:
     """Wakes waiting requests when a service commits a change. Thread-safe; topics are cohorts or runs.
 
-    most  requests that wait at once. One more, and the request that has waited longest is answered at once.
+    most   requests that wait at once. One more, and the request that has waited longest is answered at once.
+    sweep  settles what is due in the service, and notifies; called in a thread. The service sets it.
     """
+
+    sweep: Callable[[], None] | None = None
 
     def __init__(self, most: int = MOST_WAITS) -> None:
         self._lock = threading.Lock()
@@ -38,6 +47,7 @@ class ChangeNotifier:
         self._waits: dict[_Wait[Any], None] = {}  # the longest one first
         self._most = most
         self._closed = False
+        self._sweeping: asyncio.Task[None] | None = None
 
     def notify(self, topic: str) -> None:
         """Let every watch of this topic look again."""
@@ -101,7 +111,20 @@ class ChangeNotifier:
             del self._waits[longest]
             longest.end()
         watch.add(wait)
+        if self.sweep is not None and (self._sweeping is None or self._sweeping.done()):
+            self._sweeping = wait.loop.create_task(self._sweep_on(self.sweep))
         return watch
+
+    async def _sweep_on(self, sweep: Callable[[], None]) -> None:
+        """Sweep as long as a request waits."""
+        while self._waits:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await run_in_threadpool(sweep)
+            except ProtocolError as error:  # the database is away; requests are told so, too
+                _log.warning("sweep_delayed", code=error.code, why=error.detail)
+            except Exception:  # noqa: BLE001  the next sweep tries again
+                _log.exception("sweep_delayed")
 
     def _leave(self, topic: str, watch: "_Watch[T]", wait: "_Wait[T]") -> None:
         self._waits.pop(wait, None)
@@ -205,11 +228,7 @@ class _Watch(Generic[T]):
             else:
                 for wait in waiting:
                     wait.offer(value)
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await self._changed.wait()
 
 
 async def _look(look: Callable[[], T], known: Callable[[], T | None]) -> T:

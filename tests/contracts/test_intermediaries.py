@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript

@@ -15,7 +15,7 @@ from distrust.client.randomizer import World
 from distrust.client.secagg import Secrets
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
-from distrust.common.intermediary.stages import Clock
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView

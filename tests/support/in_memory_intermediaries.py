@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from distrust.common.crypto.seal import seal
 from distrust.common.errors import Aborted, BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
 from distrust.common.messages.status import DeliveryList, StatementList

@@ -33,7 +33,7 @@ from distrust.client.randomizer import CohortRandomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
-from distrust.common.intermediary.stages import Clock, SystemClock
+from distrust.common.intermediary.deadlines import Clock, SystemClock
 from distrust.common.messages.admission import Participant, ParticipantList, token_id
 from distrust.common.messages.cohort import cohort_address
 from distrust.common.messages.status import CohortList, Transcript

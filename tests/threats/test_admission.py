@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from distrust.client.http_transport import device_proof
 from distrust.common.crypto.context import run_digest
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.admission import Participant, new_token
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.round import RoundView, TicketAnswer

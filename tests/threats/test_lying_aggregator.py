@@ -21,7 +21,7 @@ from distrust.client.secagg import MaskingClient
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.graph import Roster
 from distrust.common.intermediary import store
-from distrust.common.intermediary.stages import Clock
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.modular import Vector, sum_rows, unpack
 from tests.support.aggregator_lies import (

@@ -17,6 +17,7 @@ down_revision = "0001"
 OPEN = "the cohort was open when the database was migrated to wire version 3"
 STATED = ("batch", "shares", "confirm", "masked", "unmask")  # stages of an intermediary's own statements in JSON
 
+OPEN_ONLY = sa.text("since IS NOT NULL")
 NAMES = {"uq": "%(table_name)s_%(column_0_N_name)s_key"}  # PostgreSQL's own names; in SQLite the keys have none
 COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -64,6 +65,7 @@ def _rewrite_cohorts(connection: sa.Connection) -> None:
         batch.alter_column("run_digest", existing_type=sa.LargeBinary(32), nullable=False)
         batch.drop_constraint("cohorts_cohort_key", type_="unique")
         batch.create_unique_constraint("cohorts_run_digest_cohort_key", ["run_digest", "cohort"])
+    op.create_index("cohorts_open", "cohorts", ["since"], sqlite_where=OPEN_ONLY, postgresql_where=OPEN_ONLY)
 
 
 def _rewrite_statements(connection: sa.Connection) -> None:

@@ -37,7 +37,7 @@ async def stage(client: httpx.AsyncClient, cohort: Cohort, after: str = "", wait
 
 
 def test_a_fleet_that_waits_is_led_through_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)  # so that only a ring ends a wait
+    monkeypatch.setattr(waiting, "SWEEP_SECONDS", 60.0)  # so that only a ring ends a wait
 
     async def fleet() -> float:
         cohort = server.masked()
@@ -80,7 +80,7 @@ def test_a_wait_for_a_stage_that_is_past_ends_at_once(tmp_path: Path) -> None:
 def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)  # so that only a ring ends a wait
+    monkeypatch.setattr(waiting, "SWEEP_SECONDS", 60.0)  # so that only a ring ends a wait
 
     async def ask(client: httpx.AsyncClient, after: int, wait: float = 20) -> StatementList:
         answer = await client.get("/c1/statements", params={"after": after, "wait": wait})

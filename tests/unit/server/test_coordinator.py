@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from distrust.common.errors import ProtocolError, Unauthorized, Unavailable
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.server.coordinator import RENEWAL_SECONDS, RunCoordinator

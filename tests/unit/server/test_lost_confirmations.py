@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.learner.learner import Learner

@@ -10,7 +10,7 @@ import pytest
 from distrust.common.crypto.seal import open_record
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort

@@ -4,10 +4,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import pytest
-import structlog
 import uvicorn
 from fastapi import APIRouter, Response
 from starlette.types import Message
@@ -99,38 +99,37 @@ async def long() -> Response:
 
 
 @contextmanager
-def served(port_of: list[int]) -> Iterator[uvicorn.Server]:
-    """Run a service with a long answer in a thread."""
-    config = uvicorn.Config(make_app("a service", None, [router], ServiceSettings()), port=0, log_level="error")
+def served() -> Iterator[int]:
+    """Run a service with a long answer in a thread, and yield its port."""
+    config = uvicorn.Config(make_app("a service", None, [router], ServiceSettings()), log_level="error")
     server = uvicorn.Server(config)
-    listening = socket.create_server(("127.0.0.1", 0))
-    port_of.append(listening.getsockname()[1])
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    try:
-        until(lambda: server.started)
-        yield server
-    finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            until(lambda: server.started)
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join()
 
 
 def test_a_connection_whose_answer_is_cut_off_is_closed_and_others_get_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over real sockets: callers that ask and do not read, and then one that reads."""
     monkeypatch.setattr(answers.Answers.__init__, "__defaults__", (2**25,))
-    port: list[int] = []
+    cut = list[str]()
+    note = lambda event, **_: cut.append(event)  # noqa: E731
+    monkeypatch.setattr("distrust.common.web.app._log", SimpleNamespace(warning=note, info=note, error=note))
     question = b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with structlog.testing.capture_logs() as logged, served(port):
-        stalled = [socket.create_connection(("127.0.0.1", port[0])) for _ in range(6)]
-        for one in stalled:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            one.sendall(question)
-        until(lambda: sum(event["event"] == "answer_cut" for event in logged) >= 3)
-        with closing(socket.create_connection(("127.0.0.1", port[0]))) as reader:
-            reader.sendall(question.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-            received = bytearray()
-            while piece := reader.recv(2**16):
-                received += piece
+    with served() as port, ExitStack() as sockets:
+        for _ in range(6):
+            stalled = sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stalled.sendall(question)
+        until(lambda: cut.count("answer_cut") >= 3)
+        reader = sockets.enter_context(socket.create_connection(("127.0.0.1", port)))
+        reader.sendall(question.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        received = bytearray()
+        while piece := reader.recv(2**16):
+            received += piece
         assert len(received) > 2**24
-        for one in stalled:
-            one.close()

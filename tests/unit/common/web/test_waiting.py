@@ -3,20 +3,15 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from distrust.common.errors import Unavailable
 from distrust.common.web import waiting
 from distrust.common.web.waiting import ChangeNotifier, Waiting
-
-
-@pytest.fixture
-def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a long poll look again after a minute only, so that a notification must wake it."""
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
 
 
 def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 20.0) -> tuple[bool, float]:
@@ -37,14 +32,14 @@ def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 2
     return result, time.monotonic() - started
 
 
-def test_a_ring_wakes_who_waits_for_it(no_looking_again: None) -> None:
+def test_a_ring_wakes_who_waits_for_it() -> None:
     bell = ChangeNotifier()
     result, seconds = wait_while(bell, lambda: bell.notify("c1"))
     assert result
     assert seconds < 10
 
 
-def test_a_ring_for_another_topic_wakes_no_poll(no_looking_again: None) -> None:
+def test_a_ring_for_another_topic_wakes_no_poll() -> None:
     bell = ChangeNotifier()
     looks: list[None] = []
 
@@ -58,17 +53,56 @@ def test_a_ring_for_another_topic_wakes_no_poll(no_looking_again: None) -> None:
     assert len(looks) == 1  # at the start
 
 
-def test_another_workers_change_is_seen_without_a_ring() -> None:
-    result, seconds = wait_while(ChangeNotifier(), lambda: None)
-    assert result
-    assert seconds < 10
+def test_500_waits_on_500_topics_look_once_each_and_share_one_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each looked four times a second, and small requests took hundreds of times as long."""
+    monkeypatch.setattr(waiting, "SWEEP_SECONDS", 0.01)
+    bell, looks, sweeps = ChangeNotifier(), list[int](), list[int]()
+    due = "c7"
+
+    def sweep() -> None:
+        sweeps.append(1)
+        if len(sweeps) == 20:
+            bell.notify(due)
+
+    bell.sweep = sweep
+
+    async def many() -> int:
+        def poll(topic: str) -> Awaitable[int]:
+            look = lambda: looks.append(1) or len(sweeps)  # noqa: E731
+            return bell.until(topic, look, lambda seen: seen >= 20, 20, question="stage")
+
+        waits = {f"c{number}": asyncio.ensure_future(poll(f"c{number}")) for number in range(500)}
+        seen = await waits[due]
+        bell.close()
+        await asyncio.gather(*waits.values())
+        return seen
+
+    assert asyncio.run(many()) >= 20
+    assert len(looks) == 501  # one more of the cohort that was due
+    swept = len(sweeps)
+    time.sleep(0.05)
+    assert len(sweeps) == swept  # no request waits
+
+
+def test_a_sweep_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "SWEEP_SECONDS", 0.01)
+    bell, sweeps = ChangeNotifier(), list[int]()
+
+    def sweep() -> None:
+        sweeps.append(1)
+        if len(sweeps) < 3:
+            raise [Unavailable("the database is away"), ValueError("a bug")][len(sweeps) - 1]
+        bell.notify("c1")
+
+    bell.sweep = sweep
+    assert asyncio.run(bell.until("c1", lambda: len(sweeps) > 2, bool, 20))
 
 
 def test_when_the_time_is_over_the_last_look_is_the_answer() -> None:
     assert asyncio.run(ChangeNotifier().until("c1", lambda: 7, lambda _: False, 0.05)) == 7
 
 
-def test_a_service_that_stops_ends_every_poll(no_looking_again: None) -> None:
+def test_a_service_that_stops_ends_every_poll() -> None:
     bell = ChangeNotifier()
     started = time.monotonic()
     threading.Timer(0.1, bell.close).start()
@@ -83,7 +117,7 @@ def test_no_poll_is_remembered_after_the_answer() -> None:
     assert bell._watches == bell._waits == {}
 
 
-def test_a_crowd_that_asks_one_question_shares_its_looks(no_looking_again: None) -> None:
+def test_a_crowd_that_asks_one_question_shares_its_looks() -> None:
     bell, looks = ChangeNotifier(), list[int]()
 
     def look() -> int:
@@ -113,7 +147,7 @@ def test_two_questions_about_one_topic_get_their_own_answers() -> None:
     assert asyncio.run(both()) == ["batch", "stage"]
 
 
-def test_no_request_gets_a_value_from_before_it_came(no_looking_again: None) -> None:
+def test_no_request_gets_a_value_from_before_it_came() -> None:
     """The first look is slow, and what it saw has changed by the time that the second request begins to wait."""
     bell, state, looking = ChangeNotifier(), ["old"], threading.Event()
 
@@ -134,7 +168,7 @@ def test_no_request_gets_a_value_from_before_it_came(no_looking_again: None) -> 
     assert asyncio.run(two()) == ["old", "new"]
 
 
-def test_one_wait_too_many_answers_the_longest_as_it_stands(no_looking_again: None) -> None:
+def test_one_wait_too_many_answers_the_longest_as_it_stands() -> None:
     bell = ChangeNotifier(most=3)
 
     async def four() -> list[bool]:
@@ -150,7 +184,7 @@ def test_one_wait_too_many_answers_the_longest_as_it_stands(no_looking_again: No
     assert asyncio.run(four()) == [True, False, False, False]
 
 
-def test_a_wait_ends_with_its_caller_and_leaves_nothing(no_looking_again: None) -> None:
+def test_a_wait_ends_with_its_caller_and_leaves_nothing() -> None:
     bell = ChangeNotifier()
     messages: list[Message] = [{"type": "http.request", "body": b""}, {"type": "http.disconnect"}]
 
@@ -173,7 +207,7 @@ def test_what_goes_wrong_in_a_look_reaches_every_request_that_asked() -> None:
     assert [type(error) for error in asyncio.run(three())] == [ZeroDivisionError] * 3
 
 
-def test_a_value_that_is_known_is_answered_without_a_look(no_looking_again: None) -> None:
+def test_a_value_that_is_known_is_answered_without_a_look() -> None:
     bell, known, looks = ChangeNotifier(), list[int](), list[int]()
 
     def look() -> int:
