@@ -6,16 +6,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RAY := .venv-ray
 
 # Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-kernels test-alone mutations postgresql chromium check lint types
+.PHONY: help demo test test-fast test-slow test-kernels test-ray test-alone mutations postgresql chromium check lint types
 .PHONY: contracts replay notebooks docs dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
-	@echo "make test    the tests before a merge (test-fast, test-slow); CI plays test-kernels and test-alone, too"
+	@echo "make test    the tests before a merge (test-fast, test-slow); CI plays test-kernels, test-ray and test-alone, too"
 	@echo "make mutations  changes lines that matter, one at a time, and sees a test fail for each"
 	@echo "make check   ruff, its format, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four and a half hours of a core)"
@@ -33,13 +34,13 @@ demo: $(STAMP)
 WORKERS = $$($(BIN)/python -c 'import os; print(2 * os.cpu_count())')
 
 test: $(STAMP) postgresql chromium
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone and not kernels" $(PYTEST)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone and not kernels and not ray" $(PYTEST)
 
 test-fast: $(STAMP)
-	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone and not kernels" $(PYTEST)
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone and not kernels and not ray" $(PYTEST)
 
 test-slow: $(STAMP) postgresql chromium
-	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "slow and not alone and not kernels" $(PYTEST)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "slow and not alone and not kernels and not ray" $(PYTEST)
 
 postgresql:
 	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
@@ -55,12 +56,22 @@ chromium:
 
 # The files that have such tests are named, so that one process need not collect all the others.
 test-kernels: $(STAMP)
-	@$(BIN)/pytest -q -n auto -m "kernels and not alone" $$(grep -rl "mark\.kernels" tests --include='*.py') $(PYTEST)
+	@$(BIN)/pytest -q -n auto -m "kernels and not alone and not ray" $$(grep -rl "mark\.kernels" tests --include='*.py') $(PYTEST)
+
+# Ray has an environment of its own, with what a user of the extras `lab` and `ray` installs and nothing else.
+test-ray: $(STAMP) $(RAY)/.installed
+	@$(BIN)/pytest -q -m "ray and not alone" $$(grep -rl "mark\.ray" tests --include='*.py') $(PYTEST)
+
+$(RAY)/.installed: requirements-ray.lock pyproject.toml
+	@$(PYTHON) -m venv --clear $(RAY)
+	@$(RAY)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements-ray.lock
+	@$(RAY)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
 
 test-alone: $(STAMP)
 	@$(BIN)/pytest -q -m "alone" $$(grep -rl "mark\.alone" tests --include='*.py') $(PYTEST)
 
-mutations: $(STAMP)
+mutations: $(STAMP) postgresql
 	@$(BIN)/python -m tests.repo.mutations $(WORD)
 
 check: lint types contracts
@@ -105,13 +116,15 @@ dist: $(STAMP)
 dist-check: dist
 	@$(BIN)/python tests/repo/clean_install.py
 
-# requirements.lock is for work on the project; requirements-runtime.lock is what a party runs with, for its image.
+# requirements.lock is for work on the project; requirements-runtime.lock is what a party runs with, for its image, with
+# any database; requirements-ray.lock is the environment in which sweeps on Ray are tested.
 COMPILE := $(BIN)/pip-compile -q --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
 	    --no-annotate --strip-extras --no-header
 
 lock: $(STAMP)
 	$(COMPILE) --extra dev --extra lab --extra mslr --extra postgres -o requirements.lock pyproject.toml
-	$(COMPILE) -c requirements.lock --build-deps-for wheel -o requirements-runtime.lock pyproject.toml
+	$(COMPILE) -c requirements.lock --build-deps-for wheel --extra postgres -o requirements-runtime.lock pyproject.toml
+	$(COMPILE) -c requirements.lock --build-deps-for wheel --extra lab --extra ray -o requirements-ray.lock pyproject.toml
 
 # setuptools is in the lock, so the project itself is built from hashed parts and without the network.
 $(STAMP): requirements.lock pyproject.toml
@@ -126,5 +139,5 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .distrust .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site *.egg-info
+	rm -rf $(VENV) $(RAY) .distrust .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -172,9 +172,9 @@ class Aggregator(Intermediary):
             return None
         return bitmap_to_members(_stored_view(tx, state.number, state.stage).members, state.cohort.clients)
 
-    def _fault(self, _tx: Connection, state: State, _span: Span) -> Fault:
+    def _fault(self, tx: Connection, state: State, _span: Span) -> Fault:
         """Return the check of a body in the open stage, as a reason to refuse it."""
-        check = self._checker(state)
+        check = self._checker(tx, state)
 
         def fault(item: Item) -> ProtocolError | None:
             try:
@@ -185,20 +185,20 @@ class Aggregator(Intermediary):
 
         return fault
 
-    def _checker(self, state: State) -> Callable[[Item], None]:
+    def _checker(self, tx: Connection, state: State) -> Callable[[Item], None]:
         match state.stage:
             case "keys":
                 return lambda item: protocol.check_keys(item.body)
             case "shares":
-                roster = self._roster(state)
+                roster = self._roster(tx, state)
                 return lambda item: protocol.check_shares(roster, item.slot, item.body)
             case "confirm":
-                sharing = self._sharing(state, CONFIRM)
+                sharing = self._sharing(tx, state, CONFIRM)
                 return lambda item: protocol.check_confirm(sharing, item.slot, item.body)
             case "masked":
                 return lambda item: protocol.check_masked(state.cohort, item.body)
             case _:
-                members = self._sharing(state, MASKED)
+                members = self._sharing(tx, state, MASKED)
                 return lambda item: protocol.check_unmask(members, item.slot, item.body)
 
     def _closing(self, tx: Connection, state: State) -> None:
@@ -231,7 +231,7 @@ class Aggregator(Intermediary):
 
     def _mix(self, state: State) -> Batch:
         """Return the survivors' sum, from committed messages only. Raises TooSmall, BadShare: nothing is released."""
-        number, sharing = state.number, self._sharing(state, CONFIRM)
+        number, sharing = state.number, self._read_sharing(state)
         survivors = bitmap_to_members(self._stored_view(number, UNMASK).members, state.cohort.clients)
         masked = sum_masked(state.cohort, (body for _, body in self._stored(number, MASKED)))
         commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(number, SHARES)}
@@ -252,28 +252,26 @@ class Aggregator(Intermediary):
         return aggregator_entry(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:
-        return protocol.route(self._sharing(state, CONFIRM), dict(self._stored(state.number, SHARES)))
+        return protocol.route(self._read_sharing(state), dict(self._stored(state.number, SHARES)))
 
     def _stored_view(self, cohort: int, stage: str) -> StageView:
         with self._database.reading() as tx:
             return _stored_view(tx, cohort, stage)
 
-    def _roster(self, state: State) -> Roster:
-        def read() -> Roster:
-            with self._database.reading() as tx:
-                return _roster(tx, state)
+    # A thread that waits for one of these two caches holds a connection. So none may wait for one inside of them.
 
-        return self._rosters.get(state.address, read)
+    def _roster(self, tx: Connection, state: State) -> Roster:
+        return self._rosters.get(state.address, lambda: _roster(tx, state))
 
-    def _sharing(self, state: State, stage: Stated) -> Sharing:
+    def _sharing(self, tx: Connection, state: State, stage: Stated) -> Sharing:
         """Return the members of stage `confirm` or `masked`, on the graph."""
+        return self._sharings.get(
+            f"{stage} {state.address}", lambda: _sharing(tx, state, self._roster(tx, state), stage)
+        )
 
-        def read() -> Sharing:
-            roster = self._roster(state)
-            with self._database.reading() as tx:
-                return _sharing(tx, state, roster, stage)
-
-        return self._sharings.get(f"{stage} {state.address}", read)
+    def _read_sharing(self, state: State) -> Sharing:
+        with self._database.reading() as tx:
+            return self._sharing(tx, state, CONFIRM)
 
 
 def _store_view(tx: Connection, cohort: int, view: StageView) -> None:

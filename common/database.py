@@ -3,6 +3,8 @@
 SQLite (write-ahead log, `synchronous=FULL`) is the default; any SQLAlchemy URL works. A second process is refused:
 SQLite has a lock on a file beside the database, PostgreSQL an advisory lock and a mark that every write compares. The
 lock ends with the process that holds it. The files can be read by their owner only.
+
+Log event: `database_connections`, how many connections this service opens to PostgreSQL, and how many that admits.
 """
 
 import fcntl
@@ -14,7 +16,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import structlog
 from sqlalchemy import (
     Column,
     Connection,
@@ -33,13 +37,14 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
-from sqlalchemy.pool import ConnectionPoolEntry, NullPool
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from distrust.common.database_faults import cause_of, is_lasting
+from distrust.common.database_faults import Collision, cause_of, is_collision, repeated
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.schema import another_schema, create_schema, stored_schema
-from distrust.common.stored_file import check_own, log_of, open_stored
+from distrust.common.stored_file import check_own
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
@@ -51,12 +56,28 @@ _HOLDER = Table(
     Column("mark", LargeBinary, nullable=False),
 )
 
-BUSY_SECONDS = 30  # that a write waits for SQLite's lock; then it raises Unavailable
-CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
+BUSY_SECONDS = 30  # that a write waits for SQLite's lock, and any work for a connection; then it raises Unavailable
+CONNECTIONS = 48  # to a SQLite file: the web's thread pool runs 40 routes at once, and each holds at most one
+POOL = 16  # to a PostgreSQL server, which are processes there: three services take half of its default of 100
+LEAST_POOL = 2  # one holds the service's lock, and one works
+_SERVICES = 3  # that may share a PostgreSQL server
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
+
+_ISOLATION: dict[bool, dict[str, Any]] = {
+    True: {"isolation_level": "READ COMMITTED"},  # a statement behind a lock sees what was committed before it
+    False: {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True},  # one snapshot for all statements
+}
+"""Of PostgreSQL's transactions, by whether they write: whatever a server's own default is."""
+
+_ADMITTED = text("""
+    SELECT current_setting('max_connections')::int, current_setting('superuser_reserved_connections')::int
+    + coalesce(current_setting('reserved_connections', true)::int, 0)
+""")  # the second reserve is PostgreSQL 16's
 
 _POSTGRES_DRIVER = "psycopg"
 """Driver of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
+
+_log = structlog.get_logger("distrust.database")
 
 
 class FileHold:
@@ -162,28 +183,31 @@ class Database:
     url       SQLAlchemy URL; a file's directory is made.
     metadata  the service's tables, created when absent.
     version   the schema's newest revision, which a new database gets; a database of another one is refused.
+    pool      connections to a PostgreSQL server at most, all together. No thread may ask for a second one while it
+              holds one: with all threads at that point none would get it.
     Raises    BadParameter for a URL that cannot be used, and for a SQLite file of another program or another service;
               Unavailable for a database that cannot be opened or written.
     """
 
-    def __init__(self, url: str, metadata: MetaData, version: str) -> None:
-        self.url = parse_url(url)
+    def __init__(self, url: str, metadata: MetaData, version: str, pool: int = POOL) -> None:
+        self.url, self._pool = parse_url(url), pool
         self._check_own(metadata)
         self._writer = threading.Lock() if self.url.get_backend_name() == "sqlite" else None
-        self._engine = _sqlite(self.url) if self._writer else _server(self.url)
+        self._engine = _sqlite(self.url) if self._writer else _server(self.url, pool)
         self._holder: FileHold | ServerHold | None = None
         self._prepare(metadata, version)
 
     @property
     def name(self) -> str:
         """Return the database as messages name it: a path, or HOST/DATABASE."""
-        return _name(self.url)
+        return database_name(self.url)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Yield a connection that reads and writes: it commits at the end, and rolls back on any error.
 
-        SQLite takes its write lock at once.
+        SQLite takes its write lock at once. PostgreSQL may end a transaction for another's sake: it raises Collision,
+        and the method that opened it is `repeated`.
         """
         if self._writer is None:
             with self._begin(write=True) as connection:
@@ -194,7 +218,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection that reads a consistent snapshot. It never waits for a writer on SQLite."""
+        """Yield a connection that reads one snapshot, whatever is committed meanwhile. It waits for no writer."""
         with self._begin(write=False) as connection:
             yield connection
 
@@ -205,12 +229,34 @@ class Database:
         """
         self._holder = hold_file(self.url) if self._writer else self._hold_on_server()
 
+    def check_pool(self) -> None:
+        """Compare this service's connections with those that a PostgreSQL server admits, in one line of the log.
+
+        It is a warning where three services like this one would not fit: they may share the server, and may not.
+        Raises BadParameter for a pool that this service alone could not open.
+        """
+        if self._writer is not None:
+            return
+        with self.reading() as connection:
+            admitted, reserved = connection.execute(_ADMITTED).one()
+        room, facts = admitted - reserved, {"pool": self._pool, "max_connections": admitted, "reserved": reserved}
+        if self._pool > room:
+            allowed = f"must be at most {room}: the server admits {admitted} connections, and reserves {reserved}"
+            raise BadParameter("pool", self._pool, allowed)
+        if _SERVICES * self._pool <= room:
+            _log.info("database_connections", **facts)
+            return
+        need = f"{_SERVICES} services with this DISTRUST_POOL open {_SERVICES * self._pool}"
+        why = f"{need} connections, and the server has {room}: lower it, or raise max_connections"
+        _log.warning("database_connections", **facts, why=why)
+
+    @repeated
     def check_writable(self, min_free: int = 0) -> None:
         """Raise Unavailable unless a write commits, and the database's disk has `min_free` bytes left."""
         free = min_free if self._writer is None else _free(self.url)
         if free < min_free:
             room = f"{free} bytes are free on its disk, and {min_free} are needed"
-            raise Unavailable(f"database {_name(self.url)}: {room}")
+            raise Unavailable(f"database {database_name(self.url)}: {room}")
         with self.transaction() as connection:
             connection.execute(delete(_PROBE))
             connection.execute(insert(_PROBE), [{"number": 1, "body": secrets.token_bytes(_PROBE_BYTES)}])
@@ -225,10 +271,14 @@ class Database:
         try:
             with self._engine.connect() as connection:
                 connection.execution_options(distrust_write=write)
+                if self._engine.dialect.name == "postgresql":
+                    connection.execution_options(**_ISOLATION[write])
                 with connection.begin():
                     if write and isinstance(self._holder, ServerHold):
                         self._holder.check(connection)
                     yield connection
+        except PoolTimeoutError as error:
+            raise Unavailable(_sentence_of_pool(self.url, self._pool)) from error
         except OperationalError as error:
             raise self._failure(error) from error
         except DatabaseError as error:
@@ -237,11 +287,12 @@ class Database:
             raise self._failure(error) from error
 
     def _failure(self, error: DBAPIError) -> ProtocolError:
-        return Unavailable(_sentence(self.url, error))
+        told = _sentence(self.url, error)
+        return Collision(told) if is_collision(error) else Unavailable(told)
 
     def _hold_on_server(self) -> ServerHold:
         try:
-            return ServerHold(self._engine, _name(self.url))
+            return ServerHold(self._engine, database_name(self.url))
         except DBAPIError as error:
             raise Unavailable(_sentence(self.url, error)) from error
 
@@ -249,6 +300,7 @@ class Database:
         if self.url.get_backend_name() == "sqlite":
             check_own(Path(self.url.database or ""), set(metadata.tables))
 
+    @repeated
     def _prepare(self, metadata: MetaData, version: str) -> None:
         with self.transaction() as connection:
             stored = stored_schema(connection)
@@ -258,68 +310,7 @@ class Database:
                 _PROBE.create(connection, checkfirst=True)
                 return
         self.close()
-        raise Unavailable(f"database {_name(self.url)} {another_schema(self.url, stored, version)}")
-
-
-class StoredDatabase(Database):
-    """The SQLite database of a service that does not run, read as it stands.
-
-    No table is made, and nothing is migrated. Where a killed service left a log, SQLite reads it through its index of
-    the log, the file FILE-shm, which it may write anew. Otherwise no file is made, changed or locked. It lasts for a
-    moment, between the services' runs: a read during which a service writes to the database is refused.
-
-    Raises  Unavailable for a database that this user may not read, or of another version; for one with values that are
-            computed while they are read, and one that takes long to read. BadParameter for one that no later try reads:
-            it is damaged, or lacks a table or a column.
-    """
-
-    def __init__(self, path: Path, version: str) -> None:
-        self.url, self._writer, self._holder = URL.create("sqlite", database=str(path)), None, None
-        self._file = path.resolve()  # SQLite keeps the log beside the file that a link leads to
-        self._log = log_of(path)
-        self._still = not self._log.exists()
-        self._engine = create_engine("sqlite://", creator=lambda: open_stored(self._file), poolclass=NullPool)
-        event.listen(self._engine, "begin", _begin_now)
-        self._check(version)
-
-    @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """Raise Unavailable: this database is only read."""
-        raise Unavailable(f"database {_name(self.url)}: it is only read here")
-        yield
-
-    @contextmanager
-    def _begin(self, *, write: bool) -> Iterator[Connection]:
-        before = self._state()
-        try:
-            with super()._begin(write=write) as connection:
-                yield connection
-        except DBAPIError as error:  # none is a bug of ours: another user may have written what is read
-            raise self._failure(error) from error
-        finally:
-            if self._still and (self._log.exists() or self._state() != before):
-                raise Unavailable(f"database {_name(self.url)}: a service has opened it meanwhile; try again")
-
-    def _failure(self, error: DBAPIError) -> ProtocolError:
-        if is_lasting(error):
-            return BadParameter("database", _name(self.url), cause_of(error))
-        return super()._failure(error)
-
-    def _state(self) -> tuple[int, int, int] | None:
-        """Return what changes when a service writes to the file: its number, size and time; None without a file."""
-        try:
-            status = self._file.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
-    def _check(self, version: str) -> None:
-        with self.reading() as connection:
-            stored = stored_schema(connection)
-        if stored is None:
-            raise BadParameter("database", _name(self.url), "it is no database of a service")
-        if stored != version:
-            raise Unavailable(f"database {_name(self.url)} {another_schema(self.url, stored, version)}")
+        raise Unavailable(f"database {database_name(self.url)} {another_schema(self.url, stored, version)}")
 
 
 _PROBE = Table(
@@ -350,17 +341,17 @@ def _sqlite(url: URL) -> Engine:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Unavailable(f"database {_name(url)}: its directory cannot be made ({error.strerror})") from error
+        raise Unavailable(f"database {database_name(url)}: its directory cannot be made ({error.strerror})") from error
     keep_private(file)
     engine = create_engine(url, pool_size=CONNECTIONS, max_overflow=0, connect_args={"timeout": BUSY_SECONDS})
     event.listen(engine, "connect", _configure)
-    event.listen(engine, "begin", _begin_now)
+    event.listen(engine, "begin", begin_now)
     return engine
 
 
-def _server(url: URL) -> Engine:
+def _server(url: URL, pool: int) -> Engine:
     try:
-        return create_engine(url, pool_size=CONNECTIONS, max_overflow=0, pool_pre_ping=True)
+        return create_engine(url, pool_size=pool, max_overflow=0, pool_timeout=BUSY_SECONDS, pool_pre_ping=True)
     except ImportError as error:
         allowed = f"its driver {error.name} is not installed: write postgresql://… and install distrust[postgres]"
         raise BadParameter("database", url.drivername, allowed) from error
@@ -374,22 +365,28 @@ def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None
     cursor.close()
 
 
-def _begin_now(connection: Connection) -> None:
+def begin_now(connection: Connection) -> None:
     """Take the write lock at once: a lock taken half way can only fail."""
     write = connection.get_execution_options().get("distrust_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
 def _sentence(url: URL, error: DBAPIError) -> str:
-    return f"database {_name(url)}: {cause_of(error, sqlite=url.get_backend_name() == 'sqlite')}"
+    return f"database {database_name(url)}: {cause_of(error, sqlite=url.get_backend_name() == 'sqlite')}"
+
+
+def _sentence_of_pool(url: URL, pool: int) -> str:
+    told = f"database {database_name(url)}: all connections of this service to it are in use"
+    return told if url.get_backend_name() == "sqlite" else f"{told}; DISTRUST_POOL is {pool}"
 
 
 def _free(url: URL) -> int:
     try:
         return shutil.disk_usage(Path(url.database or "").parent).free
     except OSError as error:
-        raise Unavailable(f"database {_name(url)}: its directory cannot be read ({error.strerror})") from error
+        raise Unavailable(f"database {database_name(url)}: its directory cannot be read ({error.strerror})") from error
 
 
-def _name(url: URL) -> str:
+def database_name(url: URL) -> str:
+    """Return a database as messages name it: a path, or HOST/DATABASE."""
     return url.database or "" if url.get_backend_name() == "sqlite" else f"{url.host}/{url.database}"

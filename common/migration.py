@@ -16,10 +16,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, inspect
 from sqlalchemy.engine import URL
 
-from distrust.common.database import Database, StoredDatabase, parse_url
+from distrust.common.database import Database, parse_url
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import open_file
 from distrust.common.schema import FIRST_REVISION, Stored, adopt, is_newer, stored_schema
+from distrust.common.stored_database import StoredDatabase
 
 _SQLITE = b"SQLite format 3\0"  # how each of its files begins
 

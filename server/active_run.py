@@ -9,6 +9,7 @@ from typing import Literal
 import structlog
 
 from distrust.common.crypto.context import run_digest
+from distrust.common.database_faults import repeated
 from distrust.common.errors import (
     ProtocolError,
     RunFailed,
@@ -81,6 +82,7 @@ class ActiveRun:
                 active._commit_failure()
         return active
 
+    @repeated
     def _commit_failure(self) -> None:
         with self._store.writing() as writing:
             writing.state(self.config.run, self.state, self.reason)

@@ -356,8 +356,9 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     app.state.intermediaries = intermediaries
     app.state.listeners = Readers(1, settings.max_waits)
     allow(*map(str.strip, settings.extensions.split(",")))
-    app.state.database = open_database(settings.database_url)
+    app.state.database = open_database(settings.database_url, settings.pool)
     app.state.database.hold()
+    app.state.database.check_pool()
     keys = load_or_make(settings.key_file)
     app.state.admission = Admission(app.state.operator_token, settings.participants_file)
     told, admission = app.state.notifier.notify, app.state.admission

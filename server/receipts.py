@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.receipts import ABSENT, PRESENT, RECEIPT_SECRET, receipt_hash, record_list
+from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError, TooSmall, WrongStage
 from distrust.common.intermediary.intake import Intake, known_slots
 from distrust.common.messages.batch import BatchAnswer
@@ -70,6 +71,7 @@ class ReceiptBook:
         self._crowds: OrderedDict[str, _Crowd] = OrderedDict()
         self._guard = threading.RLock()
 
+    @repeated
     def collect(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Store a batch that was collected, so that its list is public. Return the batch that was stored first.
 
@@ -92,6 +94,7 @@ class ReceiptBook:
         crowd = None if over else self._crowd(cohort)
         return RecordList(cohort=cohort.cohort, hashes=b"" if crowd is None else crowd.listed, over=over)
 
+    @repeated
     def take(self, active: ActiveRun, cohort: Cohort, receipts: Receipts) -> UploadAnswer:
         """Commit what clients say of their records, and return how many, with the refused ones.
 

@@ -8,6 +8,7 @@ from typing import Literal
 import structlog
 
 from distrust.common.database import Database
+from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import BatchAnswer
@@ -68,8 +69,7 @@ class Service:
         self._issuer = TicketIssuer(self.store, keys.ticket, window, admission or Admission())
         self._receipts = ReceiptBook(self.store)
         self._settlement = Settlement(self.store, keys.seal, self._receipts)
-        self._deliveries = Deliveries(self.store)
-        self._lock = threading.Lock()
+        self._deliveries, self._lock = Deliveries(self.store), threading.Lock()
         self._runs: dict[str, ActiveRun] = {}
         self._unread: dict[str, UnreadRun] = {}
         for row in self.store.runs():
@@ -144,6 +144,7 @@ class Service:
             self._stop(cohort.run, "failed", error.detail)
             raise
 
+    @repeated
     def _stop(self, run: str, state: Literal["cancelled", "failed"], reason: str) -> None:
         """Commit the end of a run that is still running, and tell its watchers."""
         active = self.active_run(run)
@@ -242,6 +243,7 @@ class Service:
     def receipts_complete(self, cohort: Cohort, survivors: int) -> bool:
         return self._receipts.complete(self.active_run(cohort.run), cohort, survivors)
 
+    @repeated
     def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:
         """Commit the aggregator's statements from position `after` on, once. Clients read them from then on.
 
@@ -321,10 +323,10 @@ class Service:
     def intervals(self, run: str, after: int, limit: int) -> IntervalList:
         return views.interval_list(self.active_run(run), after, limit)
 
+    @repeated
     def keep_regret(self, run: str, regret: RegretCurve) -> RegretCurve:
         """Store a driver's regret curve in place of an earlier one. No policy reads it. Raises WrongCohort."""
-        self.active_run(run)
-        with self.store.writing() as writing:
+        with self.active_run(run).lock, self.store.writing() as writing:
             writing.regret(run, regret)
         return regret
 
@@ -362,9 +364,8 @@ class Service:
 
         Raises WrongCohort, WrongStage while it is not open.
         """
-        active = self.active_run(run)
         message, mechanism = self.cohort_terms(run, cohort)
-        seeded = active.config.unsafe is not None
+        seeded = self.active_run(run).config.unsafe is not None
         return cohort_transcript(
             self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit, each=each
         )
@@ -378,11 +379,11 @@ class Service:
             raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
         return message
 
+    @repeated
     def _begin(self, config: RunConfig) -> ActiveRun:
         """Commit a run and return it. If the store has a run of that name already, return that one."""
         check_for_services(config)
-        identity = new_identity()
-        learner = Learner(config)
+        identity, learner = new_identity(), Learner(config)
         check_crowds(config, learner.rounds[0].mechanism)
         active = ActiveRun(config, identity, learner, self.store, self._keys.public)
         active.delivered = {"shuffler": [], "aggregator": []}  # no intermediary has seen this run

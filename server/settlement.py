@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from distrust.common.crypto.context import cohort_digest, encode
 from distrust.common.crypto.seal import open_record
+from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.base import StreamCounter
@@ -56,6 +57,7 @@ class Settlement:
     def __init__(self, store: Store, key: X25519PrivateKey, receipts: ReceiptBook) -> None:
         self._store, self._key, self._receipts = store, key, receipts
 
+    @repeated
     def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
 
@@ -138,6 +140,7 @@ class Settlement:
             learner.absorb(outcome)
         active.plan_next(learner)
         state = state_of(learner)
+        named = self._receipts.named(active, cohort) if cohort.receipts else None
         with self._store.writing() as writing:
             if not recorded:  # it ended before its first ticket
                 writing.cohort(cohort)
@@ -146,7 +149,6 @@ class Settlement:
             writing.outcome(active.config.run, outcome, answer)
             if state != "running":
                 writing.state(active.config.run, state, learner.fault)
-            named = self._receipts.named(active, cohort) if cohort.receipts else None
             _announce(writing, active.config.run, cohort, outcome, named)
             _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:

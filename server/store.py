@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
 from distrust.common.crypto.context import cohort_digest
-from distrust.common.database import Database
+from distrust.common.database import POOL, Database
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import Statement
@@ -70,9 +70,9 @@ _RECEIPTS = select(RECEIPTS.c.slot, RECEIPTS.c.present).where(RECEIPTS.c.cohort 
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, pool: int = POOL) -> Database:
     """Return the server's database, with its tables."""
-    return Database(url, METADATA, VERSION)
+    return Database(url, METADATA, VERSION, pool)
 
 
 class Writing:
@@ -144,7 +144,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """Open a transaction: committed when the block ends, rolled back when it raises."""
+        """Open a transaction: committed when the block ends, rolled back when it raises. See `Database.transaction`."""
         with self._database.transaction() as connection:
             yield Writing(connection)
 

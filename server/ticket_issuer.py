@@ -18,6 +18,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.common.crypto.keys import KEY_HASH
+from distrust.common.database_faults import repeated
 from distrust.common.errors import (
     BadMessage,
     Conflict,
@@ -159,6 +160,7 @@ class TicketIssuer:
                 break
         return Begun(following, in_doubt=False) if begun else None
 
+    @repeated
     def _grant(
         self,
         active: ActiveRun,

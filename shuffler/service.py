@@ -17,6 +17,7 @@ from distrust.common.crypto.graph import members_to_bitmap
 from distrust.common.crypto.receipts import list_digest, record_list
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.database import Database
+from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, BadParameter, TooSmall
 from distrust.common.intermediary import store
 from distrust.common.intermediary.deadlines import Clock
@@ -94,6 +95,7 @@ class Shuffler(Intermediary):
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
         self._list_digest = lru_cache(maxsize=_ORDERS)(self._read_list_digest)
 
+    @repeated
     def actions(self, address: str, request: ActionRequest) -> ActionAnswer:
         """Return the positions of slots, for their tickets. Idempotent; only a slot's first claimant receives one.
 

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from sqlalchemy import Connection
 
 from distrust.common.database import Database
+from distrust.common.database_faults import repeated
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
 from distrust.common.intermediary import store
 from distrust.common.intermediary.deadlines import MIXING, Clock
@@ -69,6 +70,7 @@ class Intermediary(StageMachine):
     def view(self, address: str) -> StageView:
         """Return the cohort's stage, and the data that clients need in it. Raises WrongCohort."""
 
+    @repeated
     def open(self, cohort: Cohort) -> Cohort:
         """Open a cohort and return it. Idempotent.
 
@@ -78,6 +80,7 @@ class Intermediary(StageMachine):
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
+            store.one_by_one(tx, cohort.address.encode())  # its row, which would be locked, may not be there
             known = store.find_cohort(tx, cohort.address, lock=True)
             if known is None:
                 store.add_cohort(tx, cohort, self.stages[0], self._first_deadline(cohort))
@@ -123,6 +126,7 @@ class Intermediary(StageMachine):
             states = store.every(tx, over, run=run, cohort=cohort, limit=limit)
             return CohortList(cohorts=[self._entry(tx, state) for state in states])
 
+    @repeated
     def receive(self, address: str, stage: str, upload: Upload) -> UploadAnswer:
         """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.
 
@@ -145,6 +149,7 @@ class Intermediary(StageMachine):
             raise self._shut(state, stage)
         return intake.answer()
 
+    @repeated
     def depart(self, address: str, departure: Departure) -> UploadAnswer:
         """Note clients that leave, and return how many: their stage no longer waits for them.
 

@@ -23,6 +23,7 @@ import structlog
 from sqlalchemy import Connection
 
 from distrust.common.database import Database
+from distrust.common.database_faults import repeated
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.deadlines import FIRST_SECONDS, MIXING, Clock, Deadlines
@@ -83,6 +84,7 @@ class StageMachine(ABC):
         """Finish the batch that is being computed. Start no other."""
         self._mixer.shutdown(cancel_futures=True)
 
+    @repeated
     def settled(self, address: str) -> State:
         """Return the state of the cohort with this address after every deadline that has passed. Raises WrongCohort."""
         with self._database.reading() as tx:
@@ -235,6 +237,7 @@ class StageMachine(ABC):
             with self._guard:
                 self._mixing.discard(state.address)
 
+    @repeated
     def _publish(self, state: State, batch: Batch) -> None:
         """Commit the batch, unless another worker has committed one."""
         with self._database.transaction() as tx:
@@ -251,6 +254,7 @@ class StageMachine(ABC):
         store.move(tx, state.number, "done", None)
         return answer
 
+    @repeated
     def _end_without(self, state: State, why: ProtocolError) -> None:
         with self._database.transaction() as tx:
             if store.need(tx, state.address, lock=True).stage == MIXING:

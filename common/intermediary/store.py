@@ -324,14 +324,20 @@ def count(tx: Connection, cohort: int) -> int:
     return tx.execute(_COUNT, {"cohort": cohort}).scalar_one()
 
 
+def one_by_one(tx: Connection, key: bytes) -> None:
+    """Keep out other transactions with this key until this one ends. SQLite has one writer in any case."""
+    if tx.dialect.name == "postgresql":
+        lock = int.from_bytes(hashlib.sha256(key).digest()[:8], "big", signed=True)
+        tx.execute(select(func.pg_advisory_xact_lock(lock)))
+
+
 def add_delivery(tx: Connection, state: State) -> int:
     """Note that a cohort's batch is released. Return its position among those of its run, from 1.
 
     The caller commits it together with the batch. So the list names every batch that the server can have received.
     """
     run = state.cohort.run_digest
-    if tx.dialect.name == "postgresql":  # two batches of a run are not counted at once; SQLite has one writer
-        tx.execute(select(func.pg_advisory_xact_lock(int.from_bytes(run[:8], "big", signed=True))))
+    one_by_one(tx, run)  # two batches of a run are not counted at once
     position: int = tx.execute(_COUNT_DELIVERED, {"run": run}).scalar_one() + 1
     tx.execute(_ADD_DELIVERY, [{"run_digest": run, "position": position, "digest": state.digest}])
     return position

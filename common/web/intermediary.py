@@ -262,8 +262,9 @@ def wire(
     app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
     if settings.dashboard_origins:
         app.add_middleware(PageReaders, origins=settings.dashboard_origins)
-    database = Database(settings.database_url, METADATA, VERSION)
+    database = Database(settings.database_url, METADATA, VERSION, settings.pool)
     database.hold()
+    database.check_pool()
     app.state.database = database
     app.state.service = kind(database, clock or SystemClock(), app.state.notifier.notify)
     app.state.service.first_seconds = settings.first_seconds

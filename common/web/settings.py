@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from distrust.common.database import LEAST_POOL, POOL
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import Watched, hide_passwords, read_token
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
@@ -32,6 +33,7 @@ class ServiceSettings(BaseSettings):
         ),
     ] = ""
     database: Annotated[str, Field(description="SQLAlchemy URL")] = ""
+    pool: Annotated[int, Field(ge=LEAST_POOL, description="connections to a PostgreSQL server, all together")] = POOL
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
     max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
     max_bodies: Annotated[int, Field(ge=1024, description="bytes of all request bodies in memory")] = 24 * 2**20

@@ -28,9 +28,9 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
 if TYPE_CHECKING:
-    from distrust.common.database import StoredDatabase
     from distrust.common.intermediary.service import Intermediary
     from distrust.common.run.progress import RoundList
+    from distrust.common.stored_database import StoredDatabase
     from distrust.common.web.client import Peer
     from distrust.server.rows import RunRow
     from distrust.server.transcript import SealKey
@@ -335,7 +335,7 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _stored(path: Path, version: str) -> "StoredDatabase":
-    from distrust.common.database import StoredDatabase  # noqa: PLC0415
+    from distrust.common.stored_database import StoredDatabase  # noqa: PLC0415
 
     return StoredDatabase(path, version)
 

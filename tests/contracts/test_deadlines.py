@@ -9,7 +9,7 @@ from sqlalchemy import event
 
 from distrust.common.intermediary.deadlines import FIRST_SECONDS, MIXING, SystemClock
 from distrust.common.messages.cohort import Cohort
-from tests.support.parties import Party
+from tests.support.parties import AssigningShufflerParty, Party
 
 
 @contextmanager
@@ -34,8 +34,9 @@ def test_a_first_deadline_a_stages_and_a_batch_that_nothing_mixes_are_due_and_no
     cohorts = {name: party.cohort(name=name) for name in ("unused", "begun", "full")}
     for cohort in cohorts.values():
         party.open(cohort)
-    first = party.bodies(cohorts["begun"])
-    party.send(cohorts["begun"], {0: first[0]})
+    if isinstance(party, AssigningShufflerParty):
+        party.ask(cohorts["begun"], [0], "begun")
+    party.send(cohorts["begun"], {0: party.bodies(cohorts["begun"])[0]})
     party.clock.advance(0.9 * FIRST_SECONDS)
     assert due(party) == []
     party.clock.advance(0.2 * FIRST_SECONDS)

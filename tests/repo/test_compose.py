@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,14 @@ PORTS = {name: SERVICES[name]["environment"]["DISTRUST_PORT"] for name in NAMES}
 
 def test_the_parties_are_there() -> None:
     assert set(SERVICES) == {*NAMES, "token", "fleet", "run"}
+
+
+def test_the_image_has_the_driver_that_a_database_on_postgresql_needs() -> None:
+    (lock,) = re.findall(r"pip install --require-hashes -r (\S+)", DOCKERFILE)
+    pinned = set(re.findall(r"^(\S+)==", (ROOT / lock).read_text("utf-8"), re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert extras["postgres"] == ["psycopg[binary]>=3.2"]
+    assert {"psycopg", "psycopg-binary"} <= pinned
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -167,8 +167,9 @@ def attacked(party: str, folder: Path, command: Sequence[str] = (), **variables:
     process = begin(party, folder, command, **variables)
     log = folder / f"{party}.log"
     try:
-        until(lambda: b"\n" in log.read_bytes() or process.poll() is not None, START_SECONDS)
-        service = Attacked(process, json.loads(log.read_bytes().splitlines()[0])["port"], log, TARGETS[party])
+        until(lambda: b'"listening"' in log.read_bytes() or process.poll() is not None, START_SECONDS)
+        (listening,) = (line for line in log.read_bytes().splitlines() if b'"listening"' in line)
+        service = Attacked(process, json.loads(listening)["port"], log, TARGETS[party])
         until(lambda: _answers(service), START_SECONDS)
         try:
             yield service

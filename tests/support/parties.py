@@ -115,7 +115,7 @@ class AssigningShufflerParty(ShufflerParty):
         """Open a cohort, and let all its clients ask for their positions."""
         answer = super().open(cohort)
         if answer.status_code == httpx.codes.OK:
-            self.ask(cohort, list(range(cohort.clients)), cohort.cohort)
+            self.ask(cohort, list(range(cohort.clients)))
         return answer
 
     def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:

@@ -52,7 +52,7 @@ def _running(home: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = f"-p {port} -k {home} -c listen_addresses=127.0.0.1 -c max_connections=200"
+    options = f"-p {port} -k {home} -c listen_addresses=127.0.0.1"  # all else is PostgreSQL's default
     _call(home, "pg_ctl", "--pgdata", "data", "--wait", "--log", "log", "--options", options, "start")
     try:
         yield f"postgresql://{ACCOUNT}@127.0.0.1:{port}"

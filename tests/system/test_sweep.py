@@ -3,75 +3,20 @@
 import os
 import signal
 import subprocess
-import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from distributed import LocalCluster
 
 from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.engine import run_sweep
-from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
-
-ROOT = Path(__file__).parents[2]
-LONG = (("repetitions = 3", "repetitions = 4"), ("horizon = 2000", "horizon = 200000"))
-CELLS = 16
+from tests.support.sweeps import CELLS, LONG, alike, kept, start, until_kept, until_no_process_works, working
 
 pytestmark = pytest.mark.slow
-
-
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "distrust.lab",
-        "sweep",
-        small(folder, *LONG),
-        "--out",
-        str(folder),
-        "--jobs",
-        "2",
-        *words,
-    ]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-
-
-def kept(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("small-*/rows-*.jsonl"))
-
-
-def until_kept(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 600
-    while kept(folder) < count:
-        assert sweep.poll() is None, sweep.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def working(session: int) -> list[str]:
-    """Return the /proc status lines of a session's processes that still run."""
-    result = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile
-            text = path.read_text("utf-8", errors="replace")
-            state, _, _, sid = text.rsplit(")", 1)[1].split()[:4]
-            result += [text] if int(sid) == session and state != "Z" else []
-    return result
-
-
-def until_no_process_works(session: int) -> None:
-    end = time.monotonic() + 120
-    while left := working(session):
-        assert time.monotonic() < end, left
-        time.sleep(0.1)
-
-
-def alike(rows: list[Row]) -> list[dict[str, object]]:
-    return [row.lasting() for row in rows]
 
 
 def killed(folder: Path) -> None:
@@ -113,17 +58,37 @@ def stopped(folder: Path, *words: str) -> None:
     assert "warning" not in stderr.lower()  # Dask warns of every worker that is killed in the middle of a cell
 
 
+def listening(sweep: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:
+    """Yield process and address of each port at which a sweep and its processes listen."""
+    whole = psutil.Process(sweep.pid)
+    for process in (whole, *whole.children(recursive=True)):
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN:
+                yield process.pid, connection.laddr.ip
+
+
+def dask_workers(sweep: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes in which Dask plays cells: those that listen, but for the sweep, which has the scheduler."""
+    return [psutil.Process(pid) for pid in dict(listening(sweep)) if pid != sweep.pid]
+
+
 def test_a_sweep_that_was_killed_lost_a_worker_and_was_stopped_ends_with_the_table_of_one_that_was_not(
     tmp_path: Path,
 ) -> None:
-    """With loky and with Dask, in one folder: each start goes on from what the ones before it kept."""
+    """With loky and with Dask, in one folder: each start goes on from what the ones before it kept.
+
+    Dask replaces a worker that is killed, and its cells are played again.
+    """
     killed(tmp_path)
     without_a_worker(tmp_path)
     stopped(tmp_path)
     stopped(tmp_path, "--backend", "dask", "--jobs", "1")
     before = kept(tmp_path)
-    assert before < CELLS
+    assert before + 1 < CELLS
     done = start(tmp_path, "--backend", "dask", "--format", "csv")
+    until_kept(tmp_path, before + 1, done)
+    assert {address for _, address in listening(done)} == {"127.0.0.1"}
+    dask_workers(done)[0].kill()
     _, stderr = done.communicate(timeout=600)
     assert done.returncode == 0, stderr
     until_no_process_works(done.pid)
@@ -131,3 +96,14 @@ def test_a_sweep_that_was_killed_lost_a_worker_and_was_stopped_ends_with_the_tab
     (path,) = tmp_path.glob("small-*/rows.csv")
     uninterrupted = run_sweep(load_experiment(small(tmp_path, *LONG)), tmp_path / "uninterrupted", jobs=1)
     assert alike(read_rows(path)) == alike(uninterrupted.rows)
+
+
+def test_a_sweep_plays_on_the_cluster_of_the_schedulers_address(tmp_path: Path) -> None:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+        done = start(tmp_path, "--quick", "--backend", "dask", DASK_SCHEDULER_ADDRESS=cluster.scheduler_address)
+        _, stderr = done.communicate(timeout=600)
+        assert done.returncode == 0, stderr
+        assert cluster.scheduler.transition_counter > 0
+    (path,) = tmp_path.glob("small-*/rows.parquet")
+    here = run_sweep(load_experiment(small(tmp_path, *LONG), quick=True), tmp_path / "here", jobs=1)
+    assert alike(read_rows(path)) == alike(here.rows)

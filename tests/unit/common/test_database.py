@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, func, insert, make_url, select, update
 
+from distrust.common import database_faults
 from distrust.common.database import Database
+from distrust.common.database_faults import Collision, repeated
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.intermediary.store import METADATA as INTERMEDIARY
 from distrust.common.schema import another_schema
@@ -67,6 +69,25 @@ def test_threads_that_read_then_write_never_lose_an_update(tmp_path: Path) -> No
     with database.reading() as connection:
         assert connection.execute(select(NUMBERS.c.value)).scalar_one() == 80
     database.close()
+
+
+def test_a_transaction_that_is_ended_for_anothers_sake_is_tried_eight_times_with_longer_and_longer_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[int] = []
+    waits: list[float] = []
+
+    @repeated
+    def collides() -> None:
+        tries.append(1)
+        raise Collision("deadlock detected")
+
+    monkeypatch.setattr(database_faults.time, "sleep", waits.append)
+    monkeypatch.setattr(database_faults.secrets, "randbelow", lambda most: most - 1)
+    with pytest.raises(Unavailable, match="deadlock detected") as caught:
+        collides()
+    assert not isinstance(caught.value, Collision)  # a method around this one does not begin eight tries more
+    assert (len(tries), waits) == (8, [0.009, 0.019, 0.039, 0.079, 0.159, 0.319, 0.639])
 
 
 def test_sqlite_is_durable(tmp_path: Path) -> None:

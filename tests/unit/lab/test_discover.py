@@ -1,6 +1,7 @@
 """Tests the command line for newcomers: lists, a first run file, a check of the machine, help, exit codes."""
 
 import json
+import os
 import re
 import shlex
 import sqlite3
@@ -31,8 +32,8 @@ from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process
 from distrust.lab.run.connection import check_clients
 from distrust.lab.run.run_file import parse, read
+from distrust.lab.sweep.backends import _config
 from distrust.lab.sweep.cells import known_experiments
-from distrust.lab.sweep.engine import _config
 
 
 def printed(*words: str, code: int = 0) -> str:
@@ -283,18 +284,26 @@ def test_an_option_that_a_fleet_does_not_have_is_named() -> None:
         app(["fleet", "--runs", "first"], standalone_mode=False)
 
 
-def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_is_one_line_and_its_processes_had_no_slow_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = os.environ.get("PYTHONPATH")
+
     def init(**_: object) -> None:
+        done = subprocess.run([sys.executable, "-c", "import rfc3987_syntax"], capture_output=True, check=False)
+        assert done.stderr.endswith(b"ImportError: left out, as it takes long\n")
         raise RuntimeError("the node timed out\nduring startup")
 
     ray, bridge = ModuleType("ray"), ModuleType("ray.util.joblib")
     ray.init, bridge.register_ray = init, lambda: None  # type: ignore[attr-defined]
+    ray.is_initialized, ray.shutdown = lambda: False, lambda: None  # type: ignore[attr-defined]
     for name, module in (("ray", ray), ("ray.util", ModuleType("ray.util")), ("ray.util.joblib", bridge)):
         monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(Unavailable) as caught, _config("ray", 2):
         pass
     expected = "RuntimeError: the node timed out during startup; --backend loky needs nothing else"
     assert caught.value.detail == f"Ray could not be started: {expected}"
+    assert os.environ.get("PYTHONPATH") == before
 
 
 def test_list_runs_reads_a_folder_of_any_name_and_writes_nothing(tmp_path: Path) -> None:

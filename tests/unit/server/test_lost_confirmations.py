@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from distrust.common.database_faults import Collision
 from distrust.common.errors import Conflict, Unavailable, WrongStage
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.run.progress import RunView
@@ -32,6 +33,7 @@ class Faults:
     """Faults of the next commits, one after another. Later commits have none.
 
     refused    rolled back.
+    collided   rolled back by PostgreSQL for another's sake.
     lost       committed, and the confirmation does not arrive.
     cancelled  committed, and the task that asks for tickets is cancelled before that.
     """
@@ -39,6 +41,7 @@ class Faults:
     def __init__(self, faults: Iterable[str], monkeypatch: pytest.MonkeyPatch) -> None:
         self._faults, self._writing = iter(faults), Store.writing
         self.asking: asyncio.Task[TicketAnswer] | None = None
+        self.unanswered = 0
         monkeypatch.setattr(Store, "writing", lambda store: self._disturbed(store))  # noqa: PLW0108  a bound method gets no store
 
     @contextmanager
@@ -48,6 +51,8 @@ class Faults:
             yield writing
             if fault == "refused":
                 raise Unavailable("the database is away")
+            if fault == "collided":
+                raise Collision("deadlock detected")
             if fault == "cancelled":
                 self._cancel()
         if fault == "lost":
@@ -67,6 +72,7 @@ async def play_waiting(harness: ServerHarness, faults: Faults) -> RunView:
         faults.asking = asyncio.create_task(harness.wait("demo", 64, name))
         await asyncio.wait({faults.asking})
         if faults.asking.cancelled() or isinstance(faults.asking.exception(), Unavailable):
+            faults.unanswered += 1
             continue
         tickets = faults.asking.result()
         assert tickets.view is not None
@@ -87,6 +93,7 @@ async def play(harness: ServerHarness, faults: Faults) -> RunView:
             faults.asking = asyncio.create_task(harness.ask("demo", 64, name, round_.number))
             await asyncio.wait({faults.asking})
             answered = not faults.asking.cancelled() and not isinstance(faults.asking.exception(), Unavailable)
+            faults.unanswered += not answered
         if isinstance(faults.asking.exception(), WrongStage):
             continue  # the next round has opened
         clients.answer(round_, faults.asking.result())
@@ -137,6 +144,17 @@ def test_a_run_has_the_same_end_whatever_its_commits_and_requests_meet(
     calm = run_with(Faults([], monkeypatch), tmp_path / "calm", waiting=waiting)
     assert calm.state == "finished"
     assert run_with(Faults(fault(), monkeypatch), tmp_path / "disturbed", waiting=waiting) == calm
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_run_in_which_each_transaction_is_ended_once_for_anothers_sake_answers_every_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waiting: bool
+) -> None:
+    """What the server keeps in memory is not changed twice: no slot, outcome or round is missing or repeated."""
+    calm = run_with(Faults([], monkeypatch), tmp_path / "calm", waiting=waiting)
+    faults = Faults(cycle(["collided", "none"]), monkeypatch)
+    assert run_with(faults, tmp_path / "disturbed", waiting=waiting) == calm
+    assert faults.unanswered == 0
 
 
 def test_a_cohort_whose_record_failed_is_not_lost_before_a_request_needs_it(

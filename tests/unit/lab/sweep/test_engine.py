@@ -104,7 +104,7 @@ def test_unknown_settings_are_refused_before_anything_is_written(
 def test_a_backend_whose_package_is_missing_names_the_extra(
     backend: str, extra: str, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrust.lab.sweep.engine.find_spec", lambda _name: None)
+    monkeypatch.setattr("distrust.lab.sweep.backends.find_spec", lambda _name: None)
     with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
         run_sweep(experiment, tmp_path, backend=backend)
 
