@@ -234,4 +234,4 @@ def attack(
 
 def _stages(exchanges: list[Exchange], caller: str) -> set[str]:
     posts = [one for one in exchanges if (one.caller, one.callee, one.method) == (caller, "aggregator", "POST")]
-    return {one.url.path.rpartition("/")[2] for one in posts} - {"departures"}
+    return {one.url.path.rpartition("/")[2] for one in posts} - {"departures", "stage"}

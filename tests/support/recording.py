@@ -79,6 +79,7 @@ class JumpingClock(SystemClock):
     """
 
     def __init__(self, exchanges: list[Exchange], stage: str, messages: int, seconds: float) -> None:
+        super().__init__()
         self._exchanges, self._stage, self._messages, self._seconds = exchanges, stage, messages, seconds
         self._jumped = False
 
