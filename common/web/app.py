@@ -161,7 +161,7 @@ def make_app(
     app.state.parsers = asyncio.Semaphore(PARSERS)
     app.state.readers = Readers(READERS, WAITING_READERS)
     app.state.readiness = Readiness(settings.min_free)
-    for router in [_health, *routers]:  # the cheapest answers are found first
+    for router in [*routers, _health]:
         app.include_router(router)
     install(app)
     app.add_middleware(RequestGuard, metrics=app.state.metrics, settings=settings)
