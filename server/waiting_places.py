@@ -39,12 +39,12 @@ class WaitingPlaces:
     def waiting(self, run: str, request: TicketRequest, caller: Caller = OPERATOR) -> Iterator[WaitingPlace]:
         """Have settlements of the run's cohorts serve this request. Its place shows the answer once there is one.
 
-        An earlier call with the request's id is served no more: its caller has given it up, or sends it twice.
+        An earlier call of the caller with the request's id is served no more: it was given up, or is sent twice.
         """
         place = WaitingPlace(request, caller)
         places = self._waiting.setdefault(run, [])
         for other in places:
-            if other.request.request == request.request:
+            if (other.request.request, other.caller.id) == (request.request, caller.id):
                 other.leave()
         places.append(place)
         try:

@@ -1,7 +1,8 @@
 """Serves long polls: requests that wait for a change, their time limit, their caller's end or the service's.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
-the answer as it begins and after every notification. A deadline passes without one: while requests wait, the service
+the answer as it begins and after every notification; every `LOOK_SECONDS` it looks in any case, as the confirmation of
+a commit may be lost, and its notification with it. A deadline passes without one: while requests wait, the service
 sweeps up what is due, for all its topics at once, every `SWEEP_SECONDS`, and notifies.
 """
 
@@ -18,13 +19,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from distrust.common.errors import ProtocolError
+from distrust.common.errors import ProtocolError, describe_error
 
 T = TypeVar("T")
 
 _log = structlog.get_logger("distrust.web")
 
 SWEEP_SECONDS = 0.25  # between two sweeps: how late a passed deadline may be noticed
+LOOK_SECONDS = 15.0  # between two looks of a watch without a notification
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
 """Between two looks of a watch for requests that joined it: many requests cost 50 looks a second, not one each."""
@@ -121,10 +123,11 @@ class ChangeNotifier:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await run_in_threadpool(sweep)
-            except ProtocolError as error:  # the database is away; requests are told so, too
-                _log.warning("sweep_delayed", code=error.code, why=error.detail)
-            except Exception:  # noqa: BLE001  the next sweep tries again
-                _log.exception("sweep_delayed")
+            except Exception as error:  # noqa: BLE001  the next sweep tries again
+                known = isinstance(error, ProtocolError)
+                _log.warning("sweep_delayed", why=describe_error(error), exc_info=not known)
+                for topic in list(self._watches):
+                    self.notify(topic)  # requests that wait meet it, too
 
     def _leave(self, topic: str, watch: "_Watch[T]", wait: "_Wait[T]") -> None:
         self._waits.pop(wait, None)
@@ -228,7 +231,9 @@ class _Watch(Generic[T]):
             else:
                 for wait in waiting:
                     wait.offer(value)
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
 
 
 async def _look(look: Callable[[], T], known: Callable[[], T | None]) -> T:
