@@ -37,25 +37,31 @@ class Caller:
     name    in the operator's list.
     id      by which the slots of a cohort, and those of a quota, are counted. None: the operator's own fleets.
     quota   slots in all; None: no limit.
-    share   largest share of a cohort whose promise counts on other clients.
+    share   largest share of a cohort whose promise counts on other clients. None: the operator's own fleets, no limit.
     single  one slot of any cohort.
     """
 
     name: str = "operator"
     id: str | None = None
     quota: int | None = None
-    share: float = 1.0
+    share: float | None = None
     single: bool = False
 
-    def most(self, clients: int, *, counts_on_others: bool) -> int:
-        """Return how many slots of a cohort of so many clients it gets at most, at least 1."""
+    def most(self, clients: int, colluders: float | None) -> int:
+        """Return how many slots of a cohort of so many clients it gets at most, at least 1.
+
+        colluders  the share of clients that may collude while the cohort's promise holds, `corrupt` of its run. None:
+                   the promise counts on no other client.
+        """
         if self.single:
             return 1
-        return max(1, math.floor(self.share * clients)) if counts_on_others else clients
+        if self.share is None or colluders is None:
+            return clients
+        return max(1, math.floor(min(self.share, colluders) * clients))
 
-    def is_noted(self, clients: int, *, counts_on_others: bool) -> bool:
+    def is_noted(self, clients: int, colluders: float | None) -> bool:
         """Return whether its slots of such a cohort must be counted. The server notes no caller without a limit."""
-        limited = self.most(clients, counts_on_others=counts_on_others) < clients
+        limited = self.most(clients, colluders) < clients
         return self.id is not None and (limited or self.single)
 
 
@@ -123,7 +129,8 @@ class Admission:
                 raise RevokedToken(f"{found.kind} {found.name} has been revoked by the operator")
             case "expired":
                 raise ExpiredToken(f"{found.kind} {found.name} has expired, at {found.expires:%Y-%m-%d %H:%M:%S %Z}")
-        return Caller(found.name, found.id, found.quota, found.share, single=found.kind == "device")
+        share = None if found.own else found.share
+        return Caller(found.name, found.id, found.quota, share, single=found.kind == "device")
 
     def _found(self, name: str) -> Participant | None:
         return None if self._list is None else self._list.value().get(name)

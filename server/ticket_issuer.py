@@ -333,17 +333,18 @@ def _shares(
         if row is None or row.granted == row.clients:
             continue
         crowd = active.learner.rounds[-1].mechanisms[cohort.clients].counts_on_others
-        wanting = 1 + sum(_left(row, other, crowd=crowd) > 0 for other in turns)
+        colluders = active.config.intermediary.corrupt if crowd else None
+        wanting = 1 + sum(_left(row, other, colluders) > 0 for other in turns)
         fair = -(-(row.clients - row.granted) // wanting)
-        noted = caller.is_noted(row.clients, counts_on_others=crowd)
-        shares.append(_Share(row, min(fair, _left(row, caller, crowd=crowd)), caller.id if noted else None))
+        noted = caller.is_noted(row.clients, colluders)
+        shares.append(_Share(row, min(fair, _left(row, caller, colluders)), caller.id if noted else None))
     return shares
 
 
-def _left(row: CohortRow, caller: Caller, *, crowd: bool) -> int:
-    """Return how many more slots of a cohort the limits of a caller allow. `crowd`: its promise counts on others."""
+def _left(row: CohortRow, caller: Caller, colluders: float | None) -> int:
+    """Return how many more slots of a cohort the limits of a caller allow. `colluders` as `Caller.most` takes them."""
     taken = 0 if caller.id is None else row.taken.get(caller.id, 0)
-    return max(0, caller.most(row.clients, counts_on_others=crowd) - taken)
+    return max(0, caller.most(row.clients, colluders) - taken)
 
 
 def _free(shares: Sequence[_Share], request: TicketRequest, most: int) -> list[GrantRow]:

@@ -36,8 +36,10 @@ class Participant(Message):
     id       64 hexadecimal digits: SHA-256 of the token, or the device's raw Ed25519 public key.
     quota    slots in all, over all runs of the server; absent: no limit.
     expires  when it gets no slots any more; absent: never.
-    share    largest share of one cohort that a token gets, at least one slot. Only cohorts whose promise counts on
-             other clients have the limit. A device gets one slot of any cohort.
+    share    largest share of one cohort that a token gets, at least one slot, and never more than the share of clients
+             that the run's promise allows to collude. Only cohorts whose promise counts on other clients have the
+             limit. A device gets one slot of any cohort.
+    own      the operator's own fleets: no limit of a cohort's slots.
     """
 
     name: Identifier
@@ -46,6 +48,7 @@ class Participant(Message):
     quota: Annotated[int, Field(ge=1, le=10**12, description="slots in all")] | None = None
     expires: AwareDatetime | None = None
     share: Annotated[float, Field(gt=0, le=1, description="of one cohort")] = USUAL_SHARE
+    own: Annotated[bool, Field(exclude_if=lambda own: not own)] = False
     revoked: bool = False
 
     def state(self, now: datetime) -> Literal["open", "expired", "revoked"]:

@@ -100,7 +100,12 @@ def participate(
     expires: ExpiresOption = None,
     share: Annotated[
         float,
-        typer.Option("--share", parser=_share, metavar="C", help="Largest share of one cohort, at least one slot"),
+        typer.Option(
+            "--share",
+            parser=_share,
+            metavar="C",
+            help="Largest share of one cohort, within the run's corrupt; at least 1 slot",
+        ),
     ] = USUAL_SHARE,
     out_file: Annotated[
         Path | None, typer.Option("--out", help="New file for the token; else participants/NAME.token in the folder")
@@ -169,8 +174,13 @@ def list_participants(*, data: DataOption = DEFAULT, json: JsonOption = None) ->
 
 def _facts(one: Participant) -> dict[str, Any]:
     """Return what the list says of a participant, and whether it gets slots now, as JSON has it."""
-    facts = one.model_dump(mode="json", exclude={"revoked"} | ({"share"} if one.kind == "device" else set()))
+    facts = one.model_dump(mode="json", exclude={"revoked"} | (set() if _has_share(one) else {"share"}))
     return {**facts, "state": one.state(datetime.now(UTC))}
+
+
+def _has_share(one: Participant) -> bool:
+    """Return whether a share of a cohort limits it. A device gets one slot, the operator's own fleets get all."""
+    return one.kind == "token" and not one.own
 
 
 def _public_key(text: str) -> str:

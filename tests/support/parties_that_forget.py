@@ -63,7 +63,7 @@ def token(number: int) -> str:
 
 def _participant(number: int) -> Participant:
     name = f"fleet-{number}"
-    return Participant(name=name, kind="token", id=token_id(token(number)), quota=PLENTY, share=1.0)
+    return Participant(name=name, kind="token", id=token_id(token(number)), quota=PLENTY, own=True)
 
 
 class Parties:

@@ -334,7 +334,7 @@ async def services(
     folder = databases["server"].parent
     (folder / "token").write_text(TOKEN)
     (folder / "inspector").write_text(INSPECTOR)
-    fleet = Participant(name="fleet", kind="token", id=token_id(PARTICIPATION), share=1.0)
+    fleet = Participant(name="fleet", kind="token", id=token_id(PARTICIPATION), own=True)
     (folder / "participants").write_text(ParticipantList(participants=(fleet,)).model_dump_json())
     token = {"operator_token_file": folder / "token"}
     looking = {**token, "inspector_token_file": folder / "inspector"}
