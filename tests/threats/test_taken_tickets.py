@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.common.intermediary.stages import FIRST_SECONDS
+from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.admission import new_token
 from distrust.common.run.progress import RunList
 from distrust.common.run.round import TicketAnswer
