@@ -55,7 +55,7 @@ class _BenchmarkAsServer(HttpTransport):
         self._operator = http.peer(url, token)
 
     async def key_hashes(self, cohort: Cohort) -> KeyHashes:
-        view = await self.stage(cohort, "keys", (), 0.0)
+        view = await self.stage(cohort, "keys", None, 0.0)
         roster = Roster(cohort, view.members, view.roster or b"")
         hashes = [key_hash(roster.keys_of(s)) if s in roster else bytes(KEY_HASH) for s in range(cohort.clients)]
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(hashes))

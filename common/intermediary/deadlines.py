@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 from sqlalchemy import bindparam, exists, or_, select, update
 
 from distrust.common.database import Database
+from distrust.common.database_faults import repeated
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import COHORTS, DEPARTED, MESSAGES
 from distrust.common.messages.cohort import cohort_address
@@ -85,6 +86,7 @@ class Deadlines:
         lasting = [self._stage_seconds[one.address] if one.used and one.stage != MIXING else 0.0 for one in running]
         return [one.address for one, seconds in zip(running, lasting, strict=True) if now >= one.since + seconds]
 
+    @repeated
     def rebase(self, first_seconds: float) -> None:
         """Let no deadline be later than if its stage had begun now: the wall clock may have been set back meanwhile.
 

@@ -16,7 +16,7 @@ PIECE = 64 * 1024
 not counted."""
 
 MOST_ANSWERS = 64 * 2**20
-"""Bytes of long answers in memory: sixteen of the longest ones that clients are given (`MOST_INBOXES`, as text)."""
+"""Bytes of long answers in memory, unless the settings say otherwise: eleven of the longest that clients are given."""
 
 
 class AnswerCutError(Exception):
@@ -26,7 +26,7 @@ class AnswerCutError(Exception):
 class Answers:
     """The long answers that a service has in memory, up to `most` bytes; one alone may have more."""
 
-    def __init__(self, most: int = MOST_ANSWERS) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._held: dict[asyncio.Timeout, int] = {}  # bytes; that of which nothing was taken for longest comes first
 

@@ -216,7 +216,7 @@ class RequestGuard:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
         self._app, self._metrics, self._settings = app, metrics, settings
-        self._bodies, self._answers = Bodies(settings.max_bodies, settings.body_rate), Answers()
+        self._bodies, self._answers = Bodies(settings.max_bodies, settings.body_rate), Answers(settings.max_answers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -213,7 +213,8 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
         problem = read_message(Problem, raw)
     except (BadMessage, ValidationError):
         return ProtocolError(f"HTTP {status}, and no problem document")
-    kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
+    code = problem.type.rpartition(":")[2]
+    kind = next((one for one in _kinds(ProtocolError) if one.code == code), ProtocolError)  # none of its subclasses
     error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
     ProtocolError.__init__(error, cut_reason(problem.detail))
     extra = {

@@ -13,6 +13,7 @@ from distrust.common.database import LEAST_POOL, POOL
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import Watched, hide_passwords, read_token
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.web.answers import MOST_ANSWERS
 from distrust.common.web.waiting import MOST_WAITS
 
 
@@ -37,6 +38,7 @@ class ServiceSettings(BaseSettings):
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
     max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
     max_bodies: Annotated[int, Field(ge=1024, description="bytes of all request bodies in memory")] = 24 * 2**20
+    max_answers: Annotated[int, Field(ge=1024, description="bytes of unread long answers in memory")] = MOST_ANSWERS
     body_rate: Annotated[float, Field(gt=0, description="bytes of bodies read in a second, after 4 MiB")] = 16.0 * 2**20
     max_items: Annotated[int, Field(ge=1, description="clients' messages in one upload")] = 4096
     max_waits: Annotated[int, Field(ge=1, description="requests that wait for news at once")] = MOST_WAITS

@@ -12,7 +12,6 @@ import uvicorn
 from fastapi import APIRouter, Response
 from starlette.types import Message
 
-from distrust.common.web import answers
 from distrust.common.web.answers import PIECE, AnswerCutError, Answers
 from distrust.common.web.app import make_app
 from distrust.common.web.settings import ServiceSettings
@@ -101,8 +100,10 @@ async def long() -> Response:
 @contextmanager
 def served() -> Iterator[int]:
     """Run a service with a long answer in a thread, and yield its port."""
-    config = uvicorn.Config(make_app("a service", None, [router], ServiceSettings()), log_level="error")
-    server = uvicorn.Server(config)
+    config = uvicorn.Config(
+        make_app("a service", None, [router], ServiceSettings(max_answers=2**25)), log_level="error"
+    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -116,7 +117,6 @@ def served() -> Iterator[int]:
 
 def test_a_connection_whose_answer_is_cut_off_is_closed_and_others_get_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over real sockets: callers that ask and do not read, and then one that reads."""
-    monkeypatch.setattr(answers.Answers.__init__, "__defaults__", (2**25,))
     cut = list[str]()
     note = lambda event, **_: cut.append(event)  # noqa: E731
     monkeypatch.setattr("distrust.common.web.app._log", SimpleNamespace(warning=note, info=note, error=note))
