@@ -100,9 +100,7 @@ async def long() -> Response:
 @contextmanager
 def served() -> Iterator[int]:
     """Run a service with a long answer in a thread, and yield its port."""
-    config = uvicorn.Config(
-        make_app("a service", None, [router], ServiceSettings(max_answers=2**25)), log_level="error"
-    )
+    app = make_app("a service", None, [router], ServiceSettings(max_answers=2**25))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
