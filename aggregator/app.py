@@ -92,9 +92,10 @@ async def stage_with_inboxes(
     wait: Wait = 0,
 ) -> StageView:
     """Answer as GET …/stage; in stage confirm with the clients' inboxes, as many as fit into one answer."""
+    slots = await run_in_threadpool(aggregator.asking, address, body)  # before it waits
     release_body(request)
     await _later(aggregator, notifier, address, after, wait)
-    return await run_in_threadpool(aggregator.view, address, body)
+    return await run_in_threadpool(aggregator.view, address, slots)
 
 
 async def _later(aggregator: Aggregator, notifier: Waiting, address: str, after: str | None, wait: float) -> None:

@@ -103,11 +103,11 @@ class Aggregator(Intermediary):
         """Return whether a stage comes after another one. Every end comes after every stage."""
         return self._position(stage) > self._position(after) or stage not in self.stages
 
-    def view(self, address: str, asked: InboxRequest | None = None) -> StageView:
-        """Return the open stage and what clients need; in `confirm`, the inboxes that are asked for.
+    def view(self, address: str, slots: Collection[int] = ()) -> StageView:
+        """Return the open stage and what clients need; in `confirm`, the inboxes of slots that showed their tickets.
 
         One answer has MOST_INBOXES bytes of them at most, and one inbox at least: the others are asked for again.
-        Raises WrongCohort; BadMessage, BadTicket for a request that has no slot's own ticket.
+        Raises WrongCohort.
         """
         state = self.settled(address)
         name = state.name
@@ -118,18 +118,20 @@ class Aggregator(Intermediary):
             return StageView(cohort=name, stage="aborted", members=b"", reason=state.reason)
         view = self._stored_view(state.number, state.stage if state.stage in self.stages else UNMASK)
         if state.stage == CONFIRM:
-            boxes = self._inboxes.get(state.address, lambda: self._route(state))
-            slots = [] if asked is None else [slot for slot in self._asking(state, asked) if slot in boxes]
-            ends = accumulate(len(boxes[slot]) for slot in slots)
-            fitting = [slot for slot, end in zip(slots, ends, strict=True) if end <= MOST_INBOXES] or slots[:1]
+            boxes = self._inboxes.get(state.address, lambda: self._route(state)) if slots else {}
+            there = [slot for slot in slots if slot in boxes]
+            ends = accumulate(len(boxes[slot]) for slot in there)
+            fitting = [slot for slot, end in zip(there, ends, strict=True) if end <= MOST_INBOXES] or there[:1]
             return view.model_copy(update={"inboxes": [Inbox(slot=slot, body=boxes[slot]) for slot in fitting]})
         return view.model_copy(update={"stage": "done"}) if state.stage == "done" else view
 
-    def _asking(self, state: State, asked: InboxRequest) -> list[int]:
+    def asking(self, address: str, asked: InboxRequest) -> list[int]:
         """Return the slots of a request, whose tickets are those that came with their keys.
 
-        Raises BadMessage, BadTicket for the whole request: a client's own ticket is never wrong.
+        Raises WrongCohort; BadMessage, BadTicket for the whole request, so that it may wait: it is no larger than what
+        its caller holds.
         """
+        state = self.settled(address)
         if asked.cohort != state.name:
             raise BadMessage(f"a request for inboxes of {asked.cohort} was sent to {state.name}")
         intake = Intake(list(ticketed(asked.slots, asked.tickets)))

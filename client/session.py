@@ -39,7 +39,7 @@ class CohortSession:
     users: dict[int, User] = field(default_factory=dict)
     stage: AnyStage = field(init=False)
     _compared: bool = field(default=False, init=False)
-    _reported: set[int] = field(default_factory=set, init=False)  # slots whose report the shuffler has taken
+    _taken: set[int] = field(default_factory=set, init=False)  # slots whose report, or whose shares, were taken
 
     def __post_init__(self) -> None:
         self.stage = self.protocol.first
@@ -126,7 +126,7 @@ class CohortSession:
                 view = await self.uploader.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
                 if view.stage == "done" and isinstance(self.protocol, ShuffleProtocol):
                     await self._give_receipts(self.protocol, view)
-                    if not self._reported & self.users.keys():
+                    if not self._taken & self.users.keys():
                         return  # the others' reports are on their way, and come too late
                 elif view.stage != self.stage:
                     await self._answer(view)
@@ -160,7 +160,7 @@ class CohortSession:
         A user whose report was not taken has nothing to say: it may have come too late. Raises Refused where the
         server's list is not the one of which the shuffler has stated the digest. Then no user answers.
         """
-        users = [user for slot, user in self.users.items() if slot in self._reported]
+        users = [user for slot, user in self.users.items() if slot in self._taken]
         if view.statement is None:
             raise BadMessage(f"cohort {self.cohort.cohort}: the shuffler states no digest of its records")
         count = int(bitmap_flags(view.members, self.cohort.clients).sum())
@@ -190,7 +190,8 @@ class CohortSession:
 
     def _wanting(self) -> Sequence[User]:
         """Return the users whose inboxes the next stage view shall have. With many users, each block gets its own."""
-        return list(self.users.values()) if self.stage == "shares" and len(self.users) <= self.block else []
+        wanting = [user for slot, user in self.users.items() if slot in self._taken] if self.stage == "shares" else []
+        return wanting if len(wanting) <= self.block else []  # not who came too late for the keys
 
     async def _with_inboxes(self, users: Sequence[User], view: StageView) -> StageView:
         """Return the view with these users' inboxes. The aggregator sends as many as fit into one answer.
@@ -231,8 +232,8 @@ class CohortSession:
             if await self._aborts_session([item.slot for item in items]):
                 return
             self._drop(await self.uploader.send(self.cohort, stage, part))
-            if stage == "report":
-                self._reported |= {item.slot for item in part} & self.users.keys()
+            if stage in {"report", "shares"}:
+                self._taken |= {item.slot for item in part} & self.users.keys()
             if stage == self.protocol.last:
                 self._drop(item.slot for item in part)
 

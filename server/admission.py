@@ -35,7 +35,7 @@ class Caller:
     """Who requests tickets, as far as slots depend on it.
 
     name    in the operator's list.
-    id      by which the slots of a cohort, and those of a quota, are counted. None: the operator's own fleets.
+    id      by which the slots of a cohort, and those of a quota, are counted. None: a holder of the operator's token.
     quota   slots in all; None: no limit.
     share   largest share of a cohort whose promise counts on other clients. None: the operator's own fleets, no limit.
     single  one slot of any cohort.

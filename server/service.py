@@ -205,8 +205,8 @@ class Service:
         that the last call returned, which its intermediary has opened by now. `others`: callers of the other requests
         that want slots now.
         """
-        step, recorded = self._issuer.advance(self.active_run(run), request, opened, caller, others)
-        if recorded:
+        step, recorded, filled = self._issuer.advance(self.active_run(run), request, opened, caller, others)
+        if recorded or filled:  # who has its share of a cohort that is full now may begin the next one
             self._notify(run)
         return step, recorded
 

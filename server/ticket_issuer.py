@@ -53,6 +53,7 @@ class _Granted(NamedTuple):
 
     recorded  whether the cohort that was opened, or will be, was recorded with it.
     full      whether no open cohort had a slot for any caller.
+    filled    whether this request took the last one: a caller that has its share may begin the next cohort.
     """
 
     missing: Cohort | None
@@ -61,6 +62,7 @@ class _Granted(NamedTuple):
     view: RoundView | None
     recorded: bool
     full: bool
+    filled: bool
 
 
 class _Share(NamedTuple):
@@ -111,19 +113,20 @@ class TicketIssuer:
         opened: Cohort | None = None,
         caller: Caller = OPERATOR,
         others: Sequence[Caller] = (),
-    ) -> tuple[Cohort | TicketAnswer, bool]:
+    ) -> tuple[Cohort | TicketAnswer, bool, bool]:
         """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
         opened  the cohort that the last call returned. Its intermediary has opened it by now.
         others  callers of the other requests that want slots now.
 
         Return also whether `opened` was recorded. It is not if that was known, or if the cohort is no longer needed.
+        Return last whether this request took the last free slot.
         The record and the grants are one transaction. A request that names no round gets none of a run that is over.
         Raises WrongStage for a round that is over, Conflict for a changed request; NotAdmitted, ForeignToken for a
         caller that gets no slots any more.
         """
         got = self._grant(active, request, opened, caller, others)
-        return (self._signed(got) if got.missing is None else got.missing), got.recorded
+        return (self._signed(got) if got.missing is None else got.missing), got.recorded, got.filled
 
     def serve(self, active: ActiveRun, places: Sequence[WaitingPlace]) -> Begun | None:
         """Answer waiting requests with tickets of the next cohort, if none of those that are open has a slot.
@@ -189,7 +192,8 @@ class TicketIssuer:
             self._commit(active, request, fresh, granted, caller)
             active.keep_rows(_with_grants(rows, granted))
             view = None if request.round else active.view()
-        return _Granted(missing, grants, pending, view, fresh is not None, full)
+        filled = bool(granted) and not _any_free(pending, _with_grants(rows, granted))
+        return _Granted(missing, grants, pending, view, fresh is not None, full, filled)
 
     def _signed(self, got: _Granted) -> TicketAnswer:
         """Return the tickets. Signing many takes a while, so the run's lock is not held."""

@@ -7,7 +7,7 @@ brought into reach.
 import time
 from typing import Final, NamedTuple, Protocol
 
-from sqlalchemy import bindparam, exists, or_, select, update
+from sqlalchemy import bindparam, exists, or_, select
 
 from distrust.common.database import Database
 from distrust.common.database_faults import repeated
@@ -27,10 +27,9 @@ _ANY_USE = exists().where(
     MESSAGES.c.stage.in_((bindparam("first"), DEPARTED)),
 )
 _HAS_BEGUN = or_(COHORTS.c.stage != bindparam("first"), _ANY_USE)
-_RUNNING = select(COHORTS.c.run_digest, COHORTS.c.cohort, COHORTS.c.stage, COHORTS.c.since, _HAS_BEGUN.label("used"))
-_RUNNING = _RUNNING.where(COHORTS.c.since <= bindparam("now"))
-_REBASE_BEGUN = update(COHORTS).where(COHORTS.c.since > bindparam("latest"), _HAS_BEGUN)
-_REBASE_FIRST = update(COHORTS).where(COHORTS.c.since > bindparam("latest"), ~_HAS_BEGUN)
+_OPEN = select(COHORTS.c.run_digest, COHORTS.c.cohort, COHORTS.c.stage, COHORTS.c.since, _HAS_BEGUN.label("used"))
+_RUNNING = _OPEN.where(COHORTS.c.since <= bindparam("now"))
+_AHEAD = _OPEN.where(COHORTS.c.since > bindparam("now"))
 
 
 class Clock(Protocol):
@@ -94,5 +93,8 @@ class Deadlines:
         """
         now = self._clock.now()
         with self._database.transaction() as tx:
-            for statement, latest in ((_REBASE_BEGUN, now), (_REBASE_FIRST, now + first_seconds)):
-                tx.execute(statement.values(since=latest), {"first": self._first, "latest": latest})
+            ahead = tx.execute(_AHEAD, {"first": self._first, "now": now}).all()
+            for row in ahead:
+                state = store.need(tx, cohort_address(row.run_digest, row.cohort), lock=True)
+                first = now + min(first_seconds, state.cohort.stage_seconds)
+                store.move(tx, state.number, state.stage, now if row.used else min(row.since, first))

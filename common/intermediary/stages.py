@@ -29,7 +29,7 @@ from distrust.common.intermediary import store
 from distrust.common.intermediary.deadlines import FIRST_SECONDS, MIXING, Clock, Deadlines
 from distrust.common.intermediary.store import State
 from distrust.common.messages.batch import Batch, BatchAnswer
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import CohortStage
 
 _RELEASED = 16  # small batches in memory, from the newest on
@@ -100,7 +100,11 @@ class StageMachine(ABC):
     def sweep(self) -> None:
         """Settle every cohort that is due: its deadline has passed, or it is frozen and nothing mixes it."""
         for address in self.deadlines.due():
-            self.settled(address)
+            try:
+                self.settled(address)
+            except Exception:  # noqa: BLE001  the others are due, too; requests that wait for this one meet it
+                _log.warning("sweep_delayed", cohort=name_in(address), exc_info=True)
+                self._notify(address)
 
     def _position(self, stage: str) -> int:
         """Return a stage's index; `MIXING`, `done` and `aborted` come after every stage."""

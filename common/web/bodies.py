@@ -31,7 +31,8 @@ MOST_BODIES = 32
 """Larger bodies at once: each takes up to a quarter of a megabyte beside what is counted, on its way in."""
 
 _CLOSE = "distrust.close"  # key of a request's scope: `Visit.close`
-_BIG = 64 * 1024  # bytes from which parsing leaves the event loop
+_BIG = SMALL  # bytes from which parsing leaves the event loop
+_PLAIN = 64 * 1024  # bytes from which a body must be plain
 PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
 _FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
 _HEAD = 64  # JSON values around the items
@@ -259,8 +260,8 @@ class JsonBody(Generic[M]):
         if count_values(raw) > most:
             allowed = f"{items} items" if self._most is None else f"{most} values"
             raise HTTPException(413, f"the body has more values than {allowed} take: send it in parts")
-        if self._most is None and len(raw) >= _BIG and not is_plain(raw):
-            raise BadMessage(f"a body of {_BIG} bytes or more must be plain ASCII, without \\u escapes")
+        if self._most is None and len(raw) >= _PLAIN and not is_plain(raw):
+            raise BadMessage(f"a body of {_PLAIN} bytes or more must be plain ASCII, without \\u escapes")
         return read_message(self.model, raw)
 
 

@@ -22,6 +22,7 @@ NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 
 CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
 _MOST_LINES = 20  # in an answer to a bulk body of bad items
+_MOST_TOLD = 500  # faults of a body; each is built before the first one can be told
 _Handler = Callable[[Request, Exception], Awaitable[Response]]
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
@@ -56,6 +57,8 @@ def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Res
 
 def bad_fields(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> BadMessage:
     """Return one line a bad field: path, shortened value, what is allowed. Bodies and secrets are not echoed."""
+    if isinstance(error, ValidationError) and error.error_count() > _MOST_TOLD:
+        return BadMessage(f"{error.error_count()} faults: they are told one by one up to {_MOST_TOLD}")
     skip = 1 if isinstance(error, RequestValidationError) else 0  # FastAPI says first where the value came from
     faults = error.errors() if isinstance(error, RequestValidationError) else error.errors(include_url=False)
     lines = explain_all([_without_secrets(entry, entry["loc"][skip:]) for entry in faults[:_MOST_LINES]], model)

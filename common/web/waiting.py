@@ -119,8 +119,10 @@ class ChangeNotifier:
 
     async def _sweep_on(self, sweep: Callable[[], None]) -> None:
         """Sweep as long as a request waits."""
-        while self._waits:
+        while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            if not self._waits or self._closed:
+                return
             try:
                 await run_in_threadpool(sweep)
             except Exception as error:  # noqa: BLE001  the next sweep tries again

@@ -69,7 +69,7 @@ class Participants:
             write_secret(self._data_dir.fleet_file, new_token())
         token = self._data_dir.fleet_token()
         own = Participant(name=FLEET, kind="token", id=token_id(token), own=True)
-        if any(one.id == own.id for one in self.all()):
+        if any(one.id == own.id and one.own for one in self.all()):
             return
         self._change(lambda before: (*(one for one in before if one.name != FLEET), own))
 

@@ -111,8 +111,7 @@ class Authority:
         """Return the stage at the intermediary; in `confirm` with the inboxes of all that take part."""
         view: StageView = intermediary.view(cohort.address)
         if view.stage == "confirm":
-            asked = self.collecting(cohort, bitmap_to_members(view.members, cohort.clients))
-            view = intermediary.view(cohort.address, asked)
+            view = intermediary.view(cohort.address, bitmap_to_members(view.members, cohort.clients))
         return view
 
     def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:

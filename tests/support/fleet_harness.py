@@ -166,7 +166,7 @@ class FleetHarness:
     async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
         self.inboxes += asked is not None
         for _ in range(max(1, int(wait / LOOK))):
-            view = await self._call(self.intermediary.view, cohort.address, *([] if asked is None else [asked]))
+            view = await self._call(self.intermediary.view, cohort.address, *([] if asked is None else [asked.slots]))
             if view.stage != after:
                 break
             await asyncio.sleep(LOOK)

@@ -132,6 +132,24 @@ def test_who_had_which_slot_is_forgotten_with_the_cohorts_outcome_and_with_the_e
     play(tmp_path, body)
 
 
+def test_who_has_its_share_and_waits_may_begin_the_next_cohort_as_soon_as_others_fill_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distrust.common.web.waiting.LOOK_SECONDS", 600.0)  # a notification alone wakes it
+
+    async def body(world: World) -> None:
+        await world.create()
+        headers = [world.token(name, share=0.25) for name in ("one", "two", "three", "four")]
+        assert slots(await world.ask(headers[0])) == N // 4
+        waiting = asyncio.create_task(world.ask(headers[0], number=0, wait=60))
+        await until(lambda: bool(world.app.state.notifier._waits))
+        for header in headers[1:]:
+            assert slots(await world.ask(header), "demo.1.0.1") == N // 4
+        assert slots(await waiting) == N // 4
+
+    play(tmp_path, body)
+
+
 def test_requests_that_wait_share_the_next_cohorts_slots(tmp_path: Path) -> None:
     """One held request took all of them."""
 

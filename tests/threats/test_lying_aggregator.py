@@ -54,7 +54,6 @@ ANSWERED = {"foreign-keys": 1, "two-rosters": 2, "two-challenges": 2, "two-sets-
 
 
 @pytest.mark.parametrize("name", LIES)
-@pytest.mark.few(3)
 def test_a_story_told_to_some_clients_is_refused_before_they_send_what_it_could_open(name: str, tmp_path: Path) -> None:
     stage, lie, why = LIES[name]
     run = config(64, 0.2) if name == "two-rosters" else config()  # on a ring, so that messages keep their size

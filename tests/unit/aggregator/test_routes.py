@@ -32,6 +32,10 @@ async def running(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
 async def stage(client: httpx.AsyncClient, cohort: Cohort, after: str = "", wait: float = 20) -> StageView:
     """Return the stage behind `after`, or the open one, with all inboxes."""
     params = {"after": after, "wait": wait} if after else {}
+    if after != "shares":  # before it, no client has an inbox
+        view = StageView.model_validate_json((await client.get("/c1/stage", params=params)).content)
+        if view.stage != "confirm":
+            return view
     body = server.collecting(cohort, range(cohort.clients)).model_dump(mode="json")
     return StageView.model_validate_json((await client.post("/c1/stage", params=params, json=body)).content)
 

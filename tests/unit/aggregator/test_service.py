@@ -199,7 +199,8 @@ def shared(harness: AggregatorHarness) -> AggregatorHarness:
 def test_inboxes_come_for_the_slots_that_were_asked_for_with_their_tickets_and_for_no_others(
     shared: AggregatorHarness,
 ) -> None:
-    view = shared.service.view(shared.cohort.address, server.collecting(shared.cohort, [3, 1]))
+    slots = shared.service.asking(shared.cohort.address, server.collecting(shared.cohort, [3, 1]))
+    view = shared.service.view(shared.cohort.address, slots)
     assert [box.slot for box in view.inboxes or []] == [3, 1]
     assert shared.service.view(shared.cohort.address).inboxes == []
 
@@ -219,7 +220,7 @@ def test_a_request_without_each_slots_own_ticket_gets_no_inbox(
     signed = b"".join(server.ticket(shared.cohort, slot) for slot in tickets)
     asked = InboxRequest(cohort="c1", slots=slots, tickets=signed)
     with pytest.raises(ProtocolError, match=f"^{re.escape(why)}$"):
-        shared.service.view(shared.cohort.address, asked)
+        shared.service.asking(shared.cohort.address, asked)
 
 
 def test_a_client_that_sent_no_keys_gets_no_inbox_for_a_good_ticket(harness: AggregatorHarness) -> None:
@@ -227,17 +228,16 @@ def test_a_client_that_sent_no_keys_gets_no_inbox_for_a_good_ticket(harness: Agg
     harness.clock.advance(SECONDS)
     harness.answer("shares", range(4))
     with pytest.raises(BadTicket, match="slot 4: not the ticket that came with its keys"):
-        harness.service.view(harness.cohort.address, server.collecting(harness.cohort, [4]))
+        harness.service.asking(harness.cohort.address, server.collecting(harness.cohort, [4]))
 
 
 def test_one_answer_has_as_many_inboxes_as_fit_and_one_at_least(
     shared: AggregatorHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = server.collecting(shared.cohort, range(5))
-    boxes = shared.service.view(shared.cohort.address, asked).inboxes or []
+    boxes = shared.service.view(shared.cohort.address, range(5)).inboxes or []
     for most, expected in ((len(boxes[0].body) + len(boxes[1].body), 2), (1, 1)):
         monkeypatch.setattr("distrust.aggregator.service.MOST_INBOXES", most)
-        assert shared.service.view(shared.cohort.address, asked).inboxes == boxes[:expected]
+        assert shared.service.view(shared.cohort.address, range(5)).inboxes == boxes[:expected]
 
 
 @pytest.mark.parametrize(
