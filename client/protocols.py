@@ -110,9 +110,10 @@ class ShuffleProtocol:
         cohort = self._randomizer.assignment.cohort
         if cohort.channel.kind == "bits":
             return labelled_bits(row, cohort.channel.width)
-        message = sealed(cohort, record(row, self._randomizer.mechanism.modulus), self._randomizer.place(user.slot))
+        place = self._randomizer.place(user.slot)
+        message = sealed(cohort, record(row, self._randomizer.mechanism.modulus), place)
         if cohort.receipts:
-            self._records[user.slot] = record_hash(cohort, message[REPORT_ID:])
+            self._records[user.slot] = record_hash(cohort, message[REPORT_ID:], place)
         return message + user.secret if cohort.channel.kind == "dealt" else message
 
 

@@ -1,12 +1,17 @@
-"""Analyzes batches (A): turns a batch into an estimate. A batch that does not add up is refused whole."""
+"""Analyzes batches (A): turns a batch into an estimate. A batch that does not add up is refused whole.
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+A sealed record that does not open, or holds no vector, is its client's fault alone: it counts as lost, and the others
+are analyzed. So does a record's copy. Whether a record counts follows from the record alone: no other client, and no
+shuffler with records of its own, can make it count as lost.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.crypto.seal import sealed_size
+from distrust.common.crypto.seal import checksum_of, sealed_size
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.base import StreamCounter
@@ -38,28 +43,28 @@ def analyze(
     Raises    BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
     """
     check_count(cohort, batch)
-    summed = content_sum(mechanism, cohort, batch, open_record)
-    estimate = mechanism.estimate(summed, batch.survivors, noise_of(summed, np.array([batch.survivors])))
-    check_possible(mechanism, estimate, np.full(len(estimate), batch.survivors))
-    return estimate, batch.survivors
+    summed, survivors = content_sum(mechanism, cohort, batch, open_record)
+    estimate = mechanism.estimate(summed, survivors, noise_of(summed, np.array([survivors])))
+    check_possible(mechanism, estimate, np.full(len(estimate), survivors))
+    return estimate, survivors
 
 
 def analyze_stream(
     before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
-) -> tuple[NDArray[np.float64], StreamCounter]:
-    """Return the estimate of the sum over all batches so far, this one included, and the state after this batch.
+) -> tuple[NDArray[np.float64], int, StreamCounter]:
+    """Return the estimate of the sum over all batches so far, this one's survivors, and the state after this batch.
 
     before  the state before it. The caller keeps the new state only if it commits the estimate.
     Raises  as `analyze` does.
     """
     check_count(cohort, batch)
     mechanism = before.mechanism
-    summed = content_sum(mechanism, cohort, batch, open_record)
-    after, released = before.add(summed, batch.survivors, noise_of(summed, np.array([batch.survivors])))
+    summed, survivors = content_sum(mechanism, cohort, batch, open_record)
+    after, released = before.add(summed, survivors, noise_of(summed, np.array([survivors])))
     # The batch's own leaf is looked at, not the prefix. A refused batch is replaced, and the nodes that it completed
     # are drawn again: their refusals would show earlier clients' sums, with noise that the ledger does not count.
-    check_possible(mechanism, released.batch, np.full(len(released.batch), batch.survivors))
-    return released.prefix, after
+    check_possible(mechanism, released.batch, np.full(len(released.batch), survivors))
+    return released.prefix, survivors, after
 
 
 def analyze_parts(
@@ -73,9 +78,9 @@ def analyze_parts(
     content, channel = batch.content, cohort.channel
     if not isinstance(channel, AssignedRecords) or not isinstance(content, GroupedRecords):
         raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
-    rows = unpack_rows(open_groups(channel, content, batch.survivors, open_record), mechanism.modulus, 1)
-    counts = np.array(content.counts, dtype=np.int64)
-    groups = np.split(rows, np.cumsum(counts)[:-1])
+    groups = open_groups(mechanism, channel, content, batch.survivors, open_record)
+    counts = np.array([len(group) for group in groups], dtype=np.int64)
+    _check_enough(cohort, int(counts.sum()))
     totals = np.stack([sum_rows(group, mechanism.modulus) for group in groups])
     sums = mechanism.estimate_parts(totals, counts, noise_of(totals, counts))[:, 0]
     check_possible(mechanism, sums, counts)
@@ -124,51 +129,94 @@ def check_count(cohort: Cohort, batch: Batch) -> None:
         raise TooSmall(batch.survivors, cohort.minimum)
 
 
-def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record: OpenRecord) -> NDArray[np.uint64]:
-    """Return Σ of the survivors' messages mod m, shape (dimension,), for every kind of channel."""
+def _check_enough(cohort: Cohort, survivors: int) -> None:
+    if survivors < cohort.minimum:
+        raise TooSmall(survivors, cohort.minimum, "records that open")
+
+
+def content_sum(
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record: OpenRecord
+) -> tuple[NDArray[np.uint64], int]:
+    """Return Σ of the survivors' messages mod m, shape (dimension,), for every kind of channel, and the survivors.
+
+    Raises BadMessage for a batch that does not add up, TooSmall for fewer records that count than the minimum.
+    """
     content, channel = batch.content, cohort.channel
     if isinstance(channel, Masking) and isinstance(content, ModularSum):
-        return unpack(content.body, channel.modulus, channel.dimension)
+        return unpack(content.body, channel.modulus, channel.dimension), batch.survivors
     if isinstance(channel, Sealed) and isinstance(content, Records):
-        payloads = open_all(channel, content, batch.survivors, open_record)
-        return sum_rows(unpack_rows(payloads, mechanism.modulus, mechanism.dimension), mechanism.modulus)
+        rows = open_all(mechanism, channel, content, batch.survivors, open_record)
+        _check_enough(cohort, len(rows))
+        return sum_rows(rows, mechanism.modulus), len(rows)
     if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
-        return ones_by_label(content.body, channel, batch.survivors)
+        return ones_by_label(content.body, channel, batch.survivors), batch.survivors
     raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
 
 
-def open_all(channel: Sealed, records: Records, survivors: int, open_record: OpenRecord) -> bytes:
-    """Return the payloads, concatenated in the order of the records. Every record must open, and no id occur twice."""
-    cut = _cut(channel, records.body, records.count, survivors)
-    return _payloads([open_record(record) for record in cut], records.checksum)
+def open_all(
+    mechanism: Mechanism, channel: Sealed, records: Records, survivors: int, open_record: OpenRecord
+) -> NDArray[np.uint64]:
+    """Return the vectors in those records that count, shape (records, dimension)."""
+    cut = _cut(channel, records, records.count, survivors)
+    return _rows(mechanism, _opened(cut, open_record))
 
 
-def open_groups(channel: AssignedRecords, records: GroupedRecords, survivors: int, open_record: OpenAssigned) -> bytes:
-    """Return the payloads, group after group. Every record must open at its group's action."""
+def open_groups(
+    mechanism: Mechanism,
+    channel: AssignedRecords,
+    records: GroupedRecords,
+    survivors: int,
+    open_record: OpenAssigned,
+) -> list[NDArray[np.uint64]]:
+    """Return for each group the vectors in those of its records that count: they open at the group's action."""
     if len(records.counts) != len(channel.deal.times):
         raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were assigned")
     if any(count > times for count, times in zip(records.counts, channel.deal.times, strict=True)):
         raise BadMessage("a group has more records than plays were assigned to its action")
-    cut = _cut(channel, records.body, sum(records.counts), survivors)
-    places = np.repeat(np.arange(len(records.counts)), records.counts).tolist()
-    opened = [open_record(record, place) for record, place in zip(cut, places, strict=True)]
-    return _payloads(opened, records.checksum)
+    cut, end, groups = _cut(channel, records, sum(records.counts), survivors), 0, []
+    for place, count in enumerate(records.counts):
+        begin, end = end, end + count
+        groups.append(_rows(mechanism, _opened(cut[begin:end], partial(_open_at, open_record, place))))
+    return groups
 
 
-def _cut(channel: SealedRecords, body: bytes, count: int, survivors: int) -> list[bytes]:
-    size = sealed_size(channel.size)
+def _open_at(open_record: OpenAssigned, place: int, record: bytes) -> tuple[bytes, bytes]:
+    return open_record(record, place)
+
+
+def _cut(channel: SealedRecords, records: Records | GroupedRecords, count: int, survivors: int) -> list[bytes]:
+    """Return the records one by one. Raises BadMessage unless they are those that the shuffler saw arrive."""
+    size, body = sealed_size(channel.size), records.body
     if count != survivors or len(body) != survivors * size:
         received = f"{count} records in {len(body)} bytes"
         raise BadMessage(f"{received}, and {survivors} survivors of {size} bytes each must be there")
-    return [body[at : at + size] for at in range(0, len(body), size)]
+    cut = [body[at : at + size] for at in range(0, len(body), size)]
+    if checksum_of(cut) != records.checksum:
+        raise BadMessage("the checksum of the records does not match what the shuffler saw arrive")
+    return cut
 
 
-def _payloads(opened: Sequence[tuple[bytes, bytes]], expected: bytes) -> bytes:
-    if len({report for report, _ in opened}) != len(opened):
-        raise BadMessage("a report id is there twice")
-    if checksum_of_ids(report for report, _ in opened) != expected:
-        raise BadMessage("the checksum of the report ids does not match what the shuffler saw arrive")
-    return b"".join(payload for _, payload in opened)
+def _opened(records: Iterable[bytes], open_record: OpenRecord) -> list[bytes]:
+    """Return the payloads of the records that open, each record once."""
+    payloads = []
+    for record in dict.fromkeys(records):
+        try:
+            payloads.append(open_record(record)[1])
+        except BadMessage:  # a liar, or a record that was damaged
+            continue
+    return payloads
+
+
+def _rows(mechanism: Mechanism, payloads: list[bytes]) -> NDArray[np.uint64]:
+    """Return the vectors in payloads of one size, without those that are no vector below the modulus."""
+    modulus, dimension = mechanism.modulus, mechanism.dimension
+    try:
+        return unpack_rows(b"".join(payloads), modulus, dimension)
+    except BadMessage:
+        if len(payloads) == 1:
+            return np.empty((0, dimension), dtype=np.uint64)
+        half = len(payloads) // 2  # few clients lie: most halves are whole
+        return np.concatenate([_rows(mechanism, payloads[:half]), _rows(mechanism, payloads[half:])])
 
 
 def ones_by_label(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
@@ -184,11 +232,3 @@ def ones_by_label(body: bytes, channel: LabelledBits, survivors: int) -> NDArray
         raise BadMessage("the bits of a label must end in zero bits")
     counts: NDArray[np.uint64] = np.bitwise_count(rows).sum(axis=1, dtype=np.uint64)
     return counts
-
-
-def checksum_of_ids(reports: Iterable[bytes]) -> bytes:
-    """Return the XOR of SHA-256(report id), 32 bytes."""
-    mixed = 0
-    for report in reports:
-        mixed ^= int.from_bytes(hashlib.sha256(report).digest(), "big")
-    return mixed.to_bytes(32, "big")

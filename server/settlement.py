@@ -25,7 +25,7 @@ from distrust.server.keys import RunIdentity
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.receipts import ReceiptBook
-from distrust.server.store import Store, Writing
+from distrust.server.store import Store, Writing, unread
 
 _log = structlog.get_logger("distrust.server")
 
@@ -99,8 +99,7 @@ class Settlement:
             after = None
             if record.ask.cumulative and mechanism.takes_batches:
                 before = active.counter or self._restored(active, mechanism)
-                estimate, after = analyze_stream(before, cohort, answer.batch, noise_of, opener)
-                survivors = answer.batch.survivors
+                estimate, survivors, after = analyze_stream(before, cohort, answer.batch, noise_of, opener)
             else:
                 estimate, survivors = analyze(mechanism, cohort, answer.batch, noise_of, opener)
             released = ReleasedCohort(
@@ -126,7 +125,7 @@ class Settlement:
                 assert answer is not None
                 assert answer.batch is not None
                 summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, self._key, cohort))
-                batches.append((summed, outcome.survivors, np.array(outcome.sum)))
+                batches.append((*summed, np.array(outcome.sum)))
         return mechanism.counter().restored(batches)
 
     def _commit(
@@ -149,7 +148,7 @@ class Settlement:
             writing.outcome(active.config.run, outcome, answer)
             if state != "running":
                 writing.state(active.config.run, state, learner.fault)
-            _announce(writing, active.config.run, cohort, outcome, named)
+            _announce(writing, active.config.run, cohort, outcome, named, unread(outcome, answer))
             _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:
             _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
@@ -164,15 +163,23 @@ def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
     return LostCohort(cohort=cohort.cohort, reason=f"{where}: {describe_error(error)}", fault=True)
 
 
-def _announce(
-    writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort, named: str | None
+def _announce(  # noqa: PLR0917  what an event and a log line say
+    writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort, named: str | None, unread_: int
 ) -> None:
-    """Record a cohort's end. `named`: that the shuffler did not deliver, which need not forbid a release."""
+    """Record a cohort's end.
+
+    named    that the shuffler did not deliver, which need not forbid a release.
+    unread_  how many records did not count.
+    """
     number, name = cohort.round, cohort.cohort
     if named is not None:
         _log.error("records_missing", run=run, cohort=name, why=named)
+    if unread_:
+        _log.warning("records_unread", run=run, cohort=name, records=unread_)
     if isinstance(outcome, ReleasedCohort):
-        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors, detail=named)
+        bad = f"records that do not open, or hold no vector, and count as lost: {unread_}" if unread_ else None
+        detail = "; ".join(filter(None, (named, bad))) or None
+        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors, detail=detail)
     else:
         writing.event(run, "cohort-aborted", round=number, cohort=name, detail=outcome.reason)
 

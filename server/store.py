@@ -123,7 +123,8 @@ class Writing:
         self._do(_FORGET, {"over": outcome.cohort})
         body = outcome.model_dump_json()
         self._do(_ADD_OUTCOME, {"run": run, "cohort": outcome.cohort, "body": body})
-        self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": answer.lost})
+        lost = answer.lost + unread(outcome, answer)
+        self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": lost})
 
     def event(self, run: str, kind: EventKind, **details: Unpack[EventDetails]) -> None:
         """Add an event. Its row's number becomes its own when it is read; the stored text has a 1 there."""
@@ -134,6 +135,13 @@ class Writing:
         """Put a driver's curve in place of the one before."""
         self._do(delete(REGRETS).where(REGRETS.c.run == run))
         self._do(insert(REGRETS).values(run=run, body=regret.model_dump_json()))
+
+
+def unread(outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> int:
+    """Return how many of a released batch's records did not count: they did not open, or held no vector."""
+    if answer.batch is None or not isinstance(outcome, ReleasedCohort):
+        return 0
+    return answer.batch.survivors - outcome.survivors
 
 
 class Store:

@@ -299,17 +299,25 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
     key: SealKey,
     groups: Sequence[int] = (),
 ) -> list[int]:
-    """Return the first records' values, in the shuffler's random order; of assigned actions group after group."""
+    """Return the first records' values, in the shuffler's random order; of assigned actions group after group.
+
+    A record that does not open, or holds no vector, is left out, as in the analysis. Raises BadMessage if all are.
+    """
     if key is None:
         raise BadMessage("the server's key file is not there, and without it no record opens")
     size = sealed_size(channel.size)
     records = max(1, MOST_VALUES // mechanism.dimension)
     ends = list(accumulate(groups))
-    values: list[int] = []
+    values, faults = list[int](), list[BadMessage]()
     for number, at in enumerate(range(0, min(len(body), records * size), size)):
         place = bisect_right(ends, number) if ends else None
-        _, payload = open_record(key, cohort, body[at : at + size], place)
-        values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
+        try:
+            _, payload = open_record(key, cohort, body[at : at + size], place)
+            values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
+        except BadMessage as error:
+            faults.append(error)
+    if faults and not values:
+        raise faults[0]
     return values
 
 

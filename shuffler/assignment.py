@@ -4,15 +4,14 @@ A client claims its slot's position with a commitment to a secret. Only a report
 database and no HTTP here.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.crypto.context import CLAIM, SECRET, claim
-from distrust.common.crypto.seal import REPORT_ID
+from distrust.common.crypto.seal import REPORT_ID, checksum_of
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
 from distrust.common.intermediary.intake import Fault, body_digest, ticketed
 from distrust.common.messages.batch import GroupedRecords
@@ -101,15 +100,9 @@ def records_by_action(
     places = assigned.places()[order[slots]]
     mixed = random_order(len(reports), stream)
     sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
+    records = [body[REPORT_ID:-SECRET] for _, body in reports]
     return GroupedRecords(
         counts=np.bincount(places, minlength=len(assigned.times)).tolist(),
-        body=b"".join(reports[index][1][REPORT_ID:-SECRET] for index in sequence),
-        checksum=checksum_of_reports(body for _, body in reports),
+        body=b"".join(records[index] for index in sequence),
+        checksum=checksum_of(records),
     )
-
-
-def checksum_of_reports(reports: Iterable[bytes]) -> bytes:
-    """Return the XOR of SHA-256(report id), 32 bytes. Each report begins with its id."""
-    ids = b"".join(hashlib.sha256(report[:REPORT_ID]).digest() for report in reports)
-    mixed: NDArray[np.uint8] = np.bitwise_xor.reduce(np.frombuffer(ids, dtype=np.uint8).reshape(-1, 32), axis=0)
-    return mixed.tobytes()

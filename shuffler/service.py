@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from distrust.common.crypto.context import SECRET
 from distrust.common.crypto.graph import members_to_bitmap
 from distrust.common.crypto.receipts import list_digest, record_list
-from distrust.common.crypto.seal import REPORT_ID, sealed_size
+from distrust.common.crypto.seal import REPORT_ID, checksum_of, sealed_size
 from distrust.common.database import Database
 from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, BadParameter, TooSmall
@@ -41,7 +41,6 @@ from distrust.shuffler.assignment import (
     CLAIMED,
     Order,
     check_assignment,
-    checksum_of_reports,
     claimants,
     claimed_by_reporter,
     draw_order,
@@ -256,9 +255,10 @@ def report_size(cohort: Cohort) -> int:
 
 def permute_records(bodies: list[bytes], stream: Stream) -> Records:
     """Return sealed records in random order, without ids. Each report is report id ‖ sealed record, of one size."""
+    records = [body[REPORT_ID:] for body in bodies]
     order = random_order(len(bodies), stream).tolist()
-    body = b"".join(bodies[index][REPORT_ID:] for index in order)
-    return Records(count=len(bodies), body=body, checksum=checksum_of_reports(bodies))
+    mixed = b"".join(records[index] for index in order)
+    return Records(count=len(records), body=mixed, checksum=checksum_of(records))
 
 
 def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:

@@ -35,12 +35,15 @@ def receipt_hash(secret: bytes) -> bytes:
     return hashlib.sha256(encode("distrust receipt v3", secret)).digest()
 
 
-def record_hash(cohort: Cohort, record: bytes) -> bytes:
+def record_hash(cohort: Cohort, record: bytes, place: int | None = None) -> bytes:
     """Return the hash by which a sealed record is listed: `RECORD_HASH` bytes.
 
     record  as the shuffler hands it to the server: without the report id before it, and the client's secret behind it.
+    place   of assigned actions, that of the action whose group the record is in. At another place it would not open, so
+            a client whose record the shuffler has misplaced does not find it.
     """
-    return hashlib.sha256(encode("distrust record v3", cohort_digest(cohort)) + record).digest()[:RECORD_HASH]
+    at = encode("distrust record v3", cohort_digest(cohort), *(() if place is None else (place,)))
+    return hashlib.sha256(at + record).digest()[:RECORD_HASH]
 
 
 def record_list(cohort: Cohort, batch: Batch) -> bytes:
@@ -55,7 +58,13 @@ def record_list(cohort: Cohort, batch: Batch) -> bytes:
     if len(content.body) != batch.survivors * size:
         received = f"{batch.survivors} records in {len(content.body)} bytes"
         raise BadMessage(f"cohort {cohort.cohort}: {received}, of {size} bytes each")
-    hashes = sorted(record_hash(cohort, content.body[at : at + size]) for at in range(0, len(content.body), size))
+    records = [content.body[at : at + size] for at in range(0, len(content.body), size)]
+    places: list[int | None] = [None] * len(records)
+    if isinstance(content, GroupedRecords):
+        places = [place for place, count in enumerate(content.counts) for _ in range(min(count, len(records) + 1))]
+    if len(places) != len(records):
+        raise BadMessage(f"cohort {cohort.cohort}: the groups have {len(places)} records, and {len(records)} are there")
+    hashes = sorted(record_hash(cohort, record, place) for record, place in zip(records, places, strict=True))
     if len(set(hashes)) < len(hashes):
         raise BadMessage(f"cohort {cohort.cohort}: a sealed record is there twice")
     return b"".join(hashes)

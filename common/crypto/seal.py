@@ -4,6 +4,10 @@ The info binds run, round and cohort, and the action where the shuffler assigns 
 moved to another cohort or action does not open.
 """
 
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
@@ -57,6 +61,17 @@ def open_record(
     except (InvalidTag, ValueError) as error:
         raise BadMessage("a sealed record does not open: another key, another cohort, or changed on its way") from error
     return clear[:REPORT_ID], clear[REPORT_ID:]
+
+
+def checksum_of(records: Iterable[bytes]) -> bytes:
+    """Return the XOR of SHA-256(sealed record), 32 bytes, in any order of the records; zeros without one.
+
+    The shuffler computes it of what arrived, the server of what it collected. Nothing that a client alone could say
+    wrongly is in it.
+    """
+    digests = b"".join(hashlib.sha256(record).digest() for record in records)
+    mixed = np.bitwise_xor.reduce(np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32), axis=0)
+    return np.asarray(mixed, dtype=np.uint8).tobytes()
 
 
 def _channel(cohort: Cohort) -> SealedRecords:

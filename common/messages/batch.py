@@ -17,7 +17,7 @@ class ModularSum(Message):
 class Records(Message):
     """Sealed records in random order: `count` records of one size, one after another.
 
-    `checksum` is the XOR of SHA-256(report id) over the records, as the shuffler saw them arrive; the server compares.
+    `checksum` is the XOR of SHA-256(record) over the records, as the shuffler saw them arrive; the server compares.
     """
 
     kind: Literal["records"] = "records"

@@ -41,7 +41,7 @@ from distrust.common.messages.batch import Batch
 from distrust.common.messages.cohort import Cohort, KeyHashes
 from distrust.common.messages.status import RecordList, StatementList
 from distrust.common.messages.upload import Receipts, UploadAnswer
-from distrust.common.modular import Vector, unpack_rows
+from distrust.common.modular import Vector
 from distrust.common.randomness import Stream, SystemStream
 from distrust.common.run.config import IntermediarySpec, RunConfig
 from distrust.common.run.round import Round
@@ -187,9 +187,8 @@ class CohortHarness:
         check_count(cohort, batch)
         opener = partial(open_record, self.keys.seal, cohort)
         if self.apart and batch.content.kind == "records" and cohort.channel.kind == "sealed":
-            payloads = open_all(cohort.channel, batch.content, batch.survivors, opener)
-            return unpack_rows(payloads, self.mechanism.modulus, self.mechanism.dimension)
-        return content_sum(self.mechanism, cohort, batch, opener).reshape(1, -1)
+            return open_all(self.mechanism, cohort.channel, batch.content, batch.survivors, opener)
+        return content_sum(self.mechanism, cohort, batch, opener)[0].reshape(1, -1)
 
     def _round(self, cohort: str) -> Round:
         mechanism = self.mechanism

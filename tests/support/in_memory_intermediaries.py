@@ -151,7 +151,7 @@ def _mix(held: Held) -> Content:
         return ModularSum(body=pack(sum_rows(rows, channel.modulus), channel.modulus))
     if isinstance(channel, Sealed):
         secrets.SystemRandom().shuffle(bodies)
-        return Records(count=len(bodies), body=b"".join(bodies), checksum=checksum(list(held.reports.values())))
+        return Records(count=len(bodies), body=b"".join(bodies), checksum=checksum(bodies))
     return PermutedBits(body=_permuted(channel, bodies))
 
 
@@ -163,10 +163,10 @@ def _permuted(channel: LabelledBits, bodies: list[bytes]) -> bytes:
     return b"".join(np.packbits(np.array(row, dtype=np.uint8), bitorder="little").tobytes() for row in mixed)
 
 
-def checksum(reports: list[bytes]) -> bytes:
+def checksum(records: list[bytes]) -> bytes:
     mixed = bytes(32)
-    for report in reports:
-        mixed = bytes(a ^ b for a, b in zip(mixed, hashlib.sha256(report).digest(), strict=True))
+    for record in records:
+        mixed = bytes(a ^ b for a, b in zip(mixed, hashlib.sha256(record).digest(), strict=True))
     return mixed
 
 

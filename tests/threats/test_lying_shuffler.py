@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from distrust.client.fleet import FleetOptions
 from distrust.client.http_transport import HttpTransport
 from distrust.common.crypto.receipts import RECEIPT_SECRET, RECORD_HASH
-from distrust.common.crypto.seal import REPORT_ID, seal
+from distrust.common.crypto.seal import REPORT_ID, checksum_of, seal
 from distrust.common.errors import Refused
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import SELF, State
@@ -30,7 +30,6 @@ from distrust.common.randomness import SystemStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 from distrust.server.receipts import ReceiptBook
-from distrust.shuffler.assignment import checksum_of_reports
 from distrust.shuffler.service import REPORT, Shuffler, permute_records
 from tests.support.recording import Exchange, RecordedRun, record_run
 
@@ -225,7 +224,8 @@ def test_a_server_that_lists_other_records_is_answered_by_nobody(
 
     def other(self: ReceiptBook, cohort: Cohort, *, over: bool) -> RecordList:
         whole = listed(self, cohort, over=over)
-        return whole.model_copy(update={"hashes": bytes(RECORD_HASH) + whole.hashes[RECORD_HASH:]})
+        hashes = bytes(RECORD_HASH) + whole.hashes[RECORD_HASH:] if whole.hashes else b""
+        return whole.model_copy(update={"hashes": hashes})
 
     monkeypatch.setattr(ReceiptBook, "listed", other)
     exchanges: list[Exchange] = []
@@ -252,10 +252,16 @@ def test_clients_whose_promise_counts_on_no_other_record_make_no_call_more(
     assert receipts(run) == []
 
 
-def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shuffler replaces the records of all clients but one, each at its own action."""
+def dealt() -> RunConfig:
+    """Return a run whose shuffler assigns one of two actions to each of 48 clients."""
     actions = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
     policy = {"name": "almost-free", "model": "shuffled", "actions": actions}
+    rates = {"dropout": 0.3, "minimum": 24, "corrupt": 0.1}
+    return config(run="dealt", horizon=48, policy=policy, intermediary=rates)
+
+
+def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shuffler replaces the records of all clients but one, each at its own action."""
     mix = Shuffler._mix
 
     def forged(self: Shuffler, state: State) -> Batch:
@@ -264,24 +270,42 @@ def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.
         assert isinstance(channel, AssignedRecords)
         assert isinstance(batch.content, GroupedRecords)
         size = len(batch.content.body) // batch.survivors
-        bodies, made, ids = list[bytes](), list[bytes](), list[bytes]()
+        bodies = list[bytes]()
         for place, count in enumerate(batch.content.counts):
             for number in range(count):
                 report_id = bytes([place, number]) + bytes(REPORT_ID - 2)
                 own = seal(channel.server_key, state.cohort, report_id, bytes(channel.size), place)
                 bodies.append(own)
-                made.append(report_id + own)
-                ids.append(report_id)
         assert {len(own) for own in bodies} == {size}
-        content = batch.content.model_copy(update={"body": b"".join(bodies), "checksum": checksum_of_reports(made)})
+        content = batch.content.model_copy(update={"body": b"".join(bodies), "checksum": checksum_of(bodies)})
         return batch.model_copy(update={"content": content})
 
     monkeypatch.setattr(Shuffler, "_mix", forged)
-    dealt = config(run="dealt", horizon=48, policy=policy, intermediary={"dropout": 0.3, "minimum": 24, "corrupt": 0.1})
-    run = record_run(tmp_path, [dealt], 0.0, monkeypatch)
+    run = record_run(tmp_path, [dealt()], 0.0, monkeypatch)
     (lost,) = outcomes(run)
     assert isinstance(lost, LostCohort)
     assert named(lost) > 4
+
+
+def test_a_client_whose_assigned_record_is_in_another_actions_group_says_that_it_is_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No such record opens. If its client found it, the shuffler could fill its place with a record of its own."""
+    mix = Shuffler._mix
+
+    def turned(self: Shuffler, state: State) -> Batch:
+        batch = mix(self, state)
+        assert isinstance(batch.content, GroupedRecords)
+        size = len(batch.content.body) // batch.survivors
+        body = batch.content.body[5 * size :] + batch.content.body[: 5 * size]  # five of each group in the other one
+        return batch.model_copy(update={"content": batch.content.model_copy(update={"body": body})})
+
+    monkeypatch.setattr(Shuffler, "_mix", turned)
+    run = record_run(tmp_path, [dealt()], 0.0, monkeypatch)
+    (lost,) = outcomes(run)
+    assert isinstance(lost, ReleasedCohort)
+    assert sum(not present for _, present in receipts(run)) == 10
+    assert lost.survivors == 38
 
 
 @pytest.mark.parametrize("block", [1, 8])

@@ -101,7 +101,7 @@ def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
             seal(KEYS.public.seal, of, report, pack(row, modulus), int(at))
             for report, row, at in zip(reports, rows, places, strict=True)
         ]
-        content = GroupedRecords(counts=TIMES, body=b"".join(sealed), checksum=checksum(reports))
+        content = GroupedRecords(counts=TIMES, body=b"".join(sealed), checksum=checksum(sealed))
         batch = Batch(cohort=of.cohort, survivors=N, content=content)
         opener = partial(open_record, KEYS.seal, of)
         result = analyze_parts(BY_ACTION, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener)[0]

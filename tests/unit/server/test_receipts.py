@@ -16,7 +16,7 @@ from distrust.common.crypto.receipts import (
     receipt_hash,
     record_hash,
 )
-from distrust.common.crypto.seal import REPORT_ID, seal
+from distrust.common.crypto.seal import REPORT_ID, checksum_of, seal
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongCohort, WrongStage
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.batch import Batch, BatchAnswer, Records
@@ -27,7 +27,6 @@ from distrust.common.wire import encode_blob
 from distrust.server.dashboard.parties import cohort_context
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.receipts import most_absent
-from distrust.shuffler.assignment import checksum_of_reports
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness
 
@@ -63,8 +62,7 @@ class Crowd:
         ids = [(first + slot).to_bytes(REPORT_ID, "big") for slot in range(survivors)]
         payload = bytes(cohort.channel.size)
         records = [seal(cohort.channel.server_key, cohort, report, payload) for report in ids]
-        body, checksum = b"".join(records), checksum_of_reports([a + b for a, b in zip(ids, records, strict=True)])
-        content = Records(count=survivors, body=body, checksum=checksum)
+        content = Records(count=survivors, body=b"".join(records), checksum=checksum_of(records))
         batch = Batch(cohort=cohort.cohort, survivors=survivors, content=content)
         return BatchAnswer(cohort=cohort.cohort, state="released", batch=batch, delivery=1)
 

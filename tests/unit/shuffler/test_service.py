@@ -77,8 +77,8 @@ def test_every_sealed_record_arrives_once_and_opens_at_the_server(harness: Shuff
     assert sorted(int.from_bytes(payload, "big") for _, payload in opened) == list(range(40))
     assert answer.batch is not None
     assert isinstance(answer.batch.content, Records)
-    ids = [np.frombuffer(hashlib.sha256(report_id).digest(), np.uint8) for report_id, _ in opened]
-    assert np.bitwise_xor.reduce(ids).tobytes() == answer.batch.content.checksum
+    digests = [np.frombuffer(hashlib.sha256(record).digest(), np.uint8) for record in records(answer)]
+    assert np.bitwise_xor.reduce(digests).tobytes() == answer.batch.content.checksum
     assert (answer.lost, answer.batch.survivors) == (0, 40)
 
 
