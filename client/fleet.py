@@ -172,9 +172,10 @@ class Fleet:
         if view.round is not None:
             await self._configure(view)
             await self._agree(view.round)
-            if view.round.mechanism.via == "aggregator":
+            mechanism = view.round.mechanism  # of the same class in all rounds; their cohorts may be larger
+            if mechanism.via == "aggregator":
                 self._makes = Secrets
-            elif view.round.mechanism.receipted:
+            elif mechanism.receipted_in_crowds:
                 self._makes = partial(secrets.token_bytes, RECEIPT_SECRET)
         return view
 

@@ -279,7 +279,15 @@ class Mechanism(Message):
 
         The shuffler reads labelled bits in any case. Against it the promise is that of each client's own bits.
         """
-        return self.counts_on_others and self.via == "shuffler" and self.width is None
+        return self.receipted_in_crowds and self.clients > 1
+
+    @property
+    def receipted_in_crowds(self) -> bool:
+        """Return whether cohorts of this mechanism that have more than one client are `receipted`.
+
+        Rounds of a run may have other sizes than its first one, and a request for tickets may be served from any.
+        """
+        return self.model in COUNTS_ON_OTHERS and self.via == "shuffler" and self.width is None
 
     @property
     def divisible(self) -> bool:

@@ -1,6 +1,7 @@
 """Tests of what clients of a crowd say of their records, against a real shuffler."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,11 @@ from distrust.common.errors import Refused
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
+from distrust.common.run.config import RunConfig
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient
+from tests.support.recording import record_run
 from tests.unit.client.conftest import MakeRound
 
 CLIENTS = 20
@@ -89,3 +92,28 @@ def test_a_shuffler_that_states_a_false_digest_gets_no_receipt(
     (cohort,) = harness._cohorts()
     spent = memory.contributions(cohort.run_digest)
     assert {slot for one in spent for slot in range(one.first, one.last + 1)} == set(range(CLIENTS))  # all the same
+
+
+def test_a_run_that_begins_with_one_client_an_action_has_receipts_in_its_later_crowds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request for tickets waits for whichever round is next: it has the hashes that a crowd needs."""
+    actions = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
+    whole = {
+        "run": "growing",
+        "arms": 2,
+        "horizon": 60,
+        "policy": {"name": "almost-free", "actions": actions},
+        "mechanism": {"name": "shuffled-laplace", "epsilon": 4.0, "delta": 1e-2},
+        "intermediary": {"minimum": 1, "dropout": 0.0, "corrupt": 0.0},
+    }
+    run = record_run(
+        tmp_path, [RunConfig.model_validate(whole)], 0.0, monkeypatch, requirements=lenient(max_epsilon=99)
+    )
+    assert run.views["growing"].state == "finished"
+    sizes = "SELECT cohort, json_extract(message, '$.clients') FROM cohorts WHERE state = 'released'"
+    released = dict(run.rows("server", sizes))
+    assert released["growing.1.0.1"] == 1
+    assert max(released.values()) > 1
+    given = dict(run.rows("server", "SELECT cohort, sum(present) FROM receipts GROUP BY cohort"))
+    assert given == {cohort: clients for cohort, clients in released.items() if clients > 1}
