@@ -118,7 +118,8 @@ def read_token(field: str, path: Path) -> str:
 class Watched(Generic[T]):
     """The value of a file. This object reads the file again after a change. Several threads may use it.
 
-    A look costs one `stat`. A pipe is read once: another program may print a token into it.
+    A look costs one `stat`, also while the file is damaged. A pipe is read once: another program may print a token into
+    it.
 
     read    returns the file's value, and raises BadParameter, as the first read does.
     whose   the file in the words of a refusal.
@@ -130,18 +131,22 @@ class Watched(Generic[T]):
         self._seen = _facts(path)  # before it is read: a change meanwhile shows at the next look
         self._once = not path.is_file()
         self._value = read()
+        self._fault: BadParameter | None = None
 
     def value(self) -> T:
         """Return what the file says now. Raises Unavailable when it has gone, or says what cannot be used."""
         with self._lock:
             facts = self._seen if self._once else _facts(self._path)
             if facts is None or facts != self._seen:
-                self._seen = None  # a fault is looked at again
+                self._seen = self._fault = None
                 try:
                     self._value = self._read()
                 except BadParameter as error:
-                    raise Unavailable(f"{self._whose} cannot be read: this service admits no caller by it") from error
-                self._seen = facts
+                    self._fault = error
+                if self._fault is None or not isinstance(self._fault.__cause__, OSError):
+                    self._seen = facts  # what the file says changes with the file; a fault of the system need not
+            if self._fault is not None:
+                raise Unavailable(f"{self._whose} cannot be read: this service admits no caller by it") from self._fault
             return self._value
 
 

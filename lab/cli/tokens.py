@@ -9,11 +9,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.admission import USUAL_SHARE, Participant, read_device_key
-from distrust.common.wire import check_name
 from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption, token_files
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_secret
-from distrust.lab.stack.participants import Participants
+from distrust.lab.stack.participants import Participants, check_participant
 from distrust.lab.stack.stack import make_tokens
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -86,7 +85,7 @@ def token_command(context: typer.Context, data: DataOption = DEFAULT, json: Json
 
 def _folder(data: Path, name: str) -> DataDir:
     """Return the folder of the list that a participant comes into, made if it is missing. Raises BadParameter."""
-    check_name("name", name)
+    check_participant(name)
     data_dir = DataDir(data)
     data_dir.make()
     return data_dir

@@ -32,7 +32,11 @@ class Participants:
             raise BadParameter("data", str(self._data_dir.path), why) from error
 
     def enroll(self, participant: Participant) -> Participant:
-        """Add a participant and return it. Raises BadParameter for a name or a key that is in the list."""
+        """Add a participant and return it.
+
+        Raises BadParameter for a name or a key that is in the list, and for the name of the folder's own fleets.
+        """
+        check_participant(participant.name)
         self._change(lambda before: (*_without_conflict(before, participant), participant))
         return participant
 
@@ -42,7 +46,7 @@ class Participants:
         participant  what the list says of it; the token gives its id.
         Raises       BadParameter for a name that is in the list, and for a file that exists.
         """
-        check_name("name", participant.name)
+        check_participant(participant.name)
         if any(one.name == participant.name for one in self.all()):
             raise _taken("name", participant.name)
         token = new_token()
@@ -64,6 +68,7 @@ class Participants:
         """Make the token of this folder's own fleets, once, and have it in the list: without any limit.
 
         Without its file a new token takes the old one's place, so that removing the file and calling this rotates it.
+        Raises BadParameter where the list has another participant of its name.
         """
         if not self._data_dir.fleet_file.exists():
             write_secret(self._data_dir.fleet_file, new_token())
@@ -71,7 +76,15 @@ class Participants:
         own = Participant(name=FLEET, kind="token", id=token_id(token), own=True)
         if any(one.id == own.id and one.own for one in self.all()):
             return
-        self._change(lambda before: (*(one for one in before if one.name != FLEET), own))
+
+        def with_own(before: tuple[Participant, ...]) -> tuple[Participant, ...]:
+            others = tuple(one for one in before if not one.own)
+            if any(one.name == FLEET for one in others):
+                why = f"its {self._path.name} has another participant of the name {FLEET}, which is its own fleets'"
+                raise BadParameter("data", str(self._data_dir.path), why)
+            return (*others, own)
+
+        self._change(with_own)
 
     def _change(self, change: Callable[[tuple[Participant, ...]], tuple[Participant, ...]]) -> tuple[Participant, ...]:
         with self._locked():
@@ -96,13 +109,19 @@ class Participants:
 
 
 def _without_conflict(before: tuple[Participant, ...], fresh: Participant) -> tuple[Participant, ...]:
-    check_name("name", fresh.name)
     for one in before:
         if one.name == fresh.name:
             raise _taken("name", fresh.name)
         if one.id == fresh.id:
             raise BadParameter("key", fresh.id, f"is enrolled already, as {one.name}")
     return before
+
+
+def check_participant(name: str) -> None:
+    """Raise BadParameter for a text that is no name, and for the name of the folder's own fleets."""
+    check_name("name", name)
+    if name == FLEET:
+        raise BadParameter("name", name, "is the name of this folder's own fleets: choose another one")
 
 
 def _taken(field: str, name: str) -> BadParameter:

@@ -15,7 +15,7 @@ from distrust.client.environments.letor import load_compressed
 from distrust.client.environments.mslr import read_counts
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
-from distrust.common.inputs import read_file, without_passwords
+from distrust.common.inputs import Watched, read_file, without_passwords
 from distrust.common.messages.explain import explain_all
 from distrust.common.run.progress import RunList
 from distrust.common.web.client import Http, Patience
@@ -137,3 +137,40 @@ def test_commands_and_the_library_refuse_an_address_without_showing_its_password
 def test_a_text_that_is_no_address_is_shown_as_it_was_given() -> None:
     with pytest.raises(BadParameter, match=r"^server = 'ftp://x': must be an address"):
         distrust.connect("ftp://x")
+
+
+def test_a_damaged_file_is_read_once_until_it_changes(tmp_path: Path) -> None:
+    file, reads = tmp_path / "list", list[str]()
+    file.write_text("good")
+
+    def read() -> str:
+        reads.append(file.read_text())
+        if reads[-1] != "good":
+            raise BadParameter("list", str(file), "must be good")
+        return reads[-1]
+
+    watched = Watched(file, read, "the list")
+    file.write_text("damaged")
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="the list cannot be read"):
+            watched.value()
+    assert reads == ["good", "damaged"]
+    file.write_text("good")
+    assert [watched.value() for _ in range(3)] == ["good"] * 3
+    assert reads == ["good", "damaged", "good"]
+
+
+def test_a_fault_of_the_system_is_looked_at_again_though_the_file_has_not_changed(tmp_path: Path) -> None:
+    file, faults = tmp_path / "list", [OSError("too many open files")]
+    file.write_text("good")
+
+    def read() -> str:
+        if file.read_text() == "better" and faults:
+            raise BadParameter("list", str(file), "cannot be read") from faults.pop()
+        return file.read_text()
+
+    watched = Watched(file, read, "the list")
+    file.write_text("better")
+    with pytest.raises(Unavailable):
+        watched.value()
+    assert watched.value() == "better"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.messages.admission import token_id
+from distrust.common.messages.admission import Participant, ParticipantList, token_id
 from distrust.lab.__main__ import app
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.admission import Admission, read_participants
@@ -99,6 +99,17 @@ def test_the_fleets_token_is_made_once_and_anew_without_its_file(tmp_path: Path)
     run(tmp_path)
     assert folder.fleet_token() != first
     assert {name: one["id"] for name, one in listed(tmp_path).items()} == {"fleet": token_id(folder.fleet_token())}
+
+
+def test_no_other_participant_takes_the_name_of_the_folders_fleets_or_loses_its_place_to_them(tmp_path: Path) -> None:
+    for words in (("participate", "--name", "fleet"), ("enroll", "ab" * 32, "--name", "fleet")):
+        assert "is the name of this folder's own fleets" in refusal(tmp_path, *words)
+    assert list(tmp_path.iterdir()) == []
+    other = Participant(name="fleet", kind="device", id="ab" * 32)
+    file = DataDir(tmp_path).participants_file
+    file.write_text(ParticipantList(participants=(other,)).model_dump_json())
+    assert "has another participant of the name fleet" in refusal(tmp_path)
+    assert [one.id for one in read_participants(file).participants] == [other.id]
 
 
 @pytest.mark.parametrize(
