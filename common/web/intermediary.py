@@ -1,5 +1,6 @@
 """Serves the routes that both intermediaries have, and builds their app: settings, database, service."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import asynccontextmanager, suppress
@@ -35,7 +36,7 @@ from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import NotifierDep, Wait, Waiting
+from distrust.common.web.waiting import SWEEP_SECONDS, NotifierDep, Wait, Waiting
 
 
 class IntermediaryApi(Protocol):
@@ -154,9 +155,12 @@ async def _batch(
 ) -> Response:
     """Wait for a batch, and return it.
 
-    fresh  the cohort was opened just now, so that the first look would find it waiting. The second one is soon enough.
+    fresh  the cohort was opened just now, so that the first look would find it waiting. It may have ended between its
+           opening and this wait: one look after SWEEP_SECONDS is soon enough.
     """
     first = [BatchAnswer(cohort=name_in(address), state="waiting")] if fresh else []
+    if fresh:
+        asyncio.get_running_loop().call_later(SWEEP_SECONDS, notifier.changes.notify, address)
     look, known = lambda: party.batch(address), lambda: party.known_batch(address) or (first.pop() if first else None)
     answer = await notifier.until(address, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):

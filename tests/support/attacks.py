@@ -94,6 +94,13 @@ class Attacked:
         """Return the bytes of a long poll that waits for its whole time."""
         return f"GET {self.target.poll} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
+    def wait_on_cohorts(self, number: int) -> None:
+        """Open so many cohorts at an intermediary, and connect a long poll for each, which waits for its whole time."""
+        for _ in range(number):
+            name = f"waited{next(self._names)}"
+            self.target.open(self._client, name)
+            self.connect(self.poll().replace(address("target").encode(), address(name).encode()))
+
     def upload(self, size: int) -> bytes:
         """Return the head of an upload of `size` bytes that any caller may send."""
         head = f"POST {self.target.upload} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

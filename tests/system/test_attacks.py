@@ -132,6 +132,20 @@ def test_long_polls_that_stay_slow_no_client(service: Attacked) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("party", ["shuffler", "aggregator"])
+def test_long_polls_that_stay_on_as_many_cohorts_slow_no_client(party: str, tmp_path: Path) -> None:
+    def attack() -> None:
+        service.wait_on_cohorts(500)
+        time.sleep(1.0)  # so that the polls wait
+
+    allow_sockets(4096)
+    limits = {"DISTRUST_FIRST_SECONDS": "3600", "DISTRUST_NEW_CONNECTIONS": "1e4"}
+    with attacked(party, tmp_path, **limits) as service:
+        service.prepare()
+        check_unhurt(service, attack)
+
+
+@pytest.mark.alone
 def test_halves_of_heads_slow_no_client(service: Attacked) -> None:
     def attack() -> None:
         for _ in range(400):
