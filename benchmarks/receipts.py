@@ -1,20 +1,30 @@
-"""Receipts of a crowd: CPU and bytes of a client and of the server, in process, beside the sealing of one record.
+"""Receipts of a crowd: CPU and bytes of a client and of the server, and how long a cohort waits for its receipts.
 
     python -m benchmarks.receipts [--quick] [--json FILE] [--clients 64 1024 16384]
 
 A device alone takes the list for itself. The clients of a fleet take it once for `BLOCK` of them. The server lists the
 records of a batch and commits the receipts to a database file, in uploads of `BLOCK`. All CPU is that of this process;
 an HTTP call costs its two ends besides what `benchmarks.shuffle` measures.
+
+The wait is that of cohorts over services on loopback, with one fleet, from the commit by which the shuffler releases a
+batch to the commit of its outcome at the server. A round has one cohort, so that the fleet has nothing else to do
+meanwhile. Beside it stands the same time of a cohort of the same size whose clients give no receipts: the batch's way
+to the server, and its analysis.
 """
 
 import os
+import sqlite3
+import statistics
 import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import process_time
+from time import monotonic, process_time, sleep
 
 from benchmarks.meter import deliver, options, write
+from benchmarks.whole_run import play
 from distrust.common.crypto.receipts import PRESENT, RECEIPT_SECRET, list_digest, read_list, receipt_hash, record_hash
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.messages.batch import Batch, BatchAnswer, Records
@@ -22,6 +32,9 @@ from distrust.common.messages.cohort import Cohort, Sealed, TicketRequest
 from distrust.common.messages.status import RecordList
 from distrust.common.messages.upload import Receipts
 from distrust.common.run.config import RunConfig
+from distrust.lab.run.run_file import parse
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.stack import Stack
 from distrust.server.active_run import ActiveRun
 from distrust.server.keys import Keys, new_identity, new_keys
 from distrust.server.learner.learner import Learner
@@ -31,6 +44,10 @@ from distrust.server.store import GrantRow, Store, open_database
 BLOCK = 512
 CLIENTS = (64, 1024, 16_384)
 PAYLOAD, LONE = 8, 32
+WITH = 'name = "shuffled-laplace", epsilon = 1.0, delta = 1e-6'
+WITHOUT = 'name = "local-laplace-discrete", epsilon = 1.0, via = "shuffler"'
+ROUNDS = 6  # of a run whose waits are measured
+LOOK = 0.001  # seconds between two looks at the services' databases
 LIMIT = 1.0
 """The limit of a fleet's CPU for one client's receipt, as a ratio to the sealing of its record."""
 
@@ -60,6 +77,85 @@ class Measured:
     fleet_bytes: float
     server: float
     lone: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a cohort waits after its batch was released: seconds.
+
+    receipts  with receipts.
+    bare      without: the batch is collected and analyzed.
+    ratio     of the two.
+    """
+
+    clients: int
+    receipts: float
+    bare: float
+    ratio: float
+
+
+def measure_wait(clients: int) -> Wait:
+    """Play a run of cohorts of this size with receipts, and one without."""
+    receipts, bare = (_waited(mechanism, clients) for mechanism in (WITH, WITHOUT))
+    return Wait(clients, receipts, bare, receipts / bare)
+
+
+def _waited(mechanism: str, clients: int) -> float:
+    """Return the seconds from the release of a batch to its cohort's outcome: the median of a run's rounds but one.
+
+    The first round is left out: services compute their tables in it.
+    """
+    file = parse(
+        f"""
+        run = "waits"
+        horizon = {ROUNDS * clients}
+        policy = {{name = "linucb", batch = {clients}}}
+        mechanism = {{{mechanism}}}
+        environment = {{name = "contextual-synthetic", arms = 2, dimension = 2, seed = 1}}
+        fleet = {{processes = 1}}
+        """
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="distrust-benchmark-") as place,
+        Stack(DataDir(Path(place) / "data"), 0) as stack,
+    ):
+        commits, over = _Commits(stack.data_dir), threading.Event()
+        watching = threading.Thread(target=commits.watch, args=(over,))
+        watching.start()
+        try:
+            play(file, stack)
+        finally:
+            over.set()
+            watching.join()
+    assert len(commits.settled) == ROUNDS
+    _, *later = sorted(commits.settled, key=commits.settled.__getitem__)
+    return statistics.median(commits.settled[cohort] - commits.released[cohort] for cohort in later)
+
+
+class _Commits:
+    """When the shuffler has released each batch, and when the server has settled its cohort, by the databases."""
+
+    def __init__(self, folder: DataDir) -> None:
+        self._looks = (
+            (folder.file("shuffler"), "SELECT cohort FROM cohorts WHERE stage = 'done'"),
+            (folder.file("server"), "SELECT cohort FROM outcomes"),
+        )
+        self.released: dict[str, float] = {}
+        self.settled: dict[str, float] = {}
+
+    def watch(self, over: threading.Event) -> None:
+        shuffler, server = (sqlite3.connect(f"file:{path}?mode=ro", uri=True) for path, _ in self._looks)
+        with closing(shuffler), closing(server):
+            ended = False
+            while not ended:
+                ended = over.is_set()  # the last look comes after the end
+                for database, (_, query), times in zip(
+                    (shuffler, server), self._looks, (self.released, self.settled), strict=True
+                ):
+                    now = monotonic()
+                    for (cohort,) in database.execute(query):
+                        times.setdefault(cohort, now)
+                sleep(LOOK)
 
 
 def measure(clients: int, keys: Keys, store: Store) -> Measured:
@@ -180,7 +276,10 @@ def main() -> None:
     deliver("Receipts of one client", columns, [tuple(asdict(one).values()) for one in measured])
     above = [one.clients for one in measured if one.ratio > LIMIT]
     print(f"ratio above {LIMIT:g} at n = {above}" if above else f"ratio at most {LIMIT:g} everywhere")
-    write(chosen.json, {"results": [asdict(one) for one in measured]})
+    waits = [measure_wait(clients) for clients in sizes]
+    heads = ("n", "with receipts, s", "without, s", "ratio")
+    deliver("From the release of a batch to its outcome", heads, [tuple(asdict(one).values()) for one in waits])
+    write(chosen.json, {"results": [asdict(one) for one in measured], "waits": [asdict(one) for one in waits]})
 
 
 if __name__ == "__main__":

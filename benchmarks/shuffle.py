@@ -54,7 +54,9 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=57_344)
     parser.add_argument("--batch", type=int, default=12, help="cohorts have 2^B clients")
     parser.add_argument("--runs", type=int, default=3, help="the median of so many is told")
-    parser.add_argument("--mechanism", default="local-laplace-discrete", help="shuffled-laplace: with receipts")
+    parser.add_argument(
+        "--mechanism", default="local-laplace-discrete", help="shuffled-laplace: with receipts, and fewer --clients"
+    )
     arguments = parser.parse_args()
     clients, batch, runs = (64, 5, 1) if arguments.quick else (arguments.clients, arguments.batch, arguments.runs)
     rows = [_one(arguments.mechanism, clients, batch) for _ in range(runs)]

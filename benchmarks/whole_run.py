@@ -66,11 +66,16 @@ def gauge(file: RunFile) -> Gauge:
     with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(DataDir(Path(place) / "data"), 0) as stack:
         start, before, children = _each(stack, peak_bytes), _each(stack, process_seconds), _children()
         watch = _Watch(stack)
-        fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs", stack.data_dir.memory_file)
-        asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
+        play(file, stack, watch)
         cpu = {name: after - before[name] for name, after in _each(stack, process_seconds).items()}
         cpu["fleets"] = _children() - children
         return Gauge(file.config.horizon, _seconds(stack.data_dir), cpu, start, _each(stack, peak_bytes), watch.fleet)
+
+
+def play(file: RunFile, stack: Stack, watch: Callable[[], None] = lambda: None) -> None:
+    """Play a run to its end on a stack, without a word."""
+    fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs", stack.data_dir.memory_file)
+    asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
 
 
 class _Watch:

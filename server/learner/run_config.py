@@ -93,7 +93,7 @@ def check_crowds(config: RunConfig, mechanism: Mechanism) -> None:
 
     Batches grow in proportion to the horizon, and the policy knows the horizon at which they reach the largest cohort.
     """
-    if not mechanism.receipted:
+    if not mechanism.receipted_in_crowds:
         return
     rule = f"{mechanism.name} has cohorts of at most {LARGEST_CROWD} clients over services, as each gives a receipt"
     if mechanism.clients > LARGEST_CROWD:

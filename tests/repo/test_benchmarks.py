@@ -31,7 +31,11 @@ QUICK = [
     pytest.param("secagg", {"results": RATIOS}, id="secagg"),
     pytest.param("secagg_http", {"results": {"fleet_ratio", "ratio", "wire_bytes", "k", "t"}}, id="secagg-over-http"),
     pytest.param("shuffle", {"runs": {"rate", "share", "cpu_ratio", "cpu"}}, id="shuffle"),
-    pytest.param("receipts", {"results": {"alone", "received", "fleet", "ratio", "server"}}, id="receipts"),
+    pytest.param(
+        "receipts",
+        {"results": {"alone", "received", "fleet", "ratio", "server"}, "waits": {"receipts", "bare", "ratio"}},
+        id="receipts",
+    ),
     pytest.param("memory", {"runs": {"mechanism", "start", "peak", "fleet"}}, id="memory"),
     pytest.param("policies", {"results": {"policy", "mechanism", "first", "again", "limit", "ratio"}}, id="policies"),
     pytest.param("samplers", {"results": {"law", "rate", "ratio", "table"}}, id="samplers"),

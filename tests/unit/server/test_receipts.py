@@ -322,3 +322,7 @@ def test_a_crowd_over_services_is_not_larger_than_a_device_can_look_through(tmp_
     harness.service.create(config(run="longest", horizon=longest - 1))
     with pytest.raises(BadParameter, match=f"must be below {longest}: shuffled-laplace has cohorts of at most 16384"):
         harness.service.create(config(horizon=longest))
+    growing = {"name": "almost-free", "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}}
+    rates = {"minimum": 1, "dropout": 0.0, "corrupt": 0.0}
+    with pytest.raises(BadParameter, match="shuffled-laplace has cohorts of at most 16384"):  # its first ones have one
+        harness.service.create(config(horizon=40_000, policy=growing, intermediary=rates))
