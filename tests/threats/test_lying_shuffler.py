@@ -318,10 +318,9 @@ def test_a_client_that_sends_one_record_twice_costs_itself_its_slots(
     async def twice(self: HttpTransport, cohort: Cohort, body: Upload) -> Any:
         items = []
         for item in body.items:
-            if item.slot == 3:
-                first[cohort.cohort] = item.body
-            known = first.get(cohort.cohort)
-            own = item.body if item.slot != 4 or known is None else item.body[:REPORT_ID] + known[REPORT_ID:]
+            own = item.body
+            if item.slot in {3, 4}:  # whichever comes first
+                own = own[:REPORT_ID] + first.setdefault(cohort.cohort, own)[REPORT_ID:]
             items.append(item.model_copy(update={"body": own}))
         return await upload(self, cohort, body.model_copy(update={"items": items}))
 
