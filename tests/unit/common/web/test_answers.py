@@ -54,7 +54,7 @@ def test_a_caller_that_reads_gets_its_answer_whole() -> None:
 def test_beyond_the_room_the_answer_of_which_nothing_was_taken_for_longest_is_cut_off() -> None:
     async def play() -> None:
         held = Answers(2 * LONG)
-        stalled, slow = Reader(held), Reader(held)
+        slow, stalled = Reader(held), Reader(held)
         await asyncio.sleep(0)
         await slow.reads(1)
         newest = Reader(held)
