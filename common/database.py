@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -367,8 +368,12 @@ def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None
 
 def begin_now(connection: Connection) -> None:
     """Take the write lock at once: a lock taken half way can only fail."""
-    write = connection.get_execution_options().get("distrust_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+    statement = "BEGIN IMMEDIATE" if connection.get_execution_options().get("distrust_write", False) else "BEGIN"
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.execute(statement)  # as SQLAlchemy's own statement it would cost ten times as much
+    except sqlite3.Error as error:
+        raise DBAPIError.instance(statement, None, error, sqlite3.Error) from error
 
 
 def _sentence(url: URL, error: DBAPIError) -> str:
