@@ -83,8 +83,7 @@ class Intermediary(StageMachine):
             store.one_by_one(tx, cohort.address.encode())  # its row, which would be locked, may not be there
             known = store.find_cohort(tx, cohort.address, lock=True)
             if known is None:
-                store.add_cohort(tx, cohort, self.stages[0], self._first_deadline(cohort))
-                self._opening(tx, store.need(tx, cohort.address))
+                self._opening(tx, store.add_cohort(tx, cohort, self.stages[0], self._first_deadline(cohort)))
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
             else:
@@ -143,7 +142,7 @@ class Intermediary(StageMachine):
         with self._database.transaction() as tx:
             state = self._advance_late(tx, store.need(tx, address, lock=True))
             late = self._take(tx, state, stage, intake) or state.stage == "aborted"
-            state = self._advance(tx, self._started(tx, state) if intake.accepted else state)
+            state = self._progressed(tx, state) if intake.accepted else self._advance(tx, state)
         self._changed(state)
         if late and not intake.accepted:
             raise self._shut(state, stage)
@@ -164,7 +163,7 @@ class Intermediary(StageMachine):
             state = self._advance(tx, store.need(tx, address, lock=True))
             gone = store.departed(tx, state.number)
             store.add_departures(tx, state.number, [item.slot for item in intake.items if item.slot not in gone])
-            state = self._advance(tx, self._started(tx, state) if intake.items else state)
+            state = self._progressed(tx, state) if intake.items else self._advance(tx, state)
         self._changed(state)
         intake.accepted = len(intake.items)
         return intake.answer()

@@ -132,8 +132,8 @@ class StageMachine(ABC):
         """Return whether the open stage is over: its deadline passed, or every member has answered or left."""
         if state.stage not in self.stages or state.since is None:
             return False
-        over = self._late(state) or self._unused(tx, state)
-        return over or not store.awaited(tx, state, self._members(tx, state))
+        complete = not store.awaited(tx, state, self._members(tx, state))
+        return complete or self._late(state) or self._unused(tx, state)
 
     def _unused(self, tx: Connection, state: State) -> bool:
         """Return whether the first deadline has passed without any client's message or leave."""
@@ -170,13 +170,16 @@ class StageMachine(ABC):
         _log.warning("cohort_aborted", cohort=state.name, stage=state.stage, code=why.code, why=why.detail)
         return store.need(tx, state.address)
 
-    def _started(self, tx: Connection, state: State) -> State:
+    def _progressed(self, tx: Connection, state: State) -> State:
         """Return the state after a message. The first one starts the first stage's deadline, if it comes in time."""
         now = self._clock.now()
         if state.stage != self.stages[0] or state.since is None or now >= state.since:
-            return state
-        store.move(tx, state.number, state.stage, now)
-        return replace(state, since=now)
+            return self._advance(tx, state)
+        started = replace(state, since=now)
+        after = self._advance(tx, started)
+        if after is started:  # else the stage was written as it closed
+            store.move(tx, state.number, state.stage, now)
+        return after
 
     def _renewed(self, tx: Connection, state: State) -> State:
         """Return the state after the cohort is opened again: without any message, its first deadline starts again."""

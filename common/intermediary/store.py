@@ -141,9 +141,13 @@ _SAMPLE = _SAMPLE.where(
     _NUMBERED.c.place >= bindparam("after"),
 )
 _SAMPLE = _SAMPLE.order_by(MESSAGES.c.number).limit(bindparam("limit"))
-_ADD_COHORT, _ADD_MESSAGE, _ADD_DELIVERY = insert(COHORTS), insert(MESSAGES), insert(DELIVERED)
+_ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 _OF_RUN = DELIVERED.c.run_digest == bindparam("run")
-_COUNT_DELIVERED = select(func.coalesce(func.max(DELIVERED.c.position), 0)).where(_OF_RUN)
+_COUNTED = func.coalesce(func.max(DELIVERED.c.position), 0)
+_COUNT_DELIVERED = select(_COUNTED).where(_OF_RUN)
+_NEXT_DELIVERY = select(bindparam("run", type_=LargeBinary), _COUNTED + 1, bindparam("digest", type_=LargeBinary))
+_ADD_DELIVERY = insert(DELIVERED).from_select(["run_digest", "position", "digest"], _NEXT_DELIVERY.where(_OF_RUN))
+_ADD_DELIVERY = _ADD_DELIVERY.returning(DELIVERED.c.position)
 _DELIVERED = select(DELIVERED.c.digest).where(_OF_RUN, DELIVERED.c.position > bindparam("after"))
 _DELIVERED = _DELIVERED.order_by(DELIVERED.c.position).limit(bindparam("limit"))
 
@@ -176,11 +180,12 @@ class State:
         return self.cohort.address
 
 
-def add_cohort(tx: Connection, cohort: Cohort, stage: str, since: float) -> None:
-    """Add a new cohort, in its first stage."""
+def add_cohort(tx: Connection, cohort: Cohort, stage: CohortStage, since: float) -> State:
+    """Add a new cohort, in its first stage, and return its state."""
     body = cohort.model_dump_json().encode()
     row = {"run_digest": cohort.run_digest, "cohort": cohort.cohort, "body": body, "stage": stage, "since": since}
-    tx.execute(_ADD_COHORT, [row])
+    number: int = tx.execute(_ADD_COHORT, row).inserted_primary_key[0]
+    return State(number, *_cohort(body), stage, since, None)
 
 
 def find_cohort(tx: Connection, address: str, *, lock: bool = False) -> State | None:
@@ -274,12 +279,12 @@ def is_used(tx: Connection, state: State) -> bool:
 def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bool:
     """Return whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
     expected = state.cohort.clients if members is None else len(members)
-    left = departed(tx, state.number)
     answers = count_answers(tx, state.number, state.stage)
+    if members is None and answers == expected:
+        return False  # as many as there are slots
+    left = departed(tx, state.number)
     if answers + len(left) < expected:
         return True  # counting is cheap, and mostly enough
-    if members is None and not left:
-        return False  # as many as there are slots
     present = set(range(expected)) if members is None else set(members)
     return bool(present.difference(left, slots(tx, state.number, state.stage)))
 
@@ -338,9 +343,7 @@ def add_delivery(tx: Connection, state: State) -> int:
     """
     run = state.cohort.run_digest
     one_by_one(tx, run)  # two batches of a run are not counted at once
-    position: int = tx.execute(_COUNT_DELIVERED, {"run": run}).scalar_one() + 1
-    tx.execute(_ADD_DELIVERY, [{"run_digest": run, "position": position, "digest": state.digest}])
-    return position
+    return tx.execute(_ADD_DELIVERY, {"run": run, "digest": state.digest}).scalar_one()
 
 
 def delivered(tx: Connection, run_digest: bytes, after: int, limit: int) -> tuple[int, list[bytes]]:
