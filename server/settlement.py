@@ -131,7 +131,7 @@ class Settlement:
     def _commit(
         self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer
     ) -> None:
-        learner, number, recorded = active.learner, len(active.learner.rounds), cohort.cohort in active.rows()
+        learner, number, row = active.learner, len(active.learner.rounds), active.rows().get(cohort.cohort)
         try:
             learner.absorb(outcome)
         except (BadMessage, WrongCohort) as error:  # the analyzer has checked the same: one of the two is wrong
@@ -141,11 +141,11 @@ class Settlement:
         state = state_of(learner)
         named = self._receipts.named(active, cohort) if cohort.receipts else None
         with self._store.writing() as writing:
-            if not recorded:  # it ended before its first ticket
+            if row is None:  # it ended before its first ticket
                 writing.cohort(cohort)
             if answer.batch is not None and not cohort.receipts:  # else it was stored as it was listed
                 writing.batch(answer)
-            writing.outcome(active.config.run, outcome, answer)
+            writing.outcome(active.config.run, outcome, answer, noted=row is not None and bool(row.taken))
             if state != "running":
                 writing.state(active.config.run, state, learner.fault)
             _announce(writing, active.config.run, cohort, outcome, named, unread(outcome, answer))

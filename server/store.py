@@ -115,12 +115,17 @@ class Writing:
         """Add what clients say of their records, by slot."""
         self._do(_ADD_RECEIPT, [{"cohort": cohort, "slot": slot, "present": one} for slot, one in answers.items()])
 
-    def outcome(self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> None:
+    def outcome(
+        self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer, *, noted: bool
+    ) -> None:
         """Add how a cohort ended, and forget who had which of its slots.
 
         The caller adds the batch, unless it was listed for receipts before.
+
+        noted  whether a caller's slots of the cohort were counted. If not, there is nothing to forget.
         """
-        self._do(_FORGET, {"over": outcome.cohort})
+        if noted:
+            self._do(_FORGET, {"over": outcome.cohort})
         body = outcome.model_dump_json()
         self._do(_ADD_OUTCOME, {"run": run, "cohort": outcome.cohort, "body": body})
         lost = answer.lost + unread(outcome, answer)
