@@ -355,9 +355,9 @@ class Fleet:
         they take part.
         """
         try:
-            if held:
-                await self._in_thread(self._notes, lambda: self._memory.hold(held))
-            ready = [(session, await session.begin(users)) for session, users in joining]
+            noted = asyncio.ensure_future(self._in_thread(self._notes, lambda: self._memory.hold(held)))
+            ready = [(session, await session.begin(users, noted)) for session, users in joining]
+            await noted
         finally:
             self._turns.release()
         for session, items in ready:

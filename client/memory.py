@@ -95,6 +95,7 @@ class Memory:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file, self._turn = file, threading.Lock()
+        self._numbers: dict[bytes, int] = {}  # of runs that were read from the file, which forgets none
         with self._explained():
             self._connection = _forgetting() if file is None else _opened(file)
         weakref.finalize(self, self._connection.close)  # also of a memory that is dropped without `close`
@@ -121,10 +122,12 @@ class Memory:
         if round_.number < last:
             shown = f"round {round_.number} of run {round_.run}"
             raise Refused(f"{shown}: these clients have been in round {last}, and go forward only")
-        with self._transaction() as connection:
-            number = _number(connection, run)
+        with self._turn, self._explained():  # each statement is a transaction: a cohort's digest never changes
+            number = self._numbers.get(run) or _number(self._connection, run)
             for assignment in round_.assignments if number else []:
-                _check_digest(connection, number, assignment.cohort)
+                _check_digest(self._connection, number, assignment.cohort)
+            if number:
+                self._numbers[run] = number
         self._last[run] = round_.number
 
     def hold(self, joining: Sequence[HeldSlots]) -> None:
@@ -134,7 +137,8 @@ class Memory:
         """
         with self._transaction("IMMEDIATE") as connection:
             for held in joining:
-                _hold(connection, held)
+                run = held.cohort.run_digest
+                _hold(connection, held, self._numbers.get(run) or _number(connection, run))
 
     def mechanisms(self, run: bytes) -> list[AnyMechanism]:
         """Return the mechanisms by which clients have randomized their rewards in a run, in order of the first use."""
@@ -284,9 +288,9 @@ def _check_digest(connection: sqlite3.Connection, run: int, cohort: Cohort) -> N
         raise Refused(f"cohort {cohort.cohort} is another one than that in which clients have taken part")
 
 
-def _hold(connection: sqlite3.Connection, held: HeldSlots) -> None:
+def _hold(connection: sqlite3.Connection, held: HeldSlots, run: int) -> None:
+    """Note slots of a run with this number in the file; 0: the run is new there."""
     cohort = held.cohort
-    run = _number(connection, cohort.run_digest)
     if not run:
         new = connection.execute("INSERT INTO runs (digest, name) VALUES (?, ?)", (cohort.run_digest, cohort.run))
         run = int(new.lastrowid or 0)

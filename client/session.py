@@ -1,7 +1,7 @@
 """Takes the users of one cohort in this process from their tickets to their last message."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -77,8 +77,14 @@ class CohortSession:
             return False
         return True
 
-    async def begin(self, users: Sequence[User]) -> list[Item]:
-        """Return the first messages of users that joined, without those that leave at once."""
+    async def begin(self, users: Sequence[User], noted: Awaitable[None]) -> list[Item]:
+        """Return the first messages of users that joined, without those that leave at once.
+
+        noted  completes once it is on the disk that these users take part. A request for actions, and a departure, wait
+               for it. Messages are made meanwhile, and the caller sends none before.
+        """
+        if self.cohort.channel.kind == "dealt" or not all(user.answers(self.protocol.first) for user in users):
+            await noted
         if self.cohort.channel.kind == "dealt":
             users = await self._request_plays(users)
         staying = await self._without_leavers(self.protocol.first, users)

@@ -101,14 +101,14 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
         with ThreadPoolExecutor(1) as worker:
             sessions = [_session(round_, world, transport, worker) for _ in range(2)]
             await sessions[0].join(users, full=False)
-            items = await sessions[0].begin(users)
+            items = await sessions[0].begin(users, asyncio.sleep(0))
             before = await sessions[0].uploader.request_actions(sessions[0].cohort, users)
             await sessions[0].open(items[:5])
             stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
             again = await sessions[1].uploader.request_actions(sessions[1].cohort, users[5:])
             assert again == {user.slot: before[user.slot] for user in users[5:]}
             await sessions[1].join(users[5:], full=False)
-            await sessions[1].open(await sessions[1].begin(users[5:]))
+            await sessions[1].open(await sessions[1].begin(users[5:], asyncio.sleep(0)))
             await asyncio.gather(*(session.follow() for session in sessions))
         path = f"/v1/runs/{file.config.run}/rounds/1"
         for _ in range(300):
