@@ -20,6 +20,7 @@ from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import POLICIES
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig, UnsafeSpec
+from distrust.common.web.tls import CALLER_FILES
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.run.run_file import FleetSpec
 from distrust.server.app import server_app
@@ -291,6 +292,9 @@ def settings() -> str:
             for key, field in schema["properties"].items()
         ]
         parts += [f"\n## {kind.service}\n", table(("variable", "value", "default", "meaning"), rows)]
+    callers = [(f"`{name}`", "a file", meaning) for name, meaning in CALLER_FILES.items()]
+    lead = "Every process that calls a service at an address with `https://` reads these, the server too."
+    parts += ["\n## Callers\n", f"{lead}\n", table(("variable", "value", "meaning"), callers)]
     return "\n".join(parts)
 
 

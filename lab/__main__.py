@@ -19,7 +19,7 @@ COMMANDS = {
     "list": ("discover", "List policies, mechanisms, environments, figures, or runs."),
     "init": ("discover", "Write a commented run file that plays."),
     "config": ("discover", "Print the server's part of a run file as JSON."),
-    "doctor": ("discover", "Check this machine: Python, libraries, ports, disk, tokens."),
+    "doctor": ("doctor", "Check this machine: Python, libraries, ports, disk, tokens."),
     "privacy": (
         "privacy",
         "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",

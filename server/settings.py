@@ -8,6 +8,7 @@ from pydantic import Field
 from sqlalchemy.engine import make_url
 
 from distrust.common.web.settings import ServiceSettings
+from distrust.common.web.tls import caller_context
 from distrust.common.wire import Via
 from distrust.server.service import WINDOW
 
@@ -47,6 +48,12 @@ class ServerSettings(ServiceSettings):
     calculator: Annotated[
         Literal["operator", "open"], Field(description="who may have the privacy page compute, which costs CPU")
     ] = "operator"
+
+    def check(self) -> None:
+        """Raise BadParameter also for files by which this server could not call an intermediary over TLS."""
+        super().check()
+        if any(url.startswith("https:") for url in (self.shuffler_url, self.aggregator_url)):
+            caller_context()
 
     def readers_url(self, party: Via) -> str:
         """Return the origin of an intermediary for readers' browsers: scheme, host and port, and no password."""

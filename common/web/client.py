@@ -91,8 +91,8 @@ class Http:
     ) -> bytes:
         """Return the body of a 2xx answer.
 
-        Raises the problem's ProtocolError, Unavailable when patience is over, BadMessage for an answer that is too long
-        or compressed. `wait` of `params` is what a long poll asks for, in seconds.
+        Raises the problem's ProtocolError, Unavailable when patience is over or TLS fails, BadMessage for an answer
+        that is too long or compressed. `wait` of `params` is what a long poll asks for, in seconds.
         """
         call, shown = build_request(method, url, headers, content, params), f"{method} {without_passwords(url)}"
         end = time.monotonic() + self.patience.total
@@ -113,7 +113,10 @@ class Http:
             await asyncio.sleep(pause)
 
     async def _try(self, call: Request, shown: str, seconds: float) -> "tuple[_Answer | None, str]":
-        """Return an answer that was whole within `seconds` and the time of its bytes, or None; and what it was."""
+        """Return an answer that was whole within `seconds` and the time of its bytes, or None; and what it was.
+
+        Raises Unavailable where the same call would fail again.
+        """
         try:
             async with (
                 asyncio.timeout(seconds) as deadline,
@@ -123,7 +126,10 @@ class Http:
         except TimeoutError:
             return None, f"no whole answer in {seconds:.3g} seconds"
         except NoAnswer as error:
-            return None, without_passwords(str(error))
+            why = without_passwords(str(error))
+            if error.final:
+                raise Unavailable(f"{shown}: {why}") from error
+            return None, why
         self.sent += arrival.sent + len(call.body or b"")
         self.received += header_bytes(arrival.headers) + len(body)
         whole = _Answer(arrival.status, arrival.headers, body)

@@ -4,6 +4,7 @@
 that calls an app of the same process.
 """
 
+import asyncio
 import io
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from yarl import URL
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import NO_ADDRESS, check_address, without_passwords
+from distrust.common.web.tls import SPEAKS_TLS, caller_context, speaks_tls, tls_fault
 from distrust.common.wire import cut_reason
 
 Params = Mapping[str, str | int | float]
@@ -42,7 +44,14 @@ class Request:
 
 
 class NoAnswer(Exception):
-    """No answer came, or none that is whole and HTTP. Its text may hold an address with a password."""
+    """No answer came, or none that is whole and HTTP. Its text may hold an address with a password.
+
+    final  whether the same call would fail again.
+    """
+
+    def __init__(self, why: str, *, final: bool = False) -> None:
+        super().__init__(why)
+        self.final = final
 
 
 class Arrival(Protocol):
@@ -80,23 +89,41 @@ class Sender(Protocol):
 class Pool:
     """Sends by aiohttp: no redirects, no cookies, no proxies of the environment, bodies as they came.
 
+    An address with https:// is called by TLS, with the files that the environment names (`CALLER_FILES`).
+
     seconds  for which a service may be silent.
     """
 
     def __init__(self, seconds: float) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=seconds)
         self._session: aiohttp.ClientSession | None = None  # it is made at the first call: it needs a running loop
+        self._heard: set[URL] = set()  # origins that have answered
 
     async def send(self, call: Request) -> Arrival:
         session = self._session = self._session or self._open()
         # aiohttp warns of bytes that are longer: it would write them without a turn for other tasks.
         body = io.BytesIO(call.body) if call.body and len(call.body) > _LARGE else call.body
         url = URL(call.url, encoded=True)  # is sent as it stands
+        tls = caller_context() if url.scheme == "https" else True
         try:
-            answer = await session.request(call.method, url, headers=call.headers, data=body, allow_redirects=False)
+            answer = await session.request(
+                call.method, url, headers=call.headers, data=body, allow_redirects=False, ssl=tls
+            )
         except _FAILURES as error:
-            raise NoAnswer(_told(error)) from error
+            fault = tls_fault(error) or await self._mistaken(error, url)
+            raise NoAnswer(fault or _told(error), final=fault is not None) from error
+        self._heard.add(url.origin())
         return _Arrived(answer)
+
+    async def _mistaken(self, error: Exception, url: URL) -> str | None:
+        """Return what is wrong with an http:// address at which TLS is spoken; None for any other address.
+
+        Such a service closes the connection without a word, as one does that is stopped.
+        """
+        closed = isinstance(error, _CLOSED) and not isinstance(error, aiohttp.ClientConnectorError)
+        if url.scheme != "http" or not closed or url.origin() in self._heard or not url.host or not url.port:
+            return None
+        return SPEAKS_TLS if await asyncio.to_thread(speaks_tls, url.host, url.port) else None
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -134,12 +161,17 @@ class _Arrived:
 _FAILURES = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 """Errors of aiohttp, of its parser, of sockets, and for headers or hosts that cannot be encoded."""
 
+_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
+"""Errors of a connection that the service has closed."""
+
 
 def _told(error: Exception) -> str:
     """Return an error as one line. It may quote what a service sent."""
     name, text = type(error).__name__, str(error)
     if isinstance(error, aiohttp.ClientResponseError):  # the parser's: aiohttp makes no error of a status here
         name, text = "no HTTP:", error.message
+    if isinstance(error, aiohttp.ClientConnectorError):
+        text = text.replace(f" ssl:{error.ssl}", "")  # an object's address
     words = (word for word in text.split() if word != "^")  # the parser points at what it quotes
     return cut_reason(" ".join((name, *words)))
 

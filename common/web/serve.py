@@ -89,6 +89,7 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
     """Return uvicorn's options: no headers of proxies, no WebSockets, and the settings' limits."""
     most = allow_connections(settings.max_connections)
+    own_tls = settings.tls()
     connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate, LINGER_SECONDS))
     return uvicorn.Config(
         app,
@@ -99,6 +100,7 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        ssl_context_factory=None if own_tls is None else lambda _config, _default: own_tls,
         backlog=BACKLOG,
         timeout_keep_alive=settings.idle_seconds,
         timeout_graceful_shutdown=GRACE_SECONDS,
@@ -125,11 +127,11 @@ def allow_connections(wanted: int) -> int:
 def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
     """Serve until SIGTERM or SIGINT, then stop accepting, wake long polls, finish open requests, and return 0."""
     with contextlib.closing(listener or bind(settings)) as bound:
+        server = _Server(options(app, settings), app, settings.new_connections)
         host, port = bound.getsockname()[:2]
         _log.info("listening", service=settings.service, host=host, port=port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit)  # uvicorn raises the signal again when it is done; then this is a clean end
-        server = _Server(options(app, settings), app, settings.new_connections)
         try:
             server.run(sockets=[bound])
         except SystemExit as end:
@@ -161,8 +163,9 @@ class _Server(uvicorn.Server):
         self._entrances: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup([])  # no listener for uvicorn
-        for listener in sockets or []:
+        known = self.config.ssl is not None  # callers do not hold each other up in handshakes: no pace for them
+        await super().startup(sockets if known else [])
+        for listener in [] if known else sockets or []:
             entrance = Entrance(listener, self._protocol, self._rate, self._app.state.metrics.abandoned)
             task = asyncio.create_task(entrance.admit(), name="entrance")
             task.add_done_callback(self._entrance_closed)

@@ -2,11 +2,12 @@
 
 import ipaddress
 import secrets
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.common.database import LEAST_POOL, POOL
@@ -14,7 +15,16 @@ from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import Watched, hide_passwords, read_token
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.web.answers import MOST_ANSWERS
+from distrust.common.web.tls import check_pair, service_context
 from distrust.common.web.waiting import MOST_WAITS
+
+
+def _unset_if_empty(value: Any) -> Any:
+    return None if value == "" else value
+
+
+PemFile = Annotated[Path | None, BeforeValidator(_unset_if_empty)]
+"""A file that a variable may leave unset by an empty text, as templates of containers do."""
 
 
 class ServiceSettings(BaseSettings):
@@ -24,7 +34,9 @@ class ServiceSettings(BaseSettings):
 
     service: ClassVar[str] = "service"
 
-    host: Annotated[str, Field(description="address to listen on; not loopback only with a token file")] = "127.0.0.1"
+    host: Annotated[str, Field(description="address to listen on; beyond loopback only as operations.md says")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8000
     host_names: Annotated[
         str,
@@ -36,6 +48,14 @@ class ServiceSettings(BaseSettings):
     database: Annotated[str, Field(description="SQLAlchemy URL")] = ""
     pool: Annotated[int, Field(ge=LEAST_POOL, description="connections to a PostgreSQL server, all together")] = POOL
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
+    behind_proxy: Annotated[bool, Field(description="a proxy stands in front of this service")] = False
+    tls_cert: Annotated[
+        PemFile, Field(description="file with the service's certificate, and those between it and its authority")
+    ] = None
+    tls_key: Annotated[PemFile, Field(description="file with the certificate's key, readable by its owner only")] = None
+    client_ca: Annotated[
+        PemFile, Field(description="file with authorities: only callers with a certificate of theirs are served")
+    ] = None
     max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
     max_bodies: Annotated[int, Field(ge=1024, description="bytes of all request bodies in memory")] = 24 * 2**20
     max_answers: Annotated[int, Field(ge=1024, description="bytes of unread long answers in memory")] = MOST_ANSWERS
@@ -83,6 +103,18 @@ class ServiceSettings(BaseSettings):
         """Return what returns the token that opens transcripts as its file has it now; None: all may read them."""
         return self.current_operator_token()
 
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the service's own TLS; None where it speaks plain HTTP. Raises BadParameter."""
+        check_pair("tls_cert", self.tls_cert, "tls_key", self.tls_key)
+        if self.tls_cert is None or self.tls_key is None:
+            if self.client_ca is not None:
+                raise BadParameter("client_ca", str(self.client_ca), "needs DISTRUST_TLS_CERT and DISTRUST_TLS_KEY")
+            return None
+        if self.behind_proxy:
+            allowed = "must be unset with DISTRUST_BEHIND_PROXY: the service speaks plain HTTP to its proxy"
+            raise BadParameter("tls_cert", str(self.tls_cert), allowed)
+        return service_context(self.tls_cert, self.tls_key, self.client_ca)
+
     def check(self) -> None:
         """Raise BadParameter for a service that any caller on the network could operate, or that can take no body."""
         if self.max_bodies < self.max_body:
@@ -92,6 +124,10 @@ class ServiceSettings(BaseSettings):
             raise BadParameter("body_rate", self.body_rate, least)
         if self.operator_token() is None and not is_loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
+        own = self.tls() is not None and self.client_ca is not None
+        if not (own or self.behind_proxy or is_loopback(self.host)):
+            own_tls = "DISTRUST_TLS_CERT, DISTRUST_TLS_KEY and DISTRUST_CLIENT_CA are set"
+            raise BadParameter("host", self.host, f"must be loopback unless DISTRUST_BEHIND_PROXY=1, or {own_tls}")
 
 
 class IntermediarySettings(ServiceSettings):

@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import NO_ADDRESS, NO_VALUE, flags_of, option, without_passwords
+from distrust.common.web.tls import SPEAKS_TLS, caller_context, speaks_tls, tls_fault
 from distrust.lab.cli.console import JsonOption, examples, no_option, out, say
 from distrust.lab.stack.data_dir import check_target
 
@@ -151,10 +152,10 @@ def health_command(
     Exits 0 when it is. For any other answer, and for none, it prints no fact, says why on stderr and exits 75.
     """
     try:
-        address = urlsplit(url)
-        kind = {"http": HTTPConnection, "https": HTTPSConnection}[address.scheme]
         # The standard library's client: aiohttp takes longer to import than the whole answer takes.
-        connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
+        address = urlsplit(url)
+        host, port = address.hostname or "", address.port
+        connection = {"http": HTTPConnection, "https": _https}[address.scheme](host, port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
         raise BadParameter("url", without_passwords(url), NO_ADDRESS) from error
     answers: list[tuple[int, str] | Exception] = []
@@ -165,13 +166,19 @@ def health_command(
     asking.join(TIMEOUT_SECONDS)
     answer = answers[0] if answers else TimeoutError(f"no whole answer in {TIMEOUT_SECONDS:g} seconds")
     if isinstance(answer, OSError | HTTPException):
-        raise Unavailable(f"{without_passwords(url)}: {answer}") from answer
+        closed = address.scheme == "http" and isinstance(answer, ConnectionError) and port is not None
+        mistaken = SPEAKS_TLS if closed and speaks_tls(host, port or 0) else None
+        raise Unavailable(f"{without_passwords(url)}: {tls_fault(answer) or mistaken or answer}") from answer
     if isinstance(answer, Exception):
         raise answer
     status, body = answer
     if status != 200:
         raise Unavailable(f"{without_passwords(url)}: {body}")
     say({"url": without_passwords(url), "ready": True}, "ready", json)
+
+
+def _https(host: str, port: int | None, timeout: float) -> HTTPConnection:
+    return HTTPSConnection(host, port, timeout=timeout, context=caller_context())
 
 
 def _ask(connection: HTTPConnection, path: str, answers: list[tuple[int, str] | Exception]) -> None:

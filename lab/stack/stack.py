@@ -25,6 +25,9 @@ NAMES = ("server", "shuffler", "aggregator")
 START_SECONDS = 60.0  # for all services to be ready; then the start fails
 ANSWER_SECONDS = 2.0  # in which a service that starts says something; then it is asked again
 
+_PLAIN = {"DISTRUST_TLS_CERT": "", "DISTRUST_TLS_KEY": "", "DISTRUST_CLIENT_CA": ""}
+"""Variables of TLS, unset: services of a stack speak plain HTTP on loopback, whatever their starter's environment."""
+
 _ON_LOOPBACK = re.compile(rf"http://{re.escape(LOOPBACK)}:\d{{1,5}}", re.ASCII)
 
 
@@ -135,7 +138,7 @@ class Stack:
         return ServiceProcess(name, [f"distrust.{name}"], self._environment(name), self.data_dir.log(name))
 
     def _environment(self, name: str) -> dict[str, str]:
-        own = {
+        own = _PLAIN | {
             "DISTRUST_HOST": LOOPBACK,
             "DISTRUST_PORT": str(self._ports[name]),
             "DISTRUST_DATABASE": self.data_dir.database(name),

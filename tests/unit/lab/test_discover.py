@@ -34,6 +34,7 @@ from distrust.lab.run.connection import check_clients
 from distrust.lab.run.run_file import parse, read
 from distrust.lab.sweep.backends import _config
 from distrust.lab.sweep.cells import known_experiments
+from tests.support.certificates import call_with
 
 
 def printed(*words: str, code: int = 0) -> str:
@@ -108,6 +109,15 @@ def test_doctor_finds_a_token_that_others_can_read(tmp_path: Path) -> None:
     (tmp_path / "operator.token").chmod(0o644)
     lines = printed("doctor", "--data", str(tmp_path), code=1).splitlines()
     assert [line.split()[1] for line in lines if line.startswith("broken")] == ["operator.token"]
+
+
+def test_doctor_finds_a_file_by_which_no_service_could_be_called_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call_with(monkeypatch, {"DISTRUST_CA": "/nowhere"})
+    lines = printed("doctor", "--data", str(tmp_path), code=1).splitlines()
+    (broken,) = [line for line in lines if line.startswith("broken")]
+    assert broken.endswith("certificates       DISTRUST_CA = '/nowhere': No such file or directory")
 
 
 DATA = ("mslr", "mslr-contexts")

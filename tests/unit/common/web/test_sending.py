@@ -161,7 +161,8 @@ NO_HTTP = {
 
 
 @pytest.mark.parametrize("name", NO_HTTP)
-def test_an_answer_that_is_cut_off_or_no_http_is_told_in_a_line(name: str) -> None:
+def test_an_answer_that_is_cut_off_or_no_http_is_told_in_a_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distrust.common.web.tls.PROBE_SECONDS", 0.1)  # the service waits for a request's head
     raw, told = NO_HTTP[name]
 
     async def call(http: Http, place: str) -> None:
