@@ -1,6 +1,5 @@
 # Everything runs in .venv, made from requirements.lock with hashes. Needs Python 3.11 or newer, make, git.
-# The slow tests need PostgreSQL's programs and Chromium: root's make installs them on Debian and Ubuntu where they are
-# missing.
+# `demo` and `test-fast` need nothing else. Other tests start programs of Debian packages: see `system-packages`.
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,13 +10,14 @@ RAY := .venv-ray
 # Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-kernels test-ray test-alone mutations postgresql chromium check lint types
-.PHONY: contracts replay notebooks docs dist dist-check lock clean
+.PHONY: help demo test test-fast test-slow test-kernels test-ray test-alone mutations system-packages check lint
+.PHONY: types contracts replay notebooks docs dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    the tests before a merge (test-fast, test-slow); CI plays test-kernels, test-ray and test-alone, too"
 	@echo "make mutations  changes lines that matter, one at a time, and sees a test fail for each"
+	@echo "make system-packages  the Debian packages that slow and alone tests and mutations need, installed by root"
 	@echo "make check   ruff, its format, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four and a half hours of a core)"
 	@echo "make notebooks  the notebooks of examples/ again, with their outputs"
@@ -27,32 +27,37 @@ help:
 	@echo "make clean   remove the environment, caches and .distrust/"
 
 demo: $(STAMP)
-	@exec $(BIN)/distrust demo
+	@exec $(BIN)/distrust demo $(DEMO)
 
 # One session for both stages: each worker collects the tests once. Twice as many workers as cores: tests over
 # services wait for each other's processes, and browsers for pages.
 WORKERS = $$($(BIN)/python -c 'import os; print(2 * os.cpu_count())')
 
-test: $(STAMP) postgresql chromium
+test: $(STAMP) system-packages
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not alone and not kernels and not ray" $(PYTEST)
 
 test-fast: $(STAMP)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone and not kernels and not ray" $(PYTEST)
 
-test-slow: $(STAMP) postgresql chromium
+test-slow: $(STAMP) system-packages
 	@$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "slow and not alone and not kernels and not ray" $(PYTEST)
 
-postgresql:
-	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
-	    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; } || \
-	    { echo "some tests need PostgreSQL: on Debian and Ubuntu, apt-get install postgresql" >&2; exit 2; }
+# What slow and alone tests and the mutations start of Debian's: package and program. Root's make installs what is
+# missing; other users are told the line to run.
+SYSTEM_PACKAGES := postgresql:initdb chromium:chromium haproxy:haproxy openssl:openssl
+OFF_PATH ?= /usr/sbin /usr/lib/postgresql/*/bin
 
-chromium:
-	@command -v chromium >/dev/null || \
-	    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
-	    { echo "the pages' tests need Chromium: on Debian, apt-get install chromium" >&2; exit 2; }
+system-packages:
+	@missing=; for pair in $(SYSTEM_PACKAGES); do \
+	    program=$${pair#*:}; found=$$(command -v $$program); \
+	    for place in $(OFF_PATH); do [ ! -x $$place/$$program ] || found=$$place; done; \
+	    [ "$$found" ] || missing="$$missing $${pair%:*}"; \
+	done; [ "$$missing" ] || exit 0; \
+	install="apt-get install -y --no-install-recommends$$missing"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing Debian packages for tests:$$missing"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$install -qq >/dev/null && exit 0; \
+	fi; echo "some tests need Debian packages; as root: apt-get update && $$install" >&2; exit 2
 
 # The files that have such tests are named, so that one process need not collect all the others.
 test-kernels: $(STAMP)
@@ -68,10 +73,10 @@ $(RAY)/.installed: requirements-ray.lock pyproject.toml
 	@$(RAY)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-test-alone: $(STAMP)
+test-alone: $(STAMP) system-packages
 	@$(BIN)/pytest -q -m "alone" $$(grep -rl "mark\.alone" tests --include='*.py') $(PYTEST)
 
-mutations: $(STAMP) postgresql
+mutations: $(STAMP) system-packages
 	@$(BIN)/python -m tests.repo.mutations $(WORD)
 
 check: lint types contracts

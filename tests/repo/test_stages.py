@@ -1,7 +1,10 @@
-"""Tests that each test is in exactly one stage of CI, and that `make test` plays those of the first two."""
+"""Tests that each test is in exactly one stage of CI, and what each stage and target needs of the machine."""
 
 import re
+import shutil
+import subprocess
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +51,55 @@ def test_ci_leaves_nothing_out_that_other_runs_pick_from() -> None:
         few = picked(offered, 2, "numbers")
         assert len(few) == 2
         assert few == sorted(few) == picked(offered, 2, "numbers")
+
+
+def needs(target: str) -> set[str]:
+    """Return what a target of the Makefile depends on."""
+    (words,) = re.findall(rf"^{target}:(.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    return set(words.split())
+
+
+def test_the_demo_and_the_fast_tests_need_no_debian_package_and_all_that_may_start_one_name_one_target() -> None:
+    for target in ("test", "test-slow", "test-alone", "mutations"):
+        assert needs(target) == {"$(STAMP)", "system-packages"}
+    for target in ("demo", "test-fast"):
+        assert needs(target) == {"$(STAMP)"}
+
+
+def test_ci_begins_with_the_demo_as_a_user_without_rights() -> None:
+    text = (ROOT / ".ci" / "run").read_text("utf-8")
+    assert text.index("demo || failed+=") < text.index("make --keep-going check")
+    assert "setpriv --reuid=65534" in text
+
+
+def system_packages(folder: Path, user: int, *programs: str) -> tuple[int, str, list[str]]:
+    """Call `make system-packages` where these programs are. Return its code and words, and apt-get's calls."""
+    place = folder / f"{user}-{len(programs)}"
+    place.mkdir()
+    scripts = dict.fromkeys(programs, "")
+    scripts |= {"id": f"echo {user}", "apt-get": f'echo "$*" >>{place}/calls'}
+    for name, script in scripts.items():
+        (place / name).write_text(f"#!/bin/sh\n{script}\n")
+        (place / name).chmod(0o755)
+    make = shutil.which("make")
+    assert make
+    command = [make, "--no-print-directory", "system-packages", "OFF_PATH=/nowhere"]
+    ended = subprocess.run(command, cwd=ROOT, env={"PATH": str(place)}, text=True, capture_output=True, check=False)
+    calls = (place / "calls").read_text().splitlines() if (place / "calls").exists() else []
+    return ended.returncode, ended.stdout + ended.stderr, calls
+
+
+def test_missing_debian_packages_are_installed_by_root_and_told_to_others(tmp_path: Path) -> None:
+    install = "install -y --no-install-recommends postgresql haproxy"
+    code, words, calls = system_packages(tmp_path, 1000, "chromium", "openssl")
+    assert (code, calls) == (2, [])
+    (line, *_) = words.splitlines()
+    assert line == f"some tests need Debian packages; as root: apt-get update && apt-get {install}"
+    code, words, calls = system_packages(tmp_path, 0, "chromium", "openssl")
+    assert (code, calls) == (0, ["update -qq", f"{install} -qq"])
+    assert words == "installing Debian packages for tests: postgresql haproxy\n"
+    every = ("chromium", "openssl", "initdb", "haproxy")
+    assert system_packages(tmp_path, 1000, *every) == system_packages(tmp_path, 0, *every) == (0, "", [])
 
 
 def test_every_mark_is_declared() -> None:

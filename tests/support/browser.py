@@ -29,7 +29,7 @@ class Browser:
     def __enter__(self) -> Self:
         expect.set_options(timeout=PATIENCE_MS)
         result = shutil.which("chromium")
-        assert result is not None, "apt-get install chromium"
+        assert result is not None, "make system-packages"
         with ExitStack() as undo:
             playwright = undo.enter_context(sync_playwright())
             self._chromium = playwright.chromium.launch(executable_path=result, args=ARGUMENTS)

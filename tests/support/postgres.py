@@ -23,7 +23,7 @@ def programs() -> Path:
     debian = [program.parent for program in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     folders = [Path(on_path).parent] if on_path else sorted(debian, key=lambda folder: float(folder.parent.name))
     if not folders:
-        raise FileNotFoundError("these tests need PostgreSQL: on Debian and Ubuntu, apt-get install postgresql")
+        raise FileNotFoundError("these tests need PostgreSQL: make system-packages")
     return folders[-1]
 
 
