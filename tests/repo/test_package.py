@@ -1,6 +1,7 @@
 """Tests that the links of the package `distrust` lead to the folders, and that wheel and sdist are complete."""
 
 import doctest
+import re
 import resource
 import subprocess
 import sys
@@ -8,10 +9,12 @@ import tarfile
 import tomllib
 import zipfile
 from importlib import import_module
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 import distrust
 from tests.support.checkout import ROOT, listed
@@ -140,3 +143,10 @@ def test_a_party_runs_with_the_versions_that_the_tests_ran_with_and_without_thei
     names = {pin.partition("==")[0] for pin in runtime}
     assert {"fastapi", "numpy", "cryptography", "sqlalchemy"} <= names
     assert names & {"pytest", "mypy", "ruff", "hypothesis", "matplotlib", "pyarrow", "scikit-learn", "joblib"} == set()
+
+
+def test_every_version_of_the_lock_runs_on_the_oldest_python() -> None:
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
+    assert len(pinned) > 100
+    wanted = {name: metadata(name)["Requires-Python"] or "" for name in pinned}
+    assert [name for name, versions in wanted.items() if "3.11.2" not in SpecifierSet(versions)] == []
