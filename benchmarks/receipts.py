@@ -36,7 +36,7 @@ from distrust.lab.run.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.server.active_run import ActiveRun
-from distrust.server.keys import Keys, new_identity, new_keys
+from distrust.server.keys import KeyFolder, Keys, RunIdentity, folder_for, new_keys, new_run_id
 from distrust.server.learner.learner import Learner
 from distrust.server.receipts import ReceiptBook
 from distrust.server.store import GrantRow, Store, open_database
@@ -158,12 +158,12 @@ class _Commits:
                 sleep(LOOK)
 
 
-def measure(clients: int, keys: Keys, store: Store) -> Measured:
+def measure(clients: int, keys: Keys, store: Store, folder: KeyFolder) -> Measured:
     """Play the receipts of one cohort of this size."""
     config = RunConfig.model_validate(
         {"run": f"n{clients}", "arms": 2, "horizon": 10**5, "mechanism": {"name": "identity"}}
     )
-    active = ActiveRun(config, new_identity(), Learner(config), store, keys.public)
+    active = ActiveRun(config, RunIdentity(new_run_id(), keys.public), Learner(config), store, folder)
     planned = active.pending()[0]
     channel = Sealed(size=PAYLOAD, server_key=keys.public.seal, receipts=True)
     cohort = planned.model_copy(update={"channel": channel, "clients": clients, "minimum": clients})
@@ -258,8 +258,9 @@ def main() -> None:
     sizes = chosen.clients or (CLIENTS[:1] if chosen.quick else CLIENTS)
     keys: Keys = new_keys()
     with tempfile.TemporaryDirectory() as folder:
-        database = open_database(f"sqlite:///{Path(folder) / 'server.sqlite3'}")
-        measured = [measure(clients, keys, Store(database)) for clients in sizes]
+        url = f"sqlite:///{Path(folder) / 'server.sqlite3'}"
+        database = open_database(url)
+        measured = [measure(clients, keys, Store(database), KeyFolder(folder_for(url))) for clients in sizes]
         database.close()
     columns = (
         "n",

@@ -23,8 +23,9 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunState, Snapshot
 from distrust.common.run.round import Round, RoundView
 from distrust.common.wire import Via
-from distrust.server.keys import PublicKeys, RunIdentity
+from distrust.server.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
 from distrust.server.learner.learner import Learner, blank_snapshot
+from distrust.server.learner.rounds import RoundPlan
 from distrust.server.round_messages import round_message
 from distrust.server.rows import CohortRow, RunRow
 from distrust.server.store import Store
@@ -44,14 +45,15 @@ class ActiveRun:
     """One run in memory. Callers hold `lock`. Whatever is visible here is committed in the store."""
 
     def __init__(
-        self, config: RunConfig, identity: RunIdentity, learner: Learner | None, store: Store, keys: PublicKeys
+        self, config: RunConfig, identity: RunIdentity, learner: Learner | None, store: Store, folder: KeyFolder
     ) -> None:
         self.lock = threading.RLock()
         self.config, self.digest, self.identity = config, config.digest(), identity
         self.run_digest = run_digest(self.digest, identity.run_id)
         self.state: RunState = "running"
         self.reason: str | None = None
-        self._learner, self._store, self._keys = learner, store, keys
+        self.keys: Keys | None = None  # until the run is over
+        self._learner, self._store, self._folder = learner, store, folder
         self._stale = False
         self._round: Round | None = None
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
@@ -59,34 +61,66 @@ class ActiveRun:
         self.counter: StreamCounter | None = None  # after the committed outcomes, of a mechanism that counts a stream
 
     @classmethod
-    def from_store(cls, row: RunRow, store: Store, keys: PublicKeys) -> "ActiveRun":
+    def begin(cls, config: RunConfig, learner: Learner, store: Store, folder: KeyFolder) -> "ActiveRun":
+        """Commit a new run and return it. Its keys are on the disk before: no committed run is without keys.
+
+        A commit that fails leaves a key file of no run, which the next start destroys: only its confirmation may be
+        lost.
+        """
+        keys = new_keys()
+        active = cls(config, RunIdentity(new_run_id(), keys.public), learner, store, folder)
+        active.keys, active.delivered = keys, {"shuffler": [], "aggregator": []}  # no intermediary has seen this run
+        active.round()  # a graph that cannot be built is refused here, before a client meets it
+        folder.write(active.run_digest, keys)
+        with store.writing() as writing:
+            writing.run(config, active.identity)
+            writing.event(config.run, kind="round-opened", round=1)
+        return active
+
+    @classmethod
+    def from_store(cls, row: RunRow, store: Store, folder: KeyFolder) -> "ActiveRun":
         """Return the run after all its committed outcomes, in its committed state.
 
-        A running run that fails when it is replayed is committed as failed, once. A run that this version of the code
-        refuses counts as failed and has no learner, so that the server still serves the others.
+        A running run that fails when it is replayed, or whose keys are lost, is committed as failed, once. A run that
+        this version of the code refuses counts as failed and has no learner, so that the server still serves the
+        others. Raises Unavailable for a key file that may not be read, or that others may read.
         """
         learner, refusal = _replayed(row.config, store)
-        active = cls(row.config, row.identity, learner, store, keys)
+        active = cls(row.config, row.identity, learner, store, folder)
         active.state, active.reason = row.state, row.reason
         if refusal is not None:
             active.state, active.reason = "failed", row.reason if row.state == "failed" else refusal
             _log.error("run_refused", run=row.config.run, was=row.state, why=refusal)
             if row.state == "running":
-                active._commit_failure()
+                active._commit_end("failed", refusal)
         elif row.state == "failed" and not active.learner.finished:  # the outcomes do not hold the reason
             active.learner.stop(row.reason or "no reason was kept")
         elif row.state == "running":
-            active.plan_next(active.learner)
-            active.changed()
-            if active.state == "failed":
-                active._commit_failure()
+            active._go_on(active.learner)
         return active
 
+    def _go_on(self, learner: Learner) -> None:
+        """Take up an open run after a start. One that cannot go on is committed as failed."""
+        try:
+            self.keys = self._folder.read(self.run_digest, self.identity.keys)
+            self.plan_next(learner)
+        except RunFailed as error:
+            _log.error("run_failed", run=self.config.run, why=error.detail)
+            learner.stop(error.detail)
+        if learner.finished:
+            self._commit_end("failed" if learner.fault else "finished", learner.fault)
+
     @repeated
-    def _commit_failure(self) -> None:
+    def _commit_end(self, state: Literal["failed", "finished"], reason: str | None) -> None:
         with self._store.writing() as writing:
-            writing.state(self.config.run, self.state, self.reason)
-            writing.event(self.config.run, kind="failed", detail=self.reason)
+            writing.state(self.config.run, state, reason)
+            writing.event(self.config.run, kind=state, detail=reason)
+        self.end(state, reason)
+
+    def end(self, state: RunState, reason: str | None) -> None:
+        """Take over the run's end, which is committed, and destroy its keys."""
+        self.state, self.reason, self.keys = state, reason, None
+        self._folder.destroy(self.run_digest)
 
     def snapshot(self) -> Snapshot:
         """Return the learner's snapshot; a blank one for a stored run that is refused today."""
@@ -107,7 +141,7 @@ class ActiveRun:
                 self.plan_next(self._learner)
                 self._stale = False
                 if state in {"cancelled", "failed"} and not self._learner.finished:  # which no outcome tells
-                    self.state, self.reason = state, reason
+                    self.end(state, reason)
                 self.changed()
             return self._learner
 
@@ -119,13 +153,13 @@ class ActiveRun:
         """Take over the learner's end. Call after each committed change, once the next round is planned."""
         learner = self._learner
         if self.state == "running" and learner is not None and learner.finished:
-            self.state, self.reason = state_of(learner), learner.fault
+            self.end(state_of(learner), learner.fault)
 
     def plan_next(self, learner: Learner) -> None:
         """Build the next round's message. A run whose round has none fails, or each client would see the error."""
         try:
             plan = learner.plan()
-            self._round = None if plan is None else round_message(self.config, self.run_digest, plan, self._keys)
+            self._round = None if plan is None else self._message(plan)
         except Exception as error:  # noqa: BLE001 - whatever it is, no client can play this round
             self._round = None
             learner.fail(f"round {learner.rounds[-1].number}", error)
@@ -135,8 +169,11 @@ class ActiveRun:
         learner = self.learner if self.state == "running" else None  # reading it again may show that the run is over
         plan = learner.plan() if learner is not None and self.state == "running" else None
         if plan is not None and self._round is None:
-            self._round = round_message(self.config, self.run_digest, plan, self._keys)
+            self._round = self._message(plan)
         return self._round if plan is not None else None
+
+    def _message(self, plan: RoundPlan) -> Round:
+        return round_message(self.config, self.run_digest, plan, self.identity.keys)
 
     @property
     def in_memory(self) -> bool:

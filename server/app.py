@@ -50,10 +50,10 @@ from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.keys import load_or_make
+from distrust.server.keys import KeyFolder
 from distrust.server.service import Service
 from distrust.server.settings import ServerSettings
-from distrust.server.store import open_database
+from distrust.server.store import Store, open_database
 from distrust.server.ticket_issuer import MOST_GRANTED
 
 HEARTBEAT_SECONDS = 15.0  # without an event; then a comment keeps the stream's connection open
@@ -344,11 +344,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.state.coordinator.stop()
         if http is not None:
             await http.aclose()
+        app.state.keys.close()
         app.state.database.close()
 
 
 def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
-    """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
+    """Return the server's app. Raises Unavailable or BadParameter when its database or its keys cannot be used."""
     api = [run_routes, round_routes, list_routes, watch_routes]
     routers = [*api, pages, cohort_pages, calculator_pages, static_routes]
     app = make_app("distrust server", _lifespan, routers, settings)
@@ -359,7 +360,9 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     app.state.database = open_database(settings.database_url, settings.pool)
     app.state.database.hold()
     app.state.database.check_pool()
-    keys = load_or_make(settings.key_file)
+    keys = app.state.keys = KeyFolder(settings.key_folder)
+    keys.make(Store(app.state.database).open_runs())
+    keys.hold()
     app.state.admission = Admission(app.state.operator_token, settings.participants_file)
     told, admission = app.state.notifier.notify, app.state.admission
     app.state.service = Service(app.state.database, keys, told, settings.window, admission)

@@ -1,38 +1,40 @@
-"""Keeps the server's two key pairs in a 0600 file: one signs tickets, one opens sealed records."""
+"""Keeps the private keys of open runs: one 0600 file a run, in a folder of this server alone, until the run ends.
 
+A file holds the key that signs the run's tickets, the key that opens its sealed records, and the secret of its
+analyzer's noise. It is on the disk before the run is committed, so that no run is without keys. It is destroyed once
+the run's end is committed. The database has the public halves alone.
+
+Log event: `keys_kept`, a key file of a run that is over could not be destroyed; the next start tries again.
+"""
+
+import fcntl
+import hashlib
 import json
 import os
 import secrets
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from sqlalchemy.engine import make_url
 
 from distrust.common.crypto.context import RUN_ID
-from distrust.common.errors import Unavailable
+from distrust.common.errors import RunFailed, Unavailable
 from distrust.common.inputs import read_file
-from distrust.common.wire import decode_blob, encode_blob
 
-MOST_KEYS = 4096  # bytes of the file with both key pairs, which has about 120
+SECRET = 32  # bytes of each of the three secrets
+_WHOLE = 3 * SECRET + hashlib.sha256().digest_size  # bytes of a key file: the secrets and their SHA-256
+_MOST = 4096  # bytes that are read of one
+_SUFFIX = ".key"
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_OLD = "whose runs have all ended: remove it, and no record that was sealed to it opens any more"
+_MEND = "name its folder in DISTRUST_KEYS, or make an empty one (mode 700), and the open runs end as failed"
 
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """What the server draws from the operating system as it makes a run, and stores with it.
-
-    run_id     public, 16 bytes: a run that is made anew from the same run file is another run.
-    noise_key  the server's secret, 32 bytes: the analyzer's noise follows from it and from the batch.
-    """
-
-    run_id: bytes
-    noise_key: bytes = field(repr=False)
-
-
-def new_identity() -> RunIdentity:
-    """Return the identity of a new run."""
-    return RunIdentity(secrets.token_bytes(RUN_ID), secrets.token_bytes(32))
+_log = structlog.get_logger("distrust.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,24 @@ class PublicKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What is public of what the server draws from the operating system as it makes a run. The run's row has it.
+
+    run_id  16 bytes: a run that is made anew from the same run file is another run.
+    keys    the public halves of its keys.
+    """
+
+    run_id: bytes
+    keys: PublicKeys
+
+
+@dataclass(frozen=True, slots=True)
 class Keys:
-    """The private halves."""
+    """The private keys of one run. noise: 32 bytes; the analyzer's noise follows from it and from the batch."""
 
     ticket: Ed25519PrivateKey = field(repr=False)
     seal: X25519PrivateKey = field(repr=False)
+    noise: bytes = field(repr=False)
 
     @property
     def public(self) -> PublicKeys:
@@ -56,63 +71,185 @@ class Keys:
 
 
 def new_keys() -> Keys:
-    """Return new key pairs from the operating system's CSPRNG."""
-    return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    """Return new keys from the operating system's CSPRNG."""
+    return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), secrets.token_bytes(SECRET))
 
 
-def load_or_make(path: Path) -> Keys:
-    """Return the keys in `path`, made on first use.
+def new_run_id() -> bytes:
+    """Return the id of a new run."""
+    return secrets.token_bytes(RUN_ID)
 
-    Raises Unavailable for a file that is no key file or not private.
+
+def folder_for(database_url: str) -> Path:
+    """Return the folder of a server's keys, unless it is configured: beside a SQLite database, as NAME.keys.
+
+    For a database on another server it is below the working directory.
+    """
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite" and url.database:
+        return Path(url.database).with_suffix(".keys")
+    return Path(".distrust/server.keys")
+
+
+class KeyFolder:
+    """The key files of a server's open runs, each named by R, the run's digest. Only a run's own keys are in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+
+    def make(self, running: Collection[str]) -> None:
+        """Make the folder on first use.
+
+        running  names of the runs that the database has as open: without the folder they would all end.
+        Raises   Unavailable, which names the folder.
+        """
+        if self.path.is_file():
+            raise Unavailable(f"key folder {self.path}: it is the key file of an earlier version, {_OLD}")
+        try:
+            if not self.path.exists():
+                if running:
+                    raise Unavailable(f"key folder {self.path}: not there, and run {min(running)} is open: {_MEND}")
+                self.path.mkdir(mode=0o700, parents=True)
+                _sync(self.path.parent)
+            if self.path.stat().st_mode & _OTHERS:
+                raise Unavailable(f"key folder {self.path}: others may use it; chmod 700")
+        except OSError as error:
+            raise Unavailable(f"key folder {self.path}: {error.strerror}") from error
+
+    def hold(self) -> None:
+        """Lock the folder until `close`, or the end of this process: two servers would destroy each other's keys.
+
+        Raises Unavailable where another process has locked it.
+        """
+        try:
+            self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.close()
+            held = "in use by another server: give this one another DISTRUST_KEYS"
+            why = held if isinstance(error, BlockingIOError) else error.strerror
+            raise Unavailable(f"key folder {self.path}: {why}") from error
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def write(self, run_digest: bytes, keys: Keys) -> None:
+        """Write the keys of a new run, and wait until the disk has the file and its name. Raises Unavailable."""
+        file, raw = self.file(run_digest), _raw(keys)
+        try:
+            _fill(file, "xb", raw + hashlib.sha256(raw).digest())
+            _sync(self.path)
+        except OSError as error:
+            raise Unavailable(f"key file {file}: {error.strerror}") from error
+
+    def read(self, run_digest: bytes, public: PublicKeys) -> Keys:
+        """Return the keys of an open run. Raises RunFailed for lost or damaged ones, Unavailable as `read_keys`."""
+        try:
+            keys = read_keys(self.file(run_digest))
+        except FileNotFoundError as error:
+            why = "the run had ended before its database was restored, or the file was lost"
+            raise RunFailed(f"its key file is gone: {why}. Nothing more of the run is released") from error
+        if keys is None or keys.public != public:
+            raise RunFailed("its key file is damaged. Nothing more of the run is released")
+        return keys
+
+    def destroy(self, run_digest: bytes) -> None:
+        """Destroy the keys of a run whose end is committed. What fails is logged, and tried again at the next start."""
+        self._destroy(self.file(run_digest))
+
+    def keep(self, running: Collection[bytes]) -> None:
+        """Destroy all keys but those of these runs: a crash may have left keys of a run that is over, or never was."""
+        kept = {self.file(run_digest).name for run_digest in running}
+        for file in self.path.glob(f"*{_SUFFIX}"):
+            if file.name not in kept:
+                self._destroy(file)
+
+    def file(self, run_digest: bytes) -> Path:
+        """Return the key file of the run with digest R."""
+        return self.path / f"{run_digest.hex()}{_SUFFIX}"
+
+    def _destroy(self, file: Path) -> None:
+        try:
+            _remove(file)
+        except OSError as error:
+            _log.error("keys_kept", file=str(file), why=error.strerror)
+
+
+def read_keys(file: Path) -> Keys | None:
+    """Return the keys in a file; None for a damaged one.
+
+    Raises FileNotFoundError; Unavailable for a file that others may read, or that this process may not.
     """
     try:
-        if not path.exists():
-            _write(path, new_keys())
+        raw, facts = read_file(file, _MOST)
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise Unavailable(f"key file {path}: {error.strerror}") from error
-    return read_keys(path)
+        raise Unavailable(f"key file {file}: {error.strerror}") from error
+    if facts.st_mode & _OTHERS:
+        raise Unavailable(f"key file {file}: others may read it; chmod 600")
+    private, checksum = raw[: 3 * SECRET], raw[3 * SECRET :]
+    if hashlib.sha256(private).digest() != checksum:
+        return None
+    ticket, seal, noise = (private[at : at + SECRET] for at in range(0, 3 * SECRET, SECRET))
+    return Keys(Ed25519PrivateKey.from_private_bytes(ticket), X25519PrivateKey.from_private_bytes(seal), noise)
 
 
-def read_keys(path: Path) -> Keys:
-    """Return the keys in `path`. Raises Unavailable as `load_or_make` does, and where there is no file."""
+def destroy_first_keys(database_url: str) -> Path | None:
+    """Destroy the one key file that 6102dc19 kept beside a SQLite database, and return it; None where there is none.
+
+    Its runs are over once the database is migrated. Raises Unavailable for a file that cannot be removed.
+    """
+    file = folder_for(database_url)
+    if make_url(database_url).get_backend_name() != "sqlite" or file.is_symlink() or not file.is_file():
+        return None
     try:
-        return _read(path)
+        raw, _ = read_file(file, _MOST)
+        if set(json.loads(raw)) != {"ticket", "seal"}:
+            return None
+        _remove(file)
     except OSError as error:
-        raise Unavailable(f"key file {path}: {error.strerror}") from error
+        raise Unavailable(f"key file {file}: {error.strerror}") from error
+    except (ValueError, TypeError):  # no key file of ours: the server names it
+        return None
+    return file
 
 
-def _read(path: Path) -> Keys:
-    raw, facts = read_file(path, MOST_KEYS)
-    if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise Unavailable(f"key file {path}: others may read it; chmod 600")
+def _remove(file: Path) -> None:
+    """Overwrite a file's bytes, remove it, and wait for the disk. Copies of it, and of its blocks, are not reached."""
     try:
-        words = json.loads(raw.decode("ascii"))
-        ticket, seal = (decode_blob(words[name]) for name in ("ticket", "seal"))
-        assert isinstance(ticket, bytes)
-        assert isinstance(seal, bytes)
-        return Keys(Ed25519PrivateKey.from_private_bytes(ticket), X25519PrivateKey.from_private_bytes(seal))
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise Unavailable(f"key file {path}: holds no keys of ours; runs that it began cannot go on") from error
-
-
-def _write(path: Path, keys: Keys) -> None:
-    """Write a whole file or none: written beside, synced, then linked. Of two processes the first one wins."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({name: encode_blob(getattr(keys, name).private_bytes_raw()) for name in ("ticket", "seal")})
-    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        _link(beside, path)
-    finally:
-        beside.unlink()
-
-
-def _link(beside: Path, path: Path) -> None:
-    try:
-        os.link(beside, path)
-    except FileExistsError:
+        _fill(file, "r+b", bytes(file.stat().st_size))
+    except FileNotFoundError:
         return
+    except OSError:  # it can still be removed, as on a full disk that copies what is overwritten
+        pass
+    file.unlink()
+    _sync(file.parent)
+
+
+def _raw(keys: Keys) -> bytes:
+    return keys.ticket.private_bytes_raw() + keys.seal.private_bytes_raw() + keys.noise
+
+
+def _fill(file: Path, mode: str, raw: bytes) -> None:
+    """Write bytes at the file's beginning, and wait until the disk has them. mode: of `open`."""
+    with open(file, mode, opener=_private) as output:
+        output.write(raw)
+        output.flush()
+        os.fsync(output.fileno())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

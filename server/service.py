@@ -32,7 +32,7 @@ from distrust.server import views
 from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Admission, Caller
 from distrust.server.deliveries import Deliveries, misnumbered, unknown_statements
-from distrust.server.keys import Keys, new_identity
+from distrust.server.keys import KeyFolder
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
 from distrust.server.receipts import ReceiptBook
@@ -59,16 +59,16 @@ class Service:
     def __init__(
         self,
         database: Database,
-        keys: Keys,
+        keys: KeyFolder,
         notify: Callable[[str], None] = lambda _run: None,
         window: int = WINDOW,
         admission: Admission | None = None,
     ) -> None:
         self.store = Store(database)
         self._keys, self._notify = keys, notify
-        self._issuer = TicketIssuer(self.store, keys.ticket, window, admission or Admission())
+        self._issuer = TicketIssuer(self.store, window, admission or Admission())
         self._receipts = ReceiptBook(self.store)
-        self._settlement = Settlement(self.store, keys.seal, self._receipts)
+        self._settlement = Settlement(self.store, self._receipts)
         self._deliveries, self._lock = Deliveries(self.store), threading.Lock()
         self._runs: dict[str, ActiveRun] = {}
         self._unread: dict[str, UnreadRun] = {}
@@ -77,7 +77,8 @@ class Service:
                 _log.error("run_refused", run=row.run, why=row.why)
                 self._unread[row.run] = row
             else:
-                self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys.public)
+                self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys)
+        keys.keep(self.store.open_runs().values())
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
         """Start a run. Return it, and whether it is new. Idempotent: the same configuration is the same run.
@@ -154,7 +155,7 @@ class Service:
                     with self.store.writing() as writing:
                         writing.state(run, state, reason)
                         writing.event(run, kind=state, detail=reason)
-                    active.state, active.reason = state, reason
+                    active.end(state, reason)
                     if state == "failed":
                         _log.error("run_failed", run=run, why=reason)
                 except Exception:
@@ -365,10 +366,10 @@ class Service:
         Raises WrongCohort, WrongStage while it is not open.
         """
         message, mechanism = self.cohort_terms(run, cohort)
-        seeded = self.active_run(run).config.unsafe is not None
-        return cohort_transcript(
-            self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit, each=each
-        )
+        active = self.active_run(run)
+        keys, seeded = active.keys, active.config.unsafe is not None
+        seal, page = keys and keys.seal, {"after": after, "limit": limit, "each": each}
+        return cohort_transcript(self.store, seal, message, mechanism, seeded=seeded, **page)
 
     def _opened(self, run: str, cohort: str) -> Cohort:
         """Return an open or ended cohort. Raises WrongCohort, WrongStage for one that is planned only."""
@@ -383,18 +384,12 @@ class Service:
     def _begin(self, config: RunConfig) -> ActiveRun:
         """Commit a run and return it. If the store has a run of that name already, return that one."""
         check_for_services(config)
-        identity, learner = new_identity(), Learner(config)
+        learner = Learner(config)
         check_crowds(config, learner.rounds[0].mechanism)
-        active = ActiveRun(config, identity, learner, self.store, self._keys.public)
-        active.delivered = {"shuffler": [], "aggregator": []}  # no intermediary has seen this run
-        active.round()  # a graph that cannot be built is refused here, before a client meets it
         try:
-            with self.store.writing() as writing:
-                writing.run(config, identity)
-                writing.event(config.run, kind="round-opened", round=1)
+            return ActiveRun.begin(config, learner, self.store, self._keys)
         except Exception:  # of this commit, or of one before, the confirmation may be all that was lost
             for row in self.store.runs():
                 if isinstance(row, RunRow) and row.config.run == config.run:
-                    return ActiveRun.from_store(row, self.store, self._keys.public)
+                    return ActiveRun.from_store(row, self.store, self._keys)
             raise
-        return active

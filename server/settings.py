@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
-from sqlalchemy.engine import make_url
 
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.tls import caller_context
 from distrust.common.wire import Via
+from distrust.server.keys import folder_for
 from distrust.server.service import WINDOW
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
@@ -31,7 +31,9 @@ class ServerSettings(ServiceSettings):
     extensions: Annotated[
         str, Field(description="module:Name, …: classes of the operator's own that a run may name, commas between")
     ] = ""
-    keys: Annotated[Path | None, Field(description="key file, mode 0600; made on first use")] = None
+    keys: Annotated[
+        Path | None, Field(description="folder of the key files of open runs, mode 0700; made on first use")
+    ] = None
     participants_file: Annotated[
         Path | None, Field(description="list of participation tokens and devices; unset: the operator's fleets alone")
     ] = None
@@ -63,11 +65,6 @@ class ServerSettings(ServiceSettings):
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     @property
-    def key_file(self) -> Path:
-        """Return the configured key file, else one beside the SQLite database, else one below the working directory."""
-        if self.keys is not None:
-            return self.keys
-        url = make_url(self.database_url)
-        if url.get_backend_name() == "sqlite" and url.database:
-            return Path(url.database).with_suffix(".keys")
-        return Path(".distrust/server.keys")
+    def key_folder(self) -> Path:
+        """Return the configured folder, or the one that belongs to the database."""
+        return self.keys or folder_for(self.database_url)

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import structlog
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from distrust.common.crypto.context import cohort_digest, encode
@@ -21,7 +20,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import EventKind
 from distrust.server.active_run import ActiveRun, state_of
 from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
-from distrust.server.keys import RunIdentity
+from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.receipts import ReceiptBook
@@ -32,7 +31,7 @@ _log = structlog.get_logger("distrust.server")
 
 def analyzer_stream(
     config: RunConfig,
-    identity: RunIdentity,
+    secret: bytes,
     cohort: Cohort,
     totals: NDArray[np.uint64],
     survivors: NDArray[np.int64],
@@ -42,20 +41,20 @@ def analyzer_stream(
     The same totals of a cohort have the same noise whenever they are analyzed. So a server that was restored from a
     copy of its database releases what it has released before, and no second estimate with other noise. Records in
     another order, or other words of the intermediary beside them, are no other totals. Other totals of the same cohort
-    have independent noise. In a run that is named unsafe the noise follows from the run's seed.
+    have independent noise. secret: `Keys.noise`. In a run that is named unsafe the noise follows from the run's seed.
     """
     if config.unsafe is not None:
         return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort.cohort, "analyzer")
     batch = totals.astype("<u8").tobytes(), survivors.astype("<i8").tobytes()
     label = encode("distrust analyzer noise v3", cohort_digest(cohort), *batch)
-    return KeyedStream(hmac.digest(identity.noise_key, label, "sha256"))
+    return KeyedStream(hmac.digest(secret, label, "sha256"))
 
 
 class Settlement:
     """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
 
-    def __init__(self, store: Store, key: X25519PrivateKey, receipts: ReceiptBook) -> None:
-        self._store, self._key, self._receipts = store, key, receipts
+    def __init__(self, store: Store, receipts: ReceiptBook) -> None:
+        self._store, self._receipts = store, receipts
 
     @repeated
     def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
@@ -64,7 +63,10 @@ class Settlement:
         Nothing is used before it is committed. The analysis runs without the run's lock: if another call settles the
         cohort meanwhile, this estimate is dropped, and its noise with it.
         """
-        outcome, counter = self._outcome(active, cohort, answer)
+        keys = active.keys
+        if keys is None:  # the run is over
+            return False
+        outcome, counter = self._outcome(active, keys, cohort, answer)
         with active.lock:
             if active.state != "running" or cohort not in active.pending():
                 return False
@@ -77,7 +79,7 @@ class Settlement:
             return True
 
     def _outcome(
-        self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer
+        self, active: ActiveRun, keys: Keys, cohort: Cohort, answer: BatchAnswer
     ) -> tuple[ReleasedCohort | LostCohort, StreamCounter | None]:
         """Return a cohort's outcome, and where the mechanism counts a stream the state after it."""
         if answer.batch is None or answer.state != "released":
@@ -89,16 +91,16 @@ class Settlement:
                 return LostCohort(cohort=cohort.cohort, reason=refusal), None
         record = active.learner.rounds[cohort.round - 1]
         mechanism = record.mechanisms[cohort.clients]
-        noise_of = partial(analyzer_stream, active.config, active.identity, cohort)
+        noise_of = partial(analyzer_stream, active.config, keys.noise, cohort)
         try:
-            opener = partial(open_record, self._key, cohort)
+            opener = partial(open_record, keys.seal, cohort)
             if isinstance(cohort.channel, AssignedRecords):
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, noise_of, opener)
                 survivors, parts = int(counts.sum()), counts.tolist()
                 return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
             after = None
             if record.ask.cumulative and mechanism.takes_batches:
-                before = active.counter or self._restored(active, mechanism)
+                before = active.counter or self._restored(active, keys, mechanism)
                 estimate, survivors, after = analyze_stream(before, cohort, answer.batch, noise_of, opener)
             else:
                 estimate, survivors = analyze(mechanism, cohort, answer.batch, noise_of, opener)
@@ -115,7 +117,7 @@ class Settlement:
             return _faulted(cohort, "the analyzer raised", error), None
         return released, after
 
-    def _restored(self, active: ActiveRun, mechanism: Mechanism) -> StreamCounter:
+    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism) -> StreamCounter:
         """Return the stream's state after the committed outcomes, from the stored batches and what was released."""
         batches = []
         for outcome in self._store.outcomes(active.config.run):
@@ -124,7 +126,7 @@ class Settlement:
                 assert cohort is not None
                 assert answer is not None
                 assert answer.batch is not None
-                summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, self._key, cohort))
+                summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, keys.seal, cohort))
                 batches.append((*summed, np.array(outcome.sum)))
         return mechanism.counter().restored(batches)
 

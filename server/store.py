@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
 
-from distrust.common.crypto.context import cohort_digest
+from distrust.common.crypto.context import cohort_digest, run_digest
 from distrust.common.database import POOL, Database
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
@@ -16,7 +16,7 @@ from distrust.common.messages.status import Statement
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunState
 from distrust.common.wire import Via
-from distrust.server.keys import RunIdentity
+from distrust.server.keys import PublicKeys, RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 from distrust.server.rows import CohortRow, EventDetails, GrantRow, RunRow, UnreadRun, read_run
 from distrust.server.tables import (
@@ -83,7 +83,8 @@ class Writing:
 
     def run(self, config: RunConfig, identity: RunIdentity) -> None:
         row = {"run": config.run, "config": config.canonical().decode(), "digest": config.digest(), "state": "running"}
-        self._do(insert(RUNS).values({**row, "run_id": identity.run_id, "noise_key": identity.noise_key}))
+        keys = {"ticket_key": identity.keys.ticket, "seal_key": identity.keys.seal}
+        self._do(insert(RUNS).values({**row, "run_id": identity.run_id, **keys}))
 
     def state(self, run: str, state: RunState, reason: str | None) -> None:
         self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason))
@@ -163,13 +164,19 @@ class Store:
 
     def runs(self) -> list[RunRow | UnreadRun]:
         """Return all runs, oldest first."""
-        runs = RUNS.c
-        query = select(runs.run, runs.config, runs.run_id, runs.noise_key, runs.state, runs.reason).order_by(
-            runs.number
-        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        return [read_run(run, text, RunIdentity(run_id, key), *end) for run, text, run_id, key, *end in rows]
+            rows = connection.execute(select(RUNS).order_by(RUNS.c.number)).all()
+        identities = [RunIdentity(row.run_id, PublicKeys(row.ticket_key, row.seal_key)) for row in rows]
+        return [
+            read_run(row.run, row.config, identity, row.state, row.reason)
+            for row, identity in zip(rows, identities, strict=True)
+        ]
+
+    def open_runs(self) -> dict[str, bytes]:
+        """Return R of each run that is not over, by its name; also of one whose configuration is refused today."""
+        query = select(RUNS.c.run, RUNS.c.digest, RUNS.c.run_id).where(RUNS.c.state == "running")
+        with self._database.reading() as connection:
+            return {row.run: run_digest(row.digest, row.run_id) for row in connection.execute(query)}
 
     def state(self, run: str) -> tuple[RunState, str | None]:
         """Return a run's state and its reason."""

@@ -1,4 +1,4 @@
-"""Issues participation tickets. Idempotent: repeating a request returns the same slots.
+"""Issues participation tickets. Idempotent: repeating a request returns the same slots, until the run is over.
 
 A ticket is an Ed25519 signature of R, run, round, cohort and slot, and in secure aggregation of the hash of the slot's
 keys. Slots are handed out in cohort order, each once.
@@ -32,6 +32,7 @@ from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketRequ
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Admission, Caller
+from distrust.server.keys import Keys
 from distrust.server.rows import CohortRow, GrantRow
 from distrust.server.store import Store
 from distrust.server.waiting_places import WaitingPlace
@@ -54,6 +55,7 @@ class _Granted(NamedTuple):
     recorded  whether the cohort that was opened, or will be, was recorded with it.
     full      whether no open cohort had a slot for any caller.
     filled    whether this request took the last one: a caller that has its share may begin the next cohort.
+    keys      of the run, which sign the tickets; None once it is over. Then none are granted.
     """
 
     missing: Cohort | None
@@ -63,6 +65,7 @@ class _Granted(NamedTuple):
     recorded: bool
     full: bool
     filled: bool
+    keys: Keys | None
 
 
 class _Share(NamedTuple):
@@ -102,8 +105,8 @@ class TicketIssuer:
             intermediaries hold. A cohort that is larger than the window goes alone.
     """
 
-    def __init__(self, store: Store, key: Ed25519PrivateKey, window: int, admission: Admission) -> None:
-        self._store, self._key, self._window, self._admission = store, key, window, admission
+    def __init__(self, store: Store, window: int, admission: Admission) -> None:
+        self._store, self._window, self._admission = store, window, admission
         self._spending = threading.Lock()  # of quotas: a participant may request slots of two runs at once
 
     def advance(
@@ -180,7 +183,8 @@ class TicketIssuer:
             fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
             if fresh is not None:
                 rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
-            grants, missing = self._granted(active, request, caller), None
+            grants, missing, keys = self._granted(active, request, caller), None, active.keys
+            grants = grants if keys is not None else []  # no ticket of a run that is over is of use
             repeated, full = bool(grants), False
             if not repeated and _is_open(active, request):
                 _check_keys(pending, request)
@@ -193,12 +197,13 @@ class TicketIssuer:
             active.keep_rows(_with_grants(rows, granted))
             view = None if request.round else active.view()
         filled = bool(granted) and not _any_free(pending, _with_grants(rows, granted))
-        return _Granted(missing, grants, pending, view, fresh is not None, full, filled)
+        return _Granted(missing, grants, pending, view, fresh is not None, full, filled, keys)
 
     def _signed(self, got: _Granted) -> TicketAnswer:
         """Return the tickets. Signing many takes a while, so the run's lock is not held."""
         known = {cohort.cohort: cohort for cohort in got.pending}
-        return TicketAnswer(grants=[self._sign(one, known.get(one.cohort)) for one in got.grants], view=got.view)
+        grants = [] if got.keys is None else [self._sign(got.keys, one, known.get(one.cohort)) for one in got.grants]
+        return TicketAnswer(grants=grants, view=got.view)
 
     def _following(self, active: ActiveRun) -> Cohort | None:
         with active.lock:
@@ -277,13 +282,13 @@ class TicketIssuer:
         in_flight = sum(cohort.clients for cohort in pending if cohort.cohort in rows)
         return any(cohort.cohort not in rows for cohort in pending) and in_flight < self._window
 
-    def _sign(self, grant: GrantRow, pending: Cohort | None) -> Grant:
+    def _sign(self, keys: Keys, grant: GrantRow, pending: Cohort | None) -> Grant:
         """Sign a grant. `pending` is its cohort, unless that has an outcome."""
         cohort = pending or self._store.cohort_message(grant.cohort)
         if cohort is None:
             raise WrongCohort(f"cohort {grant.cohort} was never opened")
-        keys = grant.key_hashes if cohort.via == "aggregator" else b""  # the shuffler never sees a receipt's hash
-        return sign(self._key, cohort, grant.first, grant.count, keys)
+        hashes = grant.key_hashes if cohort.via == "aggregator" else b""  # the shuffler never sees a receipt's hash
+        return sign(keys.ticket, cohort, grant.first, grant.count, hashes)
 
 
 def _is_open(active: ActiveRun, request: TicketRequest) -> bool:

@@ -42,7 +42,9 @@ from distrust.server.rows import CohortRow, GrantRow, RunRow, UnreadRun
 from distrust.server.store import Store
 
 SealKey = X25519PrivateKey | None
-"""The server's key, which opens sealed records; None where its key file is not at hand."""
+"""The run's key, which opens sealed records; None once it is destroyed, or where its file may not be read."""
+
+NO_KEY = "no record opens without the run's key, which is destroyed when the run ends"
 
 MOST_VALUES = 1000  # decoded values in one view
 MOST_HASHES = 64  # hashes of keys in one view: a page of 1000 views stays below 5 MB
@@ -304,7 +306,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
     A record that does not open, or holds no vector, is left out, as in the analysis. Raises BadMessage if all are.
     """
     if key is None:
-        raise BadMessage("the server's key file is not there, and without it no record opens")
+        raise BadMessage(NO_KEY)
     size = sealed_size(channel.size)
     records = max(1, MOST_VALUES // mechanism.dimension)
     ends = list(accumulate(groups))

@@ -12,6 +12,7 @@ from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import NAMES
+from distrust.server.keys import destroy_first_keys
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -20,6 +21,8 @@ HISTORIES = (
     History(Path(common.__path__[0], "intermediary", "migrations"), table="messages", number=4),
 )
 """The server's schema, and the one of shuffler and aggregator."""
+
+DESTROYED = "destroyed: it opened the records of every run of the version before"
 
 
 @app.command(
@@ -46,7 +49,8 @@ def migrate_command(
     """Bring the databases of stopped services to this version's schema.
 
     A SQLite file is copied first, to FILE.before-REVISION. Each database is migrated in one transaction: a kill leaves
-    it as it was, or migrated. Databases that have the schema already are left alone.
+    it as it was, or migrated. Databases that have the schema already are left alone. The key file that an earlier
+    version kept beside a server's SQLite database is destroyed: its runs have ended, and each run has keys of its own.
     """
     if database is not None and getattr(context.get_parameter_source("data"), "name", "") == "COMMANDLINE":
         raise BadParameter("data", str(data), "leave it out, or --database: one of both names what is migrated")
@@ -54,7 +58,10 @@ def migrate_command(
     for url in urls:
         check_database(url, HISTORIES, backed_up=backed_up)
     done = [migrate(url, HISTORIES, backed_up=backed_up) for url in urls]
-    say({"databases": [one.facts() for one in done]}, "\n".join(one.line() for one in done), json)
+    servers = [url for url, one in zip(urls, done, strict=True) if one.history is HISTORIES[0]]
+    destroyed = [str(file) for url in servers if (file := destroy_first_keys(url)) is not None]
+    lines = [*(one.line() for one in done), *(f"{file}: {DESTROYED}" for file in destroyed)]
+    say({"databases": [one.facts() for one in done], "destroyed": destroyed}, "\n".join(lines), json)
 
 
 def _of_folder(path: Path) -> list[str]:

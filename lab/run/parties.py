@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, get_args
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self, get_args
 from pydantic import ConfigDict
 
 from distrust.common.crypto.context import run_digest
-from distrust.common.errors import BadMessage, BadParameter, Unauthorized, Unavailable, WrongCohort
+from distrust.common.errors import BadMessage, BadParameter, RunFailed, Unauthorized, Unavailable, WrongCohort
 from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import (
     CohortList,
@@ -263,8 +262,8 @@ class StoredParties:
 
         if party == "server":
             with _readable(f"cohort {name_in(address)}"):
-                config = self._run(wanted.run).config
-                sample = stored_sample(self._store, self._key, config, name_in(address), wanted.limit)
+                row = self._run(wanted.run)
+                sample = stored_sample(self._store, self._key(row), row.config, name_in(address), wanted.limit)
                 return Pages(sample.total, sample.messages)
         try:
             if party not in self._services:
@@ -290,14 +289,14 @@ class StoredParties:
             self._runs[run] = stored_run(self._store, run)
         return self._runs[run]
 
-    @cached_property
-    def _key(self) -> "SealKey":
-        """Return the server's key, or None where its file may not be read. Then records show as refused."""
-        from distrust.server.keys import read_keys  # noqa: PLC0415
+    def _key(self, row: "RunRow") -> "SealKey":
+        """Return the run's key, or None where it is not at hand. Then records show as refused."""
+        from distrust.server.keys import KeyFolder, folder_for  # noqa: PLC0415
 
+        digest = run_digest(row.config.digest(), row.identity.run_id)
         try:
-            return read_keys(self._data_dir.file("server").with_suffix(".keys")).seal
-        except Unavailable:
+            return KeyFolder(folder_for(self._data_dir.database("server"))).read(digest, row.identity.keys).seal
+        except (RunFailed, Unavailable):
             return None
 
     def _intermediary(self, party: Via) -> "Intermediary | None":

@@ -1,9 +1,9 @@
-"""Runs have an id, and a key of their noise; cohorts their intermediary and their digest; messages wire version 3.
+"""Runs have an id and public keys of their own; cohorts their intermediary and their digest; messages wire version 3.
 
 There is a table of the receipts of clients. Grants may name a participant with a limit, and quotas are counted.
 
-No run goes on: its clients hold tickets and keys of the version before. So the keys of noise are zeros, which no
-analysis reads. Stored configurations keep their version and their digest.
+No run goes on: its clients hold tickets and keys of the version before. So the public keys are zeros, which no message
+has. Stored configurations keep their version and their digest.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ down_revision = "0001"
 
 OPEN = "the run was open when its database was migrated to wire version 3: start it again under another name"
 
-RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", "noise_key", "state", "reason")))
+KEYS = ("ticket_key", "seal_key")
+RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", *KEYS, "state", "reason")))
 COHORTS = sa.table("cohorts", *map(sa.column, ("cohort", "run", "state", "via", "digest", "message")))
 BATCHES = sa.table("batches", *map(sa.column, ("cohort", "body")))
 REGRETS = sa.table("regrets", *map(sa.column, ("run", "body")))
@@ -61,13 +62,15 @@ def _end_open_runs(connection: sa.Connection) -> None:
 
 
 def _identify_runs(connection: sa.Connection) -> None:
-    """Give every run the same id and the same key of its noise: zeros."""
+    """Give every run the same id and the same public keys: zeros."""
     op.add_column("runs", sa.Column("run_id", sa.LargeBinary(16)))
-    op.add_column("runs", sa.Column("noise_key", sa.LargeBinary(32)))
-    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.NO_RUN_ID, noise_key=bytes(32)))
+    for key in KEYS:
+        op.add_column("runs", sa.Column(key, sa.LargeBinary(32)))
+    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.NO_RUN_ID, **dict.fromkeys(KEYS, bytes(32))))
     with op.batch_alter_table("runs") as batch:
         batch.alter_column("run_id", existing_type=sa.LargeBinary(16), nullable=False)
-        batch.alter_column("noise_key", existing_type=sa.LargeBinary(32), nullable=False)
+        for key in KEYS:
+            batch.alter_column(key, existing_type=sa.LargeBinary(32), nullable=False)
 
 
 def _rewrite_cohorts(connection: sa.Connection) -> None:

@@ -43,7 +43,7 @@ from distrust.shuffler.service import REPORT
 from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
 from tests.support.one_loop import InTurn, OneLoop
-from tests.support.server_harness import KEYS
+from tests.support.server_harness import key_folder
 from tests.support.shuffler_lies import Evidence, Lie, LyingShuffler
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Parties:
 
     def start_server(self) -> None:
         self._server_database = open_database(f"sqlite:///{self.folder}/server.sqlite3")
-        self.server = Service(self._server_database, KEYS, admission=self.admission)
+        self.server = Service(self._server_database, key_folder(self.folder), admission=self.admission)
         self.coordinator = RunCoordinator(self.server, ShufflerInTurn(self))
         self._calls: set[asyncio.Task[Any]] = set()
         self.turns.loop.run_until_complete(self.coordinator.start())

@@ -42,6 +42,7 @@ from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
 from distrust.common.wire import decode_blob
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
+from distrust.server.keys import KeyFolder, Keys
 from distrust.server.settings import ServerSettings
 from distrust.shuffler.app import ShufflerSettings
 from tests.support.asgi import OverHttpx
@@ -153,6 +154,7 @@ class RecordedRun:
     environment: Environment
     views: dict[str, RunView]
     transcripts: dict[str, bytes]  # by party: what its operator is shown of all cohorts
+    keys: dict[bytes, Keys]  # by R: what the server's key files had until the runs were over
 
     def between(self, caller: str, callee: str) -> list[Exchange]:
         """Return the exchanges in which a caller whose name begins with `caller` asked `callee`."""
@@ -179,7 +181,7 @@ class Recording:
 
     @classmethod
     def of(cls, recorded: RecordedRun, party: str) -> Self:
-        parts = [part for cell in _cells(recorded.databases[party]) for part in _opened(cell)]
+        parts = list(values_of(recorded.databases[party]))
         for one in recorded.exchanges:
             if party in (one.caller, one.callee):
                 parts += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
@@ -202,6 +204,11 @@ class Recording:
         assert not any(APART.startswith(payload) for payload in payloads)  # a head may be the end of a part
         assert len(payloads) < 2 ** (8 * min(map(len, payloads))) / 100
         return sum(any(self.holds(head + payload) for payload in payloads) for head in heads) > len(heads) / 2
+
+
+def values_of(database: Path) -> Iterator[bytes]:
+    """Yield each cell of a database and, of JSON, its strings as they are and decoded."""
+    return (value for cell in _cells(database) for value in _opened(cell))
 
 
 def _cells(path: Path) -> Iterator[bytes]:
@@ -271,15 +278,22 @@ def record_run(
     world      of the clients; None: two arms with Gaussian rewards. `environment` of the result is always these arms.
     noise_seed of the clients; None: each draws its noise from the operating system.
     """
-    truth, exchanges = Truth(), [] if exchanges is None else exchanges
+    truth, exchanges, private = Truth(), [] if exchanges is None else exchanges, dict[bytes, Keys]()
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
+    write = KeyFolder.write
+
+    def noted_write(self: KeyFolder, run_digest: bytes, keys: Keys) -> None:
+        private[run_digest] = keys
+        write(self, run_digest, keys)
+
+    tap.setattr(KeyFolder, "write", noted_write)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
     fleet = partial(
         fleet_over, World(world or environment, SEED, noise_seed), requirements, replace(options, dropout=dropout)
     )
     views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet, clock))
-    return RecordedRun(truth, exchanges, databases, environment, views, transcripts)
+    return RecordedRun(truth, exchanges, databases, environment, views, transcripts, private)
 
 
 def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
@@ -394,4 +408,5 @@ __all__ = [
     "keys",
     "record_run",
     "services",
+    "values_of",
 ]

@@ -14,12 +14,11 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.coordinator import RunCoordinator
-from distrust.server.keys import Keys, new_keys
+from distrust.server.keys import KeyFolder
 from distrust.server.service import Service
 from distrust.server.store import open_database
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 
-KEYS = new_keys()
 REWARDS = [[0.0, 0.25], [0.5, 0.5], [1.0, 0.75]]
 MECHANISMS: list[dict[str, Any]] = [
     {"name": "distributed-polya", "epsilon": 2.0},
@@ -43,15 +42,21 @@ def config(run: str = "demo", **changes: Any) -> RunConfig:
     return RunConfig.model_validate(whole | changes)
 
 
+def key_folder(path: Path) -> KeyFolder:
+    """Return the keys of a server whose database is in this folder."""
+    folder = KeyFolder(path / "server.keys")
+    folder.make(())
+    return folder
+
+
 class ServerHarness:
     """A server's logic on a database file, with intermediaries in memory. A test may stop it and build it again."""
 
-    def __init__(
-        self, path: Path, intermediaries: InMemoryIntermediaries, keys: Keys = KEYS, window: int = 8192
-    ) -> None:
+    def __init__(self, path: Path, intermediaries: InMemoryIntermediaries, window: int = 8192) -> None:
         self.intermediaries, self.rung = intermediaries, list[str]()
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
-        self.service = Service(self.database, keys, self.rung.append, window)
+        self.keys = key_folder(path)
+        self.service = Service(self.database, self.keys, self.rung.append, window)
         self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001)
 
     async def ask(

@@ -142,13 +142,11 @@ def test_a_damaged_row_of_a_stopped_server_is_one_sentence(
 def test_what_only_one_stopped_party_lacks_leaves_the_others_columns(
     result: Result, folder: Path, tmp_path: Path
 ) -> None:
-    """The aggregator's database is none, and the server's key file is open to all: no masked cohort needs the key."""
+    """The aggregator's database is none, and the server has no keys: no masked cohort needs one."""
     assert result.rounds
     with closing(sqlite3.connect(folder / "server.sqlite3")) as live:
         live.execute("VACUUM INTO ?", (str(tmp_path / "server.sqlite3"),))
     (tmp_path / "aggregator.sqlite3").write_bytes(b"no database " * 999)
-    (tmp_path / "server.keys").write_bytes(b"")
-    (tmp_path / "server.keys").chmod(0o644)
     parties, wanted = StoredParties(DataDir(tmp_path)), Wanted("first", 1, None, 2)
 
     async def seen() -> tuple[Pages | None, Pages | None]:

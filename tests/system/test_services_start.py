@@ -136,8 +136,8 @@ def test_a_run_that_this_program_did_not_write_is_listed_and_stops_no_other(tmp_
         pass
     with sqlite3.connect(tmp_path / ".distrust" / "server.sqlite3") as connection:
         connection.execute(
-            "INSERT INTO runs (run, config, digest, run_id, noise_key, state) "
-            "VALUES ('r', '{', x'00', x'00', x'00', 'running')"
+            "INSERT INTO runs (run, config, digest, run_id, ticket_key, seal_key, state) "
+            "VALUES ('r', '{', x'00', x'00', x'00', x'00', 'running')"
         )
     connection.close()
     process, log = attacks.begin("server", tmp_path), tmp_path / "server.log"

@@ -21,7 +21,7 @@ from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item, R
 from distrust.common.run.config import RunConfig
 from distrust.server.active_run import ActiveRun
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.keys import load_or_make
+from distrust.server.keys import KeyFolder, read_keys
 from distrust.server.receipts import ReceiptBook
 from distrust.server.ticket_issuer import sign
 from tests.support.recording import Exchange, RecordedRun, record_run
@@ -57,15 +57,16 @@ class Thief:
     """The server's own keys and its connection to the shuffler. `learned`: plays that it got, by slot."""
 
     def __init__(self, folder: Path) -> None:
-        self._keys, self.secret = folder / "server.keys", bytes(range(SECRET))
+        self._keys, self.secret = KeyFolder(folder / "server.keys"), bytes(range(SECRET))
         self.learned: dict[int, int] = {}
         self.refused: list[RefusedItem] = []
         self.reported: Counter[str] = Counter()  # records of its own, by cohort
         self.way: HttpIntermediaries
 
     def tickets(self, cohort: Cohort, slots: Iterable[int]) -> list[bytes]:
-        key = load_or_make(self._keys).ticket
-        return [sign(key, cohort, slot, 1).signatures for slot in slots]
+        keys = read_keys(self._keys.file(cohort.run_digest))
+        assert keys is not None
+        return [sign(keys.ticket, cohort, slot, 1).signatures for slot in slots]
 
     async def ask(self, cohort: Cohort, slots: Sequence[int]) -> None:
         tickets = b"".join(self.tickets(cohort, slots))

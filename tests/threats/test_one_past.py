@@ -5,6 +5,7 @@ The server is the deployed logic over a database file. The intermediaries stay a
 
 import asyncio
 import hashlib
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +22,6 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.deliveries import NotComparedError
-from distrust.server.keys import RunIdentity
 from distrust.server.learner.rounds import ReleasedCohort
 from distrust.server.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -38,8 +38,9 @@ def private() -> RunConfig:
 
 
 def copy(folder: Path, to: Path) -> Path:
-    """Copy a server's database as a backup does, while it may be in use."""
+    """Copy a server's database, and the keys of its open runs, as a backup does, while they may be in use."""
     to.mkdir()
+    shutil.copytree(folder / "server.keys", to / "server.keys")
     file = "server.sqlite3"
     with closing(sqlite3.connect(folder / file)) as live, closing(sqlite3.connect(to / file)) as backup:
         live.backup(backup)
@@ -138,7 +139,27 @@ def test_a_server_that_lost_its_database_makes_another_run_of_the_same_file(tmp_
     assert (one.cohort, runs[0].digest) == (other.cohort, runs[1].digest)
     assert one.address != other.address
     assert one.digest() != other.digest()
-    assert runs[0].identity.noise_key != runs[1].identity.noise_key
+    assert runs[0].keys.noise != runs[1].keys.noise
+
+
+def test_a_copy_of_the_database_alone_releases_nothing_of_a_run_that_has_ended_since(tmp_path: Path) -> None:
+    """A second line of defence: the intermediaries are restored as well, and list what the copy knows.
+
+    The run's keys were destroyed at its end, so that no record of it opens and no noise of it is drawn.
+    """
+    intermediaries = InMemoryIntermediaries()
+    saved, _ = play_and_copy(tmp_path, intermediaries, rounds=2)
+    shutil.rmtree(saved / "server.keys")
+    shutil.copytree(tmp_path / "first" / "server.keys", saved / "server.keys")
+    for digests in intermediaries.delivered_digests.values():
+        del digests[3:]
+    restored = ServerHarness(saved, intermediaries)
+    known, clients = released(restored), InMemoryClients(intermediaries, REWARDS, seed=2)
+    assert len(known) == 3
+    view = serve(restored, "demo", clients)
+    assert (view.state, released(restored), clients.sent) == ("failed", known, {})
+    assert str(view.reason).startswith("its key file is gone: the run had ended before its database was restored")
+    restored.database.close()
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -279,14 +300,14 @@ def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
 
 def test_the_analyzers_noise_is_that_of_its_totals_alone() -> None:
     """The same totals of the same cohort and run have the same noise; each change of one of them gives other noise."""
-    run, key = private(), RunIdentity(bytes(16), bytes(range(32)))
+    run, key = private(), bytes(range(32))
     cohort = Cohort.model_construct(cohort="demo.1.0.1", run="demo", round=1, run_digest=bytes(32))
     totals, survivors = np.array([5, 7], dtype=np.uint64), np.array([3])
     drawn = [
         analyzer_stream(run, *one).bytes(32)
         for one in (
             (key, cohort, totals, survivors),
-            (RunIdentity(bytes(16), bytes(32)), cohort, totals, survivors),
+            (bytes(32), cohort, totals, survivors),
             (key, cohort.model_copy(update={"round": 2}), totals, survivors),
             (key, cohort, totals[::-1], survivors),
             (key, cohort, totals, survivors + 1),

@@ -18,7 +18,6 @@ from distrust.common.messages.upload import ActionAnswer, ActionRequest, Receipt
 from distrust.common.modular import unpack
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
-from distrust.server.keys import load_or_make
 from distrust.shuffler.assignment import pack_order
 from tests.support.recording import PARTIES, RecordedRun, Recording, keys, record_run
 
@@ -144,8 +143,9 @@ def test_no_service_ever_holds_a_reward(recorded: RecordedRun, recordings: dict[
 def test_the_shuffler_holds_no_plaintext_of_a_record_and_no_key_to_it(
     recorded: RecordedRun, recordings: dict[str, Recording]
 ) -> None:
-    seal = load_or_make(recorded.databases["server"].with_suffix(".keys")).seal.private_bytes_raw()
-    assert not recordings["shuffler"].holds(seal)
+    seals = [one.seal.private_bytes_raw() for one in recorded.keys.values()]
+    assert seals
+    assert not [key for key in seals if recordings["shuffler"].holds(key)]
     assert len(recorded.truth.payloads) > EACH
     assert not recordings["shuffler"].reads(
         [body[:REPORT_ID] for body in reports(recorded).values()], recorded.truth.payloads
@@ -230,7 +230,7 @@ def test_what_the_server_opens_is_noised_and_opens_under_its_action_only(
 
     Noise of scale 400 or more on a grid of 1000: ten of 48 within one step of the truth happen with 1e-12 at most.
     """
-    key = load_or_make(recorded.databases["server"].with_suffix(".keys")).seal
+    key = recorded.keys[cohort.run_digest].seal
     opener = partial(open_record, key, cohort)
     modulus = recorded.truth.moduli[cohort.cohort]
     rows = sorted(int(row[0]) for row in recorded.truth.rows["dealt.1.0.1"].values())

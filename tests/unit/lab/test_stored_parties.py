@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from distrust.common.crypto.context import run_digest
 from distrust.common.database import Database
 from distrust.common.errors import BAD_INPUT, BadParameter, RunFailed, Unavailable, WrongCohort, exit_status
 from distrust.common.intermediary.store import METADATA, VERSION
@@ -18,13 +19,16 @@ from distrust.lab.__main__ import app
 from distrust.lab.run.outline import Wanted
 from distrust.lab.run.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
+from distrust.server.keys import RunIdentity, new_keys
+from distrust.server.rows import RunRow
 from distrust.server.store import open_database
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import Authority, address, labelled
 from tests.support.manual_clock import ManualClock
+from tests.support.server_harness import config, key_folder
 
 WANTED = Wanted("first", 1, None, 3)
-RUN = "INSERT INTO runs VALUES (1, 'first', {}, x'00', x'00', x'00', 'running', NULL)"
+RUN = "INSERT INTO runs VALUES (1, 'first', {}, x'00', x'00', x'00', x'00', 'running', NULL)"
 
 
 @pytest.fixture
@@ -168,15 +172,19 @@ def test_what_no_later_try_reads_is_bad_input_and_no_try_later(command: str, wor
     assert "try again" not in refused.detail
 
 
-@pytest.mark.parametrize("name", ["server.sqlite3", "server.sqlite3-wal", "server.keys"])
+@pytest.mark.parametrize("name", ["server.sqlite3", "server.sqlite3-wal"])
 def test_a_pipe_in_place_of_a_file_is_refused(name: str, stopped: Path) -> None:
     (stopped / name).unlink(missing_ok=True)
     os.mkfifo(stopped / name, 0o600)
-    if name == "server.keys":
-        assert StoredParties(DataDir(stopped))._key is None
-    else:
-        with pytest.raises(BadParameter, match=f"{name} is no file"):
-            outline(stopped)
+    with pytest.raises(BadParameter, match=f"{name} is no file"):
+        outline(stopped)
+
+
+def test_a_pipe_in_place_of_a_key_file_opens_no_record(stopped: Path) -> None:
+    row = RunRow(config(), RunIdentity(bytes(16), new_keys().public), "running", None)
+    file = key_folder(stopped).file(run_digest(row.config.digest(), row.identity.run_id))
+    os.mkfifo(file, 0o600)
+    assert StoredParties(DataDir(stopped))._key(row) is None
 
 
 def test_two_revisions_in_a_database_are_refused(stopped: Path) -> None:

@@ -1,44 +1,157 @@
-"""Tests that keys outlive the process, are readable by their owner only, and are never logged."""
+"""Tests that a run's keys are private, on the disk before the run is, and destroyed when it is over."""
 
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import RunFailed, Unavailable
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.server.keys import Keys, load_or_make, new_keys
+from distrust.server.keys import KeyFolder, Keys, folder_for, new_keys
 from distrust.server.ticket_issuer import sign
 from tests.support.in_memory_intermediaries import BadTicket, check_ticket
+from tests.support.server_harness import key_folder
+
+R, OTHER = bytes(range(32)), bytes(32)
 
 
-def test_keys_are_made_once_and_found_again(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "server.keys"
-    assert load_or_make(path).public == load_or_make(path).public
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert [result.name for result in path.parent.iterdir()] == ["server.keys"]
+def raw(keys: Keys) -> tuple[bytes, bytes, bytes]:
+    return keys.ticket.private_bytes_raw(), keys.seal.private_bytes_raw(), keys.noise
 
 
-def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "server.keys"
-    load_or_make(path)
-    path.chmod(0o640)
-    with pytest.raises(Unavailable, match="chmod 600"):
-        load_or_make(path)
+def test_a_runs_keys_are_found_again_in_a_file_of_their_own_for_the_owner_only(tmp_path: Path) -> None:
+    folder, keys = KeyFolder(tmp_path / "deep" / "server.keys"), new_keys()
+    mask = os.umask(0)
+    try:
+        folder.make(())
+        folder.write(R, keys)
+    finally:
+        os.umask(mask)
+    folder.write(OTHER, new_keys())
+    assert raw(KeyFolder(folder.path).read(R, keys.public)) == raw(keys)
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    assert folder.file(R).stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in folder.path.iterdir()} == {f"{R.hex()}.key", f"{OTHER.hex()}.key"}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"ticket": "AAAA", "seal": "AAAA"}', '{"ticket": 1, "seal": 2}'])
-def test_a_spoilt_key_file_is_refused_and_kept(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "server.keys"
-    path.write_text(text)
-    path.chmod(0o600)
-    with pytest.raises(Unavailable, match="no keys of ours"):
-        load_or_make(path)
-    assert text == path.read_text()
+def test_keys_are_never_written_over_a_file_that_is_there(tmp_path: Path) -> None:
+    folder, keys = key_folder(tmp_path), new_keys()
+    folder.write(R, keys)
+    with pytest.raises(Unavailable, match="File exists"):
+        folder.write(R, new_keys())
+    assert raw(folder.read(R, keys.public)) == raw(keys)
+
+
+def test_a_key_file_that_others_may_read_is_refused_by_name(tmp_path: Path) -> None:
+    folder, keys = key_folder(tmp_path), new_keys()
+    folder.write(R, keys)
+    folder.file(R).chmod(0o640)
+    with pytest.raises(Unavailable, match=rf"key file .*{R.hex()}\.key: others may read it; chmod 600"):
+        folder.read(R, keys.public)
+
+
+def test_a_folder_that_others_may_use_is_refused_by_name(tmp_path: Path) -> None:
+    key_folder(tmp_path).path.chmod(0o750)
+    with pytest.raises(Unavailable, match=r"key folder .*server\.keys: others may use it; chmod 700"):
+        key_folder(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "long", "another-runs", "noise-alone"])
+def test_a_damaged_key_file_is_a_sentence_about_its_run(tmp_path: Path, damage: str) -> None:
+    folder, keys = key_folder(tmp_path), new_keys()
+    folder.write(R, keys)
+    folder.write(OTHER, new_keys())
+    whole = folder.file(R).read_bytes()
+    kept = whole[:70] + bytes([whole[70] ^ 1]) + whole[71:]  # the public halves do not show it
+    other = folder.file(OTHER).read_bytes()
+    changed = {"empty": b"", "short": whole[:-1], "long": whole + b"\0", "another-runs": other, "noise-alone": kept}
+    folder.file(R).write_bytes(changed[damage])
+    with pytest.raises(RunFailed, match=r"^its key file is damaged"):
+        folder.read(R, keys.public)
+
+
+def test_a_key_file_that_is_gone_is_a_sentence_about_its_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"^its key file is gone: the run had ended before"):
+        key_folder(tmp_path).read(R, new_keys().public)
+
+
+def test_a_folder_that_is_gone_is_refused_while_a_run_is_open_and_not_made(tmp_path: Path) -> None:
+    """Another working directory must not end every run."""
+    folder = KeyFolder(tmp_path / "server.keys")
+    with pytest.raises(Unavailable, match=r"not there, and run alpha is open: name its folder in DISTRUST_KEYS"):
+        folder.make({"beta", "alpha"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_file_of_an_earlier_version_is_refused_and_kept(tmp_path: Path) -> None:
+    (tmp_path / "server.keys").write_text("{}")
+    with pytest.raises(Unavailable, match=r"is the key file of an earlier version, .* ended: remove it"):
+        key_folder(tmp_path)
+    assert (tmp_path / "server.keys").read_text() == "{}"
+
+
+def test_two_servers_never_share_a_folder(tmp_path: Path) -> None:
+    one, other = key_folder(tmp_path), key_folder(tmp_path)
+    with closing(one):
+        one.hold()
+        with pytest.raises(Unavailable, match="in use by another server: give this one another DISTRUST_KEYS"):
+            other.hold()
+    with closing(other):
+        other.hold()
+
+
+def test_destroyed_keys_are_overwritten_and_removed_and_the_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second name of the file shows what becomes of its bytes. A copy of them would stay."""
+    folder, synced = key_folder(tmp_path), list[bool]()
+    folder.write(R, new_keys())
+    os.link(folder.file(R), tmp_path / "name")
+
+    def noted(handle: int) -> None:
+        if os.fstat(handle).st_ino == folder.path.stat().st_ino:
+            synced.append(folder.file(R).exists())
+
+    monkeypatch.setattr("distrust.server.keys.os.fsync", noted)
+    folder.destroy(R)
+    assert set((tmp_path / "name").read_bytes()) == {0}
+    assert list(folder.path.iterdir()) == []
+    assert synced == [False]
+    folder.destroy(R)  # again, as after a crash
+
+
+def test_keys_are_written_whole_to_the_disk_the_file_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, synced = key_folder(tmp_path), list[tuple[bool, int]]()
+
+    def noted(handle: int) -> None:
+        facts = os.fstat(handle)
+        synced.append((facts.st_ino == folder.path.stat().st_ino, facts.st_size))
+
+    monkeypatch.setattr("distrust.server.keys.os.fsync", noted)
+    folder.write(R, new_keys())
+    assert [one for one, _ in synced] == [False, True]
+    assert synced[0][1] == folder.file(R).stat().st_size == 128
+
+
+def test_keys_of_no_open_run_are_destroyed_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    folder = key_folder(tmp_path)
+    folder.write(R, new_keys())
+    folder.write(OTHER, new_keys())
+    (folder.path / "README").write_text("the operator's")
+    folder.keep([R])
+    assert {path.name for path in folder.path.iterdir()} == {f"{R.hex()}.key", "README"}
+
+
+def test_the_folder_is_beside_a_sqlite_database_and_else_below_the_working_directory() -> None:
+    assert folder_for("sqlite:////data/server.sqlite3") == Path("/data/server.keys")
+    assert folder_for("postgresql://distrust@db.example/server") == Path(".distrust/server.keys")
 
 
 def test_private_keys_are_masked() -> None:
-    keys = new_keys()
-    assert repr(keys) == "Keys()"
+    assert repr(new_keys()) == "Keys()"
 
 
 def _cohort(keys: Keys, name: str = "demo.1.0.1") -> Cohort:

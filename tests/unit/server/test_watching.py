@@ -30,9 +30,9 @@ def test_unknown_runs_rounds_and_cohorts_are_refused(harness: ServerHarness) -> 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: str(one["name"]))
 def test_a_transcript_shows_what_the_server_saw_page_by_page(harness: ServerHarness, mechanism: dict[str, Any]) -> None:
-    harness.service.create(config(horizon=96, mechanism=mechanism))
+    harness.service.create(config(mechanism=mechanism))
     clients = InMemoryClients(harness.intermediaries, REWARDS)
-    serve(harness, "demo", clients)
+    serve(harness, "demo", clients, until=2)  # records are shown while the run is open
     whole = harness.service.transcript("demo", "demo.1.1.1", 0, 100)
     pages = [harness.service.transcript("demo", "demo.1.1.1", at, 1) for at in range(whole.total)]
     assert whole.messages == [page.messages[0] for page in pages]
