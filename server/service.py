@@ -368,8 +368,10 @@ class Service:
         message, mechanism = self.cohort_terms(run, cohort)
         active = self.active_run(run)
         keys, seeded = active.keys, active.config.unsafe is not None
-        seal, page = keys and keys.seal, {"after": after, "limit": limit, "each": each}
-        return cohort_transcript(self.store, seal, message, mechanism, seeded=seeded, **page)
+        seal = None if keys is None else keys.seal
+        return cohort_transcript(
+            self.store, seal, message, mechanism, seeded=seeded, after=after, limit=limit, each=each
+        )
 
     def _opened(self, run: str, cohort: str) -> Cohort:
         """Return an open or ended cohort. Raises WrongCohort, WrongStage for one that is planned only."""

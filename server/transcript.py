@@ -286,27 +286,27 @@ def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -
         counts = ones_by_label(content.body, channel, batch.survivors)[:MOST_VALUES].tolist()
         return {"bits": batch.survivors * channel.width, "ones": counts}
     if isinstance(content, Records) and isinstance(channel, Sealed):
-        return {"records": content.count, "values": _values(cohort, channel, content.body, mechanism, key)}
+        return {"records": content.count, **_opened(cohort, channel, content.body, mechanism, key)}
     if isinstance(content, GroupedRecords) and isinstance(channel, AssignedRecords):
-        values = _values(cohort, channel, content.body, mechanism, key, content.counts)
-        return {"by_action": content.counts[:MOST_VALUES], "values": values}
+        opened = _opened(cohort, channel, content.body, mechanism, key, content.counts)
+        return {"by_action": content.counts[:MOST_VALUES], **opened}
     raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")
 
 
-def _values(  # noqa: PLR0917  what it takes to open a record, and where each group ends
+def _opened(  # noqa: PLR0917  what it takes to open a record, and where each group ends
     cohort: Cohort,
     channel: SealedRecords,
     body: bytes,
     mechanism: Mechanism,
     key: SealKey,
     groups: Sequence[int] = (),
-) -> list[int]:
+) -> View:
     """Return the first records' values, in the shuffler's random order; of assigned actions group after group.
 
-    A record that does not open, or holds no vector, is left out, as in the analysis. Raises BadMessage if all are.
+    A record that does not open, or holds no vector, is left out, as in the analysis. If all are, return why.
     """
     if key is None:
-        raise BadMessage(NO_KEY)
+        return {"refused": NO_KEY}
     size = sealed_size(channel.size)
     records = max(1, MOST_VALUES // mechanism.dimension)
     ends = list(accumulate(groups))
@@ -318,9 +318,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
             values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
         except BadMessage as error:
             faults.append(error)
-    if faults and not values:
-        raise faults[0]
-    return values
+    return {"refused": faults[0].detail} if faults and not values else {"values": values}
 
 
 def _entry(  # noqa: PLR0917  the fields of the message, in their order

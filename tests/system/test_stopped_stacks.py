@@ -12,6 +12,7 @@ from distrust.lab.__main__ import app
 from distrust.lab.run.connection import Connection
 from distrust.lab.run.outline import Wanted
 from distrust.lab.run.transcripts import Inspection, described
+from distrust.server.transcript import NO_KEY
 from tests.support.forked import forking
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]
@@ -29,7 +30,7 @@ RUNS: dict[str, dict[str, Any]] = {
 """A run by the kind of its cohorts' channel. Its clients leave at every stage."""
 
 OF_CLIENTS = {"masked": "masked", "sealed": "report", "bits": "report", "dealt": "report"}
-IN_A_BATCH = {"masked": "sum", "sealed": "values", "bits": "ones", "dealt": "by_action"}
+IN_A_BATCH = {"masked": "sum", "sealed": "records", "bits": "ones", "dealt": "by_action"}
 """By kind: the stage in which clients send what their rewards are in, and what the server reads in the batch."""
 
 
@@ -68,3 +69,5 @@ def test_a_stopped_stack_says_what_its_services_said(kind: str, told: dict[str, 
     assert {entry["stage"] for entry in first["intermediary"]["messages"]} >= {OF_CLIENTS[kind], "batch"}
     (batch,) = [entry for entry in first["server"]["messages"] if entry["stage"] == "batch"]
     assert batch["view"][IN_A_BATCH[kind]]
+    sealed = kind in {"sealed", "dealt"}
+    assert batch["view"].get("refused") == (NO_KEY if sealed else None)  # the run is over
