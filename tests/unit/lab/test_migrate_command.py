@@ -15,8 +15,12 @@ from typer.testing import CliRunner, Result
 
 from distrust.common.errors import BadParameter, Unavailable, exit_status
 from distrust.lab.__main__ import app
+from distrust.lab.cli.migrate import DESTROYED
 from distrust.server.tables import VERSION
 from tests.support.schemas import PARTIES, first_schema
+
+FIRST_KEYS = '{"ticket": "AAAA", "seal": "AAAA"}'
+"""As 6102dc19 wrote its key file; the keys have 32 bytes each there."""
 
 
 @pytest.fixture
@@ -164,3 +168,38 @@ def test_migration_needs_no_working_folder_and_no_configuration_file(folder: Pat
     done = subprocess.run(command, cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=True)
     assert done.stdout == f"x.db: schema 2 is now {VERSION}; as it was: x.db.before-{VERSION}\n"
     assert done.stderr == ""
+
+
+def test_the_key_file_of_every_run_is_destroyed_with_a_line_also_if_a_kill_came_before_it(folder: Path) -> None:
+    keys = folder / "server.keys"
+    for _ in range(2):
+        keys.write_text(FIRST_KEYS)
+        os.link(keys, folder / "name")
+        done = migrate("--data", str(folder))
+        assert done.stdout.splitlines()[-1] == f"{keys}: {DESTROYED}"
+        assert not keys.exists()
+        assert set((folder / "name").read_bytes()) == {0}
+        (folder / "name").unlink()
+    assert json.loads(migrate("--data", str(folder), "--json", "-").stdout)["destroyed"] == []
+    keys.write_text(FIRST_KEYS)
+    answer = json.loads(migrate("--database", f"sqlite:///{folder}/server.sqlite3", "--json", "-").stdout)
+    assert (answer["destroyed"], keys.exists()) == ([str(keys)], False)
+
+
+def test_no_other_file_is_taken_for_the_key_file_of_every_run(folder: Path, tmp_path: Path) -> None:
+    others = {"shuffler.keys": FIRST_KEYS, "server.keys": '{"ticket": "AAAA"}'}
+    for name, text in others.items():
+        (folder / name).write_text(text)
+    (tmp_path / "elsewhere").write_text(FIRST_KEYS)
+    assert migrate("--data", str(folder)).exit_code == 0
+    (folder / "server.keys").unlink()
+    (folder / "server.keys").symlink_to(tmp_path / "elsewhere")  # the server names it
+    assert json.loads(migrate("--data", str(folder), "--json", "-").stdout)["destroyed"] == []
+    assert (folder / "shuffler.keys").read_text() == (tmp_path / "elsewhere").read_text() == FIRST_KEYS
+
+
+def test_a_migration_that_is_refused_leaves_the_key_file(folder: Path) -> None:
+    (folder / "server.keys").write_text(FIRST_KEYS)
+    change(folder / "server.sqlite3", "UPDATE schema_version SET version = 1")
+    assert refusal("--data", str(folder))[0] == 2
+    assert (folder / "server.keys").read_text() == FIRST_KEYS

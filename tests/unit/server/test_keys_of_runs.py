@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import structlog
 from distrust.common.errors import Unavailable, WrongStage
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.progress import RunView
+from distrust.server.app import server_app
 from distrust.server.keys import KeyFolder
+from distrust.server.settings import ServerSettings
 from distrust.server.store import Writing
 from distrust.server.transcript import NO_KEY
 from tests.support.in_memory_intermediaries import InMemoryClients
@@ -176,6 +179,35 @@ def test_a_key_file_that_others_may_read_stops_the_start_and_ends_no_run(
     with pytest.raises(Unavailable, match=f"key file {file}: others may read it; chmod 600"):
         restarted(harness, tmp_path)
     file.chmod(0o600)
+    again = ServerHarness(tmp_path, harness.intermediaries)
+    assert again.service.view("demo").state == "running"
+    again.database.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("a-file", "is the key file of an earlier version, whose runs have all ended: remove it"),
+        ("another-folder", "not there, and run demo is open: name its folder in DISTRUST_KEYS"),
+        ("in-use", "in use by another server: give this one another DISTRUST_KEYS"),
+    ],
+)
+def test_a_server_that_must_not_use_its_key_folder_does_not_start_and_ends_no_run(
+    harness: ServerHarness, tmp_path: Path, state: str, words: str
+) -> None:
+    harness.service.create(config())
+    harness.database.close()
+    other = tmp_path / "other.keys"
+    if state == "a-file":
+        other.write_text('{"ticket": "AAAA", "seal": "AAAA"}')
+    where = harness.keys.path if state == "in-use" else other
+    settings = ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3", keys=where)
+    with closing(harness.keys):
+        harness.keys.hold()
+        with pytest.raises(Unavailable, match=words) as refused:
+            server_app(settings, harness.intermediaries)
+    assert str(where) in refused.value.detail
+    assert other.exists() == (state == "a-file")
     again = ServerHarness(tmp_path, harness.intermediaries)
     assert again.service.view("demo").state == "running"
     again.database.close()
