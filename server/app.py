@@ -149,8 +149,8 @@ async def request_tickets(
 ) -> Response:
     """Issue tickets and return them. With `wait` and round 0, wait for free slots, or for the run's end.
 
-    Idempotent: a repeated request returns the same slots. None free: `Retry-After`. Needs a participation token, the
-    operator's token, or an enrolled device's signature (`Authorization: Device KEY:SIGNATURE`).
+    Idempotent: a repeated request returns the same slots, until the run is over. None free: `Retry-After`. Needs a
+    participation token, the operator's token, or an enrolled device's signature (`Authorization: Device KEY:SIGNATURE`).
     """
     admission: Admission = request.app.state.admission
     text = partial(request_text, service.active_run(run).run_digest, body)

@@ -1,6 +1,7 @@
 """Tests that a run has its keys from before its commit until its end, over crashes, and that lost keys end it alone."""
 
 import asyncio
+import gc
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +15,7 @@ from distrust.common.errors import Unavailable, WrongStage
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.progress import RunView
 from distrust.server.app import server_app
-from distrust.server.keys import KeyFolder
+from distrust.server.keys import KeyFolder, Keys, PublicKeys
 from distrust.server.settings import ServerSettings
 from distrust.server.store import Writing
 from distrust.server.transcript import NO_KEY
@@ -34,6 +35,12 @@ def crash(*_: Any) -> None:
 
 def names(harness: ServerHarness) -> set[str]:
     return {path.name for path in harness.keys.path.iterdir()}
+
+
+def in_memory() -> set[PublicKeys]:
+    """Return the public halves of all private keys that this process can still reach."""
+    gc.collect()
+    return {one.public for one in gc.get_objects() if type(one) is Keys}
 
 
 def file_of(harness: ServerHarness, run: str) -> Path:
@@ -68,10 +75,12 @@ def test_a_run_that_is_over_has_no_keys_on_the_disk_or_in_the_server_and_others_
     harness.service.create(config())
     harness.service.create(config("other"))
     assert names(harness) == {file_of(harness, "demo").name, file_of(harness, "other").name}
+    mine, theirs = (harness.service.active_run(run).identity.keys for run in ("demo", "other"))
+    assert in_memory() >= {mine, theirs}
     assert ENDS[end](harness).state == end
     assert names(harness) == {file_of(harness, "other").name}
     assert harness.service.active_run("demo").keys is None
-    assert harness.service.active_run("other").keys is not None
+    assert {mine, theirs} & in_memory() == {theirs}
 
 
 @pytest.mark.parametrize("end", ENDS)
