@@ -11,6 +11,7 @@ A secret counts only if it fits its commitment, or its public key. So a false sh
 """
 
 import secrets
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +30,7 @@ from distrust.common.crypto.share import PRIME, SEED, coefficients
 from distrust.common.errors import BadMessage, BadShare, TooSmall
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows, unpack_rows
+from distrust.common.randomness import wipe
 
 TRIES = 300
 """Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
@@ -44,7 +46,7 @@ class Rebuilt:
     disputes  pairs of which one lied, not explained by those.
     """
 
-    seeds: dict[int, bytes]
+    seeds: dict[int, bytearray]
     pairs: dict[int, X25519PrivateKey]
     liars: tuple[int, ...]
     disputes: int
@@ -88,7 +90,7 @@ class Rebuilding:
         self._parity = Parity(self._threshold, secrets.randbelow(PRIME))
         self._disputed = verdict.disputed.copy()
         self._proven = np.zeros(len(self._roster), dtype=np.bool_)
-        self._seeds: dict[int, bytes] = {}
+        self._seeds: dict[int, bytearray] = {}
         self._pairs: dict[int, X25519PrivateKey] = {}
 
     def run(self) -> Rebuilt:
@@ -167,13 +169,15 @@ class Rebuilding:
         """Return whether a rebuilt secret is the one that the client committed to. Keep the secret then."""
         if constant >> 8 * SEED:
             return False
-        seed, slot = constant.to_bytes(SEED, "big"), secret.slot
+        seed, slot = bytearray(SEED), secret.slot
+        struct.pack_into(">QQ", seed, 0, constant >> 64, constant & 2**64 - 1)
         if slot in self._alive:
             if self._names.commitment(seed, slot) != self._commitments[slot]:
                 return False
             self._seeds[slot] = seed
             return True
         pair = pair_from_seed(seed)
+        wipe(seed)
         if pair.public_key().public_bytes_raw() != self._roster.mask_key(slot):
             return False
         self._pairs[slot] = pair
@@ -277,6 +281,7 @@ def unmask_total(
     rebuilt = Rebuilding(verdict, alive, commitments, answers).run()
     own = (names.self_mask(seed, slot) for slot, seed in rebuilt.seeds.items())
     sum_ = subtract(masked_total, sum_masks(own, m, d), m)
+    wipe(*rebuilt.seeds.values())
     for slot, pair in rebuilt.pairs.items():
         plus, minus = _pair_masks(roster, alive, slot, pair)
         sum_ = add(subtract(sum_, sum_masks(plus, m, d), m), sum_masks(minus, m, d), m)
@@ -292,7 +297,7 @@ def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
 
 def _pair_masks(
     roster: Roster, alive: frozenset[int], slot: int, pair: X25519PrivateKey
-) -> tuple[list[bytes], list[bytes]]:
+) -> tuple[list[bytearray], list[bytearray]]:
     """Return the keys of the masks that survivors added, and that they subtracted, for one lost client."""
     names = binding(roster.cohort)
     near = [v for v in roster.neighbours(slot) if v in alive]

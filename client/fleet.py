@@ -120,7 +120,8 @@ class Fleet:
             await self.farewell()
             raise
         finally:
-            self._worker.shutdown(wait=False, cancel_futures=True)
+            self._forget_secrets()
+            self._worker.shutdown(wait=False)  # it forgets first; messages in its queue were cancelled with their tasks
             self._notes.shutdown(wait=False, cancel_futures=True)
 
     async def _served(self) -> str:
@@ -145,6 +146,15 @@ class Fleet:
         for cohort, users in self._with_tickets():
             with suppress(ProtocolError):
                 await self._uploader.announce(cohort, users)
+
+    def _forget_secrets(self) -> None:
+        """Let the worker wipe all keys and seeds that are left, once the message in work is made."""
+        for session in self._sessions.values():
+            session.forget()
+        unused = [*self._own, *(user.keys for _, users in self._holding for user in users)]
+        for own in unused:
+            if isinstance(own, Secrets):
+                self._worker.submit(own.wipe)
 
     def _with_tickets(self) -> list[tuple[Cohort, list[User]]]:
         """Return the users that hold tickets, by cohort: those that play, and those that have not agreed yet."""

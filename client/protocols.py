@@ -60,8 +60,8 @@ class ClientProtocol(Protocol):
         """Return messages for the stage that `view` shows, of those users that answer it. `refusals` has the others."""
         ...
 
-    def forget(self, slots: Iterable[int]) -> None:
-        """Drop these users' secrets: they are done, lost or refused."""
+    def forget(self, users: Iterable[User]) -> None:
+        """Drop these users' secrets: they are done, lost or refused. Never while their messages are made."""
         ...
 
 
@@ -101,10 +101,10 @@ class ShuffleProtocol:
         """Return by slot whether a user's record is in the server's list."""
         return {user.slot: self._records[user.slot] in listed for user in users}
 
-    def forget(self, slots: Iterable[int]) -> None:
+    def forget(self, users: Iterable[User]) -> None:
         """Forget these users' records: they have given their receipt, or give none."""
-        for slot in slots:
-            self._records.pop(slot, None)
+        for user in users:
+            self._records.pop(user.slot, None)
 
     def _body(self, user: User, row: NDArray[np.uint64]) -> bytes:
         cohort = self._randomizer.assignment.cohort
@@ -174,10 +174,14 @@ class SecAggProtocol:
             return self._each(users, lambda _user, client: client.shares(roster, check))
         raise BadMessage(f"cohort {self._cohort.cohort}: a client has no answer at stage {view.stage}")
 
-    def forget(self, slots: Iterable[int]) -> None:
-        """Drop keys, seeds and shares of these users, and their clients with them."""
-        for slot in slots:
-            self._clients.pop(slot, None)
+    def forget(self, users: Iterable[User]) -> None:
+        """Wipe keys, seeds and shares of these users, and drop their clients."""
+        for user in users:
+            client = self._clients.pop(user.slot, None)
+            if client is not None:
+                client.forget()
+            elif user.keys is not None:  # it has left before its first message
+                user.keys.wipe()
 
     def _confirm(self, users: Sequence[User], view: StageView, statement: bytes) -> list[Item]:
         boxes = {inbox.slot: inbox.body for inbox in view.inboxes or []}

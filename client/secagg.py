@@ -21,6 +21,7 @@ from distrust.common.crypto.share import MISSING, SHARE_SIZE, Polynomial, blend,
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, add, pack, subtract
+from distrust.common.randomness import wipe
 
 CHALLENGE = 32
 """Bytes of the aggregator's challenge."""
@@ -29,9 +30,10 @@ _Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 
 
 class Secrets:
-    """Keys, seeds and neighbours' shares that one client holds for one cohort. At its end it drops the last reference.
+    """Keys, seeds and neighbours' shares that one client holds for one cohort. `wipe` zeroes them at its end.
 
-    Python does not overwrite what it frees: a reader of this process's memory may find the bytes for some time after.
+    Seeds, channel keys and neighbours' shares lie in buffers of their own. What else the client computes with are
+    Python's integers and `bytes` of libraries, which cannot be zeroed (SECURITY.md, "What memory keeps").
 
     Keys and seeds are fresh from the operating system, for one slot of one cohort, and made before either is known.
 
@@ -60,18 +62,25 @@ class Secrets:
 
     def __init__(self) -> None:
         self.mask_seed, self.self_seed = new_seed(), new_seed()
-        self.mask_pair: X25519PrivateKey = pair_from_seed(self.mask_seed)
-        self.channel_pair: X25519PrivateKey = new_pair()
-        self.public = self.mask_pair.public_key().public_bytes_raw() + self.channel_pair.public_key().public_bytes_raw()
+        pairs = pair_from_seed(self.mask_seed), new_pair()
+        self.public = b"".join(pair.public_key().public_bytes_raw() for pair in pairs)
+        self.mask_pair: X25519PrivateKey | None = pairs[0]
+        self.channel_pair: X25519PrivateKey | None = pairs[1]
         self.roster: Roster | None = None
         self.polynomials: tuple[Polynomial, Polynomial, Polynomial] | None = None
-        self.channel_keys: dict[int, bytes] = {}
-        self.held: dict[int, bytes | None] = {}
+        self.channel_keys: dict[int, bytearray] = {}
+        self.held: dict[int, bytearray | None] = {}
         self.members = 0
         self.statement = b""
 
     def __repr__(self) -> str:
         return "Secrets(…)"
+
+    def wipe(self) -> None:
+        """Zero seeds, keys and shares, and drop both key pairs: OpenSSL zeroes the private keys as it frees them."""
+        wipe(self.mask_seed, self.self_seed, *self.channel_keys.values(), *self.held.values())
+        self.mask_pair = self.channel_pair = self.polynomials = None
+        self.channel_keys, self.held = {}, {}
 
     @property
     def agreed(self) -> Roster:
@@ -174,10 +183,13 @@ class MaskingClient:
         return answer
 
     def forget(self) -> None:
-        """Drop keys, seeds and shares, after the last answer or on timeout. Only the last request may be repeated.
+        """Wipe keys, seeds and shares, after the last answer or on timeout. Only the last request may be repeated.
 
-        Nothing that can be reached from this client holds them then.
+        Nothing that can be reached from this client holds them then. Not while another thread computes an answer: it
+        would compute with zeros.
         """
+        if self._secrets is not None:
+            self._secrets.wipe()
         self._secrets = None
         self._answered = dict(list(self._answered.items())[-1:])
 
@@ -199,9 +211,10 @@ class MaskingClient:
 
     def _share(self, secrets: Secrets, roster: Roster, published: Mapping[int, bytes]) -> bytes:
         self._check_roster(secrets, roster, published)
-        near, own, box = roster.neighbours(self.slot), self.slot, self._binding.box
+        near, own, box, pair = roster.neighbours(self.slot), self.slot, self._binding.box, secrets.channel_pair
+        assert pair is not None  # until it is wiped
         try:
-            keys = [self._binding.channel(secrets.channel_pair, roster.channel_key(v), own, v) for v in near]
+            keys = [self._binding.channel(pair, roster.channel_key(v), own, v) for v in near]
         except BadMessage as error:
             raise Refused(f"the roster holds an unusable key: {error.detail}") from error
         secrets.polynomials = polynomials(secrets.self_seed, secrets.mask_seed, self._channel.threshold)
@@ -244,10 +257,11 @@ class MaskingClient:
         pairs = [raw[: 2 * SHARE_SIZE] if raw and triple else None for raw, triple in zip(opened, triples, strict=True)]
         secrets.held = dict(zip(near, pairs, strict=True))
         secrets.members, secrets.statement = members, statement
+        wipe(*opened, *secrets.channel_keys.values())
         secrets.channel_keys, secrets.polynomials = {}, None
         return own + b"".join(theirs)
 
-    def _open(self, secrets: Secrets, near: list[int], inbox: bytes) -> list[bytes | None]:
+    def _open(self, secrets: Secrets, near: list[int], inbox: bytes) -> list[bytearray | None]:
         """Return the contents of the neighbours' boxes, 51 bytes each; None for a box that does not open."""
         if len(inbox) != BOX * len(near):
             raise BadMessage(
@@ -256,7 +270,7 @@ class MaskingClient:
         boxes = [inbox[i : i + BOX] for i in range(0, len(inbox), BOX)]
         return [self._open_one(secrets.channel_keys[v], v, box) for v, box in zip(near, boxes, strict=True)]
 
-    def _open_one(self, key: bytes, sender: int, box: bytes) -> bytes | None:
+    def _open_one(self, key: bytearray, sender: int, box: bytes) -> bytearray | None:
         try:
             return open_box(key, sender, self.slot, self._binding.box, box)
         except BadMessage:
@@ -269,16 +283,19 @@ class MaskingClient:
         present = self._read_members(members, secrets.members, "members")
         near = self._near(roster.neighbours(self.slot), present)
         total_ = self._add_masks(secrets, roster, near, vector)
-        secrets.held = {v: secrets.held[v] for v in near}
+        kept = {v: secrets.held.pop(v) for v in near}
+        wipe(*secrets.held.values())
+        secrets.held = kept
         secrets.members, secrets.statement = present, statement
         return pack(total_, self._channel.modulus)
 
     def _add_masks(self, secrets: Secrets, roster: Roster, near: list[int], vector: Vector) -> Vector:
         """Return vector + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks. Pair masks cancel in the sum."""
         m, d, own = self._channel.modulus, self._channel.dimension, self.slot
-        pair = self._binding.pair_mask
-        plus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v > own]
-        minus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v < own]
+        agree, pair = self._binding.pair_mask, secrets.mask_pair
+        assert pair is not None  # until it is wiped
+        plus = [agree(pair, roster.mask_key(v), own, v) for v in near if v > own]
+        minus = [agree(pair, roster.mask_key(v), own, v) for v in near if v < own]
         plus.append(self._binding.self_mask(secrets.self_seed, own))
         return subtract(add(vector, sum_masks(plus, m, d), m), sum_masks(minus, m, d), m)
 

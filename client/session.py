@@ -184,6 +184,7 @@ class CohortSession:
 
     async def _answer_block(self, users: Sequence[User], view: StageView, check: Check) -> None:
         view = await self._with_inboxes(users, view)
+        users = [user for user in users if user.slot in self.users]  # others have lost their secrets meanwhile
         if view.stage == self.stage:  # else its deadline has passed meanwhile; `follow` gets the next stage
             items = await self._work(self.stage, lambda: self.protocol.answer(users, view, check))
             answering = {item.slot for item in items}
@@ -272,5 +273,12 @@ class CohortSession:
         return await asyncio.get_running_loop().run_in_executor(self.worker, timed)
 
     def _drop(self, slots: Iterable[int]) -> None:
-        dropped = [slot for slot in slots if self.users.pop(slot, None) is not None]
-        self.protocol.forget(dropped)
+        self._forget([user for slot in slots if (user := self.users.pop(slot, None)) is not None])
+
+    def forget(self) -> None:
+        """Drop the secrets of all users, at the end of their fleet. They can still announce that they leave."""
+        self._forget(list(self.users.values()))
+
+    def _forget(self, users: Sequence[User]) -> None:
+        if users:
+            self.worker.submit(self.protocol.forget, users)  # in its turn: no message is made of zeroed seeds

@@ -1,4 +1,8 @@
-"""Sources of random bits: the operating system's CSPRNG, or a labelled seed in tests and runs that are named unsafe."""
+"""Sources of random bits: the operating system's CSPRNG, or a labelled seed in tests and runs that are named unsafe.
+
+A secret that must not outlast its use lies in a `bytearray` from `fresh`, and `wipe` zeroes it. `bytes` could not be
+zeroed: Python frees them as they are.
+"""
 
 import hashlib
 import os
@@ -7,6 +11,28 @@ from typing import Protocol
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
+
+_SYSTEM = "/dev/urandom"
+"""The operating system's CSPRNG as a file: it is read into a buffer. `os.urandom` would leave `bytes` behind."""
+
+
+def fresh(count: int) -> bytearray:
+    """Return `count` secret bytes from the operating system, in a buffer that `wipe` can zero."""
+    buffer = bytearray(count)
+    source = os.open(_SYSTEM, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.readv(source, [buffer]) != count:
+            raise OSError(f"{_SYSTEM} gave less than {count} bytes")
+    finally:
+        os.close(source)
+    return buffer
+
+
+def wipe(*buffers: bytearray | None) -> None:
+    """Overwrite each buffer with zeros, in place. None is left out."""
+    for buffer in buffers:
+        if buffer is not None:
+            buffer[:] = bytes(len(buffer))
 
 
 class Stream(Protocol):
@@ -28,7 +54,7 @@ _ZEROS = memoryview(bytes(1 << 18))
 class _KeyStream:
     """AES-256-CTR under one key: a CSPRNG of bytes and words."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes | bytearray) -> None:
         self._encrypt = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def bytes(self, count: int) -> bytes:
@@ -45,7 +71,9 @@ class SystemStream(_KeyStream):
     """A fresh stream keyed with 256 bits from the operating system. Each owner of secrets has its own."""
 
     def __init__(self) -> None:
-        super().__init__(os.urandom(32))
+        key = fresh(32)
+        super().__init__(key)
+        wipe(key)  # the cipher has its own copy, which OpenSSL zeroes as it frees it
 
 
 class KeyedStream(_KeyStream):

@@ -5,7 +5,6 @@ clients and aggregator compute the same keys.
 """
 
 import hashlib
-import os
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
@@ -18,6 +17,7 @@ from distrust.common.crypto.context import context, encode, masking
 from distrust.common.crypto.share import PRIME, SEED, SHARE_SIZE
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort
+from distrust.common.randomness import fresh, wipe
 
 PROTOCOL = "distrust secagg v3"
 
@@ -51,14 +51,16 @@ _WEAK = frozenset(
 )
 
 
-def derive(secret: bytes, info: bytes) -> bytes:
-    """Return HKDF-SHA256 without salt, 32 bytes."""
-    return HKDF(_HASH, KEY, None, info).derive(secret)
+def derive(secret: bytes | bytearray, info: bytes) -> bytearray:
+    """Return HKDF-SHA256 without salt, 32 bytes. The caller wipes them."""
+    key = bytearray(KEY)
+    HKDF(_HASH, KEY, None, info).derive_into(secret, key)
+    return key
 
 
-def new_seed() -> bytes:
-    """Return sixteen bytes from the operating system."""
-    return os.urandom(SEED)
+def new_seed() -> bytearray:
+    """Return sixteen bytes from the operating system. The caller wipes them."""
+    return fresh(SEED)
 
 
 def new_pair() -> X25519PrivateKey:
@@ -66,13 +68,16 @@ def new_pair() -> X25519PrivateKey:
     return X25519PrivateKey.generate()
 
 
-def pair_from_seed(seed: bytes) -> X25519PrivateKey:
+def pair_from_seed(seed: bytes | bytearray) -> X25519PrivateKey:
     """Return the mask key pair of a 16-byte seed. t shares of the seed rebuild it.
 
     The pair is made before the cohort is known, so only a label enters here. What two clients agree on with it is bound
     to the cohort (see `Binding`).
     """
-    return X25519PrivateKey.from_private_bytes(derive(seed, _MASK_PAIR))
+    private = derive(seed, _MASK_PAIR)
+    pair = X25519PrivateKey.from_private_bytes(private)
+    wipe(private)  # OpenSSL has its own copy, which it zeroes as it frees the pair
+    return pair
 
 
 def key_hash(public: bytes) -> bytes:
@@ -91,9 +96,12 @@ def load_public(raw: bytes) -> X25519PublicKey:
     return X25519PublicKey.from_public_bytes(raw)
 
 
-def agree(private: X25519PrivateKey, public: bytes, info: bytes) -> bytes:
-    """Return the 32-byte key of a pair, bound to `info`. Raises BadMessage for a weak public key."""
-    return HKDF(_HASH, KEY, None, info).derive(private.exchange(load_public(public)))
+def agree(private: X25519PrivateKey, public: bytes, info: bytes) -> bytearray:
+    """Return the 32-byte key of a pair, bound to `info`; the caller wipes it. Raises BadMessage for a weak public key.
+
+    What the two agree on before the derivation are `bytes`: the library has no other way to return them.
+    """
+    return derive(private.exchange(load_public(public)), info)
 
 
 def pair_fields(a: int, b: int) -> bytes:
@@ -128,21 +136,23 @@ class Binding:
         first, second = (int.from_bytes(digest, "big") % (PRIME - 1) + 1 for digest in hashes)
         return first, second
 
-    def pair_mask(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytes:
+    def pair_mask(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytearray:
         """Return the key of the mask between slots a and b. Raises BadMessage for a weak public key."""
         return agree(private, public, self._pair_mask + pair_fields(a, b))
 
-    def self_mask(self, seed: bytes, slot: int) -> bytes:
+    def self_mask(self, seed: bytes | bytearray, slot: int) -> bytearray:
         """Return the key of a slot's self mask."""
         return derive(seed, self._self_mask + pair_fields(slot, slot))
 
-    def channel(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytes:
+    def channel(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytearray:
         """Return the key of the boxes between slots a and b. Raises BadMessage for a weak public key."""
         return agree(private, public, self._channel + pair_fields(a, b))
 
-    def commitment(self, seed: bytes, slot: int) -> bytes:
+    def commitment(self, seed: bytes | bytearray, slot: int) -> bytes:
         """Return a slot's commitment to its self seed, sent with the shares: 32 bytes that hide 128 random bits."""
-        return hashlib.sha256(self._commitment + slot.to_bytes(4, "big") + seed).digest()
+        hash_ = hashlib.sha256(self._commitment + slot.to_bytes(4, "big"))
+        hash_.update(seed)  # not joined to the rest: that would be a copy of the seed in `bytes`
+        return hash_.digest()
 
 
 @lru_cache(maxsize=64)
@@ -151,7 +161,7 @@ def binding(cohort: Cohort) -> Binding:
     return Binding(cohort)
 
 
-def close_box(key: bytes, sender: int, receiver: int, info: bytes, payload: bytes) -> bytes:
+def close_box(key: bytes | bytearray, sender: int, receiver: int, info: bytes, payload: bytes) -> bytes:
     """Return three shares (51 bytes) for one neighbour, encrypted: 67 bytes. The tag binds sender, receiver, cohort.
 
     info   `Binding.box`.
@@ -159,12 +169,14 @@ def close_box(key: bytes, sender: int, receiver: int, info: bytes, payload: byte
     return ChaCha20Poly1305(key).encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, info))
 
 
-def open_box(key: bytes, sender: int, receiver: int, info: bytes, box: bytes) -> bytes:
+def open_box(key: bytes | bytearray, sender: int, receiver: int, info: bytes, box: bytes) -> bytearray:
     """Return the 51 bytes in a box. Raises BadMessage unless the sender made it for the receiver in this cohort."""
+    shares, nonce = bytearray(PAYLOAD), _UP if sender < receiver else _DOWN
     try:
-        return ChaCha20Poly1305(key).decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, info))
-    except InvalidTag as error:
+        ChaCha20Poly1305(key).decrypt_into(nonce, box, _aad(sender, receiver, info), shares)
+    except (InvalidTag, ValueError) as error:  # a ValueError for another size
         raise BadMessage(f"the box from slot {sender} to slot {receiver} does not open") from error
+    return shares
 
 
 def _aad(sender: int, receiver: int, info: bytes) -> bytes:

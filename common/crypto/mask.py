@@ -3,7 +3,7 @@
 The vector is the first `dimension` accepted words of an AES-256-CTR keystream (counter from zero), read as
 little-endian words of 64 bits. A word below the greatest multiple of m that is at most 2⁶⁴ is accepted, and reduced
 mod m. So the vector is exactly uniform for any m, and does not depend on how many words are drawn at once. A key serves
-one vector, so the counter may start at zero.
+one vector, so the counter may start at zero, and the key is zeroed as its stream is made.
 """
 
 from collections.abc import Iterable
@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from distrust.common.modular import Vector, rows_per_word
+from distrust.common.randomness import wipe
 
 _START = CTR(bytes(16))
 _SMALL = 8  # coordinates up to which Python's integers beat numpy's set-up
@@ -21,8 +22,11 @@ _WORD = 8  # bytes of the key stream for one try at a coordinate
 _ZEROS = bytes(_WORD * _SMALL)
 
 
-def sum_masks(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
-    """Return the sum mod m of the masks under `keys` (32 bytes each), shape (dimension,); of one key its mask."""
+def sum_masks(keys: Iterable[bytearray], modulus: int, dimension: int) -> Vector:
+    """Return the sum mod m of the masks under `keys` (32 bytes each), shape (dimension,); of one key its mask.
+
+    Each key is zeroed.
+    """
     if dimension == 1:
         return np.array([sum(_one(key, modulus) for key in keys) % modulus], dtype=np.uint64)
     if dimension <= _SMALL:
@@ -31,7 +35,7 @@ def sum_masks(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
     return _sum_many(keys, modulus, dimension)
 
 
-def _sum_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+def _sum_many(keys: Iterable[bytearray], modulus: int, dimension: int) -> Vector:
     sum_, room, m = np.zeros(dimension, dtype=np.uint64), rows_per_word(modulus) - 1, np.uint64(modulus)
     left = room
     for key in keys:
@@ -43,11 +47,13 @@ def _sum_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
     return sum_ % m
 
 
-def _stream(key: bytes) -> CipherContext:
-    return Cipher(AES256(key), _START).encryptor()
+def _stream(key: bytearray) -> CipherContext:
+    stream = Cipher(AES256(key), _START).encryptor()
+    wipe(key)
+    return stream
 
 
-def _one(key: bytes, modulus: int) -> int:
+def _one(key: bytearray, modulus: int) -> int:
     stream, limit = _stream(key), 2**64 - 2**64 % modulus
     while True:
         word = int.from_bytes(stream.update(_ZEROS[:_WORD]), "little")
@@ -55,7 +61,7 @@ def _one(key: bytes, modulus: int) -> int:
             return word % modulus
 
 
-def _few(key: bytes, modulus: int, dimension: int) -> list[int]:
+def _few(key: bytearray, modulus: int, dimension: int) -> list[int]:
     stream, limit = _stream(key), 2**64 - 2**64 % modulus
     values: list[int] = []
     while len(values) < dimension:
@@ -65,7 +71,7 @@ def _few(key: bytes, modulus: int, dimension: int) -> list[int]:
     return values
 
 
-def _many(key: bytes, modulus: int, dimension: int) -> Vector:
+def _many(key: bytearray, modulus: int, dimension: int) -> Vector:
     stream, last = _stream(key), np.uint64(2**64 - 1 - 2**64 % modulus)
     words = _draw(stream, dimension)
     if words.max() > last:

@@ -6,6 +6,7 @@ coefficients. A polynomial is a list of t coefficients, the constant first.
 """
 
 import os
+import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -35,7 +36,9 @@ _SMALL = 2_000  # products up to which Python's integers beat numpy's set-up
 _BLOCK = 512  # coefficients in one product of matrices
 
 
-def polynomials(first: bytes, second: bytes, threshold: int) -> tuple[Polynomial, Polynomial, Polynomial]:
+def polynomials(
+    first: bytes | bytearray, second: bytes | bytearray, threshold: int
+) -> tuple[Polynomial, Polynomial, Polynomial]:
     """Return three fresh polynomials that a client deals: of its two secrets, and a uniform one that blinds them."""
     return _polynomial(first, threshold), _polynomial(second, threshold), _uniform(threshold)
 
@@ -60,7 +63,7 @@ def blend(factors: tuple[int, int], rows: Iterable[tuple[int, int, int]]) -> byt
     return b"".join([((first * a + second * b + r) % PRIME).to_bytes(SHARE_SIZE, "big") for a, b, r in rows])
 
 
-def read_triple(triple: bytes) -> tuple[int, int, int] | None:
+def read_triple(triple: bytes | bytearray) -> tuple[int, int, int] | None:
     """Return the three field elements in 51 bytes, or None if one of them is none."""
     word = int.from_bytes(triple, "big")
     first, second, third = word >> 272, word >> 136 & _WORD, word & _WORD
@@ -166,10 +169,11 @@ def _carry(limbs: NDArray[np.int64]) -> NDArray[np.int64]:
     return limbs
 
 
-def _polynomial(secret: bytes, threshold: int) -> Polynomial:
+def _polynomial(secret: bytes | bytearray, threshold: int) -> Polynomial:
     if len(secret) != SEED:
         raise BadParameter("secret", f"{len(secret)} bytes", f"must have {SEED} bytes")
-    return [int.from_bytes(secret, "big"), *_uniform(threshold - 1)]
+    high, low = struct.unpack(">QQ", secret)  # `int.from_bytes` copies a bytearray into `bytes`, which stay in memory
+    return [high << 64 | low, *_uniform(threshold - 1)]
 
 
 def _uniform(count: int) -> list[int]:

@@ -88,6 +88,11 @@ def test_only_the_server_is_published_and_on_loopback_only() -> None:
     }
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_party_writes_a_core_dump(name: str) -> None:
+    assert SERVICES[name]["ulimits"] == {"core": 0}
+
+
 def test_clients_hold_neither_the_operators_token_nor_any_volume_of_another_party() -> None:
     """They read one secret, their participation token. Their own volume has the file that notes who has taken part."""
     fleet = SERVICES["fleet"]

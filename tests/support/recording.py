@@ -312,8 +312,9 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
 
     def noted_secrets(self: Secrets) -> None:
         begin(self)
-        keys = (self.mask_pair.private_bytes_raw(), self.channel_pair.private_bytes_raw())
-        truth.secrets.update((self.mask_seed, self.self_seed, *keys))
+        pairs = (self.mask_pair, self.channel_pair)
+        truth.secrets.update(pair.private_bytes_raw() for pair in pairs if pair is not None)
+        truth.secrets.update((bytes(self.mask_seed), bytes(self.self_seed)))
 
     tap.setattr(CohortRandomizer, "rows", noted_rows)
     tap.setattr(Secrets, "__init__", noted_secrets)

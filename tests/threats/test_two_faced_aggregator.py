@@ -70,7 +70,8 @@ def test_no_lie_to_some_of_the_neighbours_opens_both_secrets_of_one_client(maske
         rebuilt = combine(tuple(point for point, _ in few), [share for _, share in few])
     except BadShare:
         return
-    assert rebuilt not in {secrets.self_seed, secrets.mask_seed}
+    assert any(secrets.self_seed)
+    assert rebuilt not in (secrets.self_seed, secrets.mask_seed)
 
 
 def test_a_client_that_was_told_one_story_never_answers_to_the_other(masked: Simulation) -> None:
@@ -140,7 +141,7 @@ def read_victim(simulation: Simulation, stories: dict[int, Story], answers: dict
         points = tuple(near.index(slot) + 1 for slot in givers)
         return combine(points, [share_of(simulation, owner, slot, answers[slot]) for slot in givers])
 
-    plus, minus = [names.self_mask(seed(victim, alive=True), victim)], list[bytes]()
+    plus, minus = [names.self_mask(seed(victim, alive=True), victim)], list[bytearray]()
     for w in roster.neighbours(victim):
         key = names.pair_mask(pair_from_seed(seed(w, alive=False)), roster.mask_key(victim), w, victim)
         (plus if w > victim else minus).append(key)

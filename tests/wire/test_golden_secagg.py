@@ -54,7 +54,7 @@ KEY = bytes(range(32))
     ],
 )
 def test_masks(modulus: int, dimension: int, values: list[int]) -> None:
-    assert sum_masks([KEY], modulus, dimension).tolist() == values
+    assert sum_masks([bytearray(KEY)], modulus, dimension).tolist() == values
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
     def draw() -> bytes:
         return hashlib.sha256(b"golden %d" % next(counter)).digest()
 
-    monkeypatch.setattr(secagg, "new_seed", lambda: draw()[:16])
+    monkeypatch.setattr(secagg, "new_seed", lambda: bytearray(draw()[:16]))
     monkeypatch.setattr(secagg, "new_pair", lambda: X25519PrivateKey.from_private_bytes(draw()))
     monkeypatch.setattr(share, "_uniform", lambda count: [int.from_bytes(draw()[:16], "big") for _ in range(count)])
     simulation = enrol(make_cohort(4, 10, 3, dropout=0.25), dropout=0.25)

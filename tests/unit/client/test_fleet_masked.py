@@ -1,8 +1,12 @@
 """Tests that the real aggregator opens the sum of what a fleet's surviving clients put in."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,10 +15,14 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.user import User
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import InboxRequest
+from distrust.common.messages.upload import InboxRequest, Item
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
@@ -189,8 +197,70 @@ def test_users_refuse_a_survivors_list_below_their_floor(
     assert _answer(aggregator, round_.assignments[0].cohort).state == "aborted"
 
 
-def test_a_stopped_fleet_says_that_all_its_clients_leave(
-    make_round: MakeRound, unsafe: World, aggregator: Aggregator
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Secrets]:
+    """Return a list of the secrets of all clients, which grows as fleets make them."""
+    result: list[Secrets] = []
+    begin = Secrets.__init__
+
+    def noted(self: Secrets) -> None:
+        begin(self)
+        assert any(self.self_seed)
+        assert any(self.mask_seed)
+        result.append(self)
+
+    monkeypatch.setattr(Secrets, "__init__", noted)
+    return result
+
+
+def wiped(secrets: Secrets) -> bool:
+    return (any(secrets.self_seed), any(secrets.mask_seed), secrets.mask_pair, secrets.channel_pair) == (
+        *(False, False),
+        *(None, None),
+    )
+
+
+def test_seeds_and_keys_of_all_clients_are_zeroed_also_of_those_that_leave_and_of_those_without_a_ticket(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator, made: list[Secrets]
+) -> None:
+    round_ = make_round(clients=60, dropout=0.2)
+    fleet = Fleet(FleetHarness([round_], aggregator, TICKET_KEY), unsafe, UNSAFE, FleetOptions(block=50, dropout=0.2))
+    serve(fleet)
+    fleet._worker.shutdown()  # it has done then what was submitted
+    assert (fleet.stats.clients["departed"], len(made) > 60) == (12, True)
+    assert all(map(wiped, made))
+
+
+def test_a_client_that_is_dropped_loses_its_seeds_after_the_message_in_work_is_made(make_round: MakeRound) -> None:
+    """Before, its message would be one of zeros: a seed that every party knows."""
+    order: list[str] = []
+    started, go, worker = threading.Event(), threading.Event(), ThreadPoolExecutor(1)
+    protocol = SimpleNamespace(first="keys", last="unmask", forget=lambda users: order.append(f"forget {users}"))
+    uploader: Any = SimpleNamespace(stats=FleetStats())
+    session = CohortSession(make_round().assignments[0].cohort, cast("Any", protocol), uploader, worker, 1)
+    user = User(0, b"")
+    session.users[0] = user
+
+    def make() -> list[Item]:
+        started.set()
+        go.wait()
+        order.append("made")
+        return []
+
+    async def play() -> None:
+        message = asyncio.create_task(session._work("shares", make))
+        await asyncio.to_thread(started.wait)
+        session._drop([0])
+        go.set()
+        assert await message == []
+
+    asyncio.run(play())
+    worker.shutdown()
+    assert order == ["made", f"forget {[user]}"]
+
+
+def test_a_stopped_fleet_says_that_all_its_clients_leave_and_zeroes_their_seeds(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator, made: list[Secrets]
 ) -> None:
     """Two fleets are needed to fill the cohort and only one is there; it is told to stop."""
     round_ = make_round(clients=40)
@@ -210,3 +280,6 @@ def test_a_stopped_fleet_says_that_all_its_clients_leave(
 
     asyncio.run(play())
     assert [sorted(departure.slots) for departure in harness.departures] == [list(range(10, 40))]
+    fleet._worker.shutdown()
+    assert len(made) >= 30
+    assert all(map(wiped, made))

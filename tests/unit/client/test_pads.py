@@ -54,9 +54,11 @@ def test_a_mask_key_is_bound_to_everything_that_could_repeat() -> None:
     alice, bob = (enrol(cohort).clients[0]._secrets for _ in range(2))
     assert alice is not None
     assert bob is not None
+    pair = alice.mask_pair
+    assert pair is not None
     for variant in changes:
         names = Binding(variant)
-        keys |= {names.self_mask(seed, 1), names.self_mask(seed, 2)}
-        keys |= {names.pair_mask(alice.mask_pair, bob.public[:32], 1, other) for other in (2, 3)}
-        keys.add(names.channel(alice.mask_pair, bob.public[:32], 1, 2))
+        keys |= {bytes(names.self_mask(seed, slot)) for slot in (1, 2)}
+        keys |= {bytes(names.pair_mask(pair, bob.public[:32], 1, other)) for other in (2, 3)}
+        keys.add(bytes(names.channel(pair, bob.public[:32], 1, 2)))
     assert len(keys) == 5 * len(changes)

@@ -100,7 +100,7 @@ def test_the_confirmation_says_nothing_of_the_seeds() -> None:
         simulation = enrol(make_cohort(4, M, 1))
         secrets = simulation.clients[0]._secrets
         assert secrets is not None
-        secrets.self_seed, simulation.challenge = bytes(16), bytes(32)
+        secrets.self_seed, simulation.challenge = bytearray(16), bytes(32)
         simulation.send_keys(range(4))
         simulation.send_shares(range(4))
         seen.add(Story(simulation).confirm()[:SHARE_SIZE])
@@ -108,15 +108,20 @@ def test_the_confirmation_says_nothing_of_the_seeds() -> None:
 
 
 def test_everything_is_forgotten_after_the_answer(stage: Simulation) -> None:
-    """No object that holds the keys, seeds or shares is left; only the last answer may be repeated."""
+    """No object that holds the keys, seeds or shares is left, and their buffers are zeros.
+
+    Only the last answer may be repeated.
+    """
     story = after_masking(stage)
     secrets = story.client._secrets
     assert secrets is not None
-    known = {secrets.self_seed, secrets.mask_seed, *secrets.held.values()}
-    del secrets
+    buffers = [secrets.self_seed, secrets.mask_seed, *filter(None, secrets.held.values())]
+    known = set(map(bytes, buffers))
+    assert len(known) == 2 + N - 1
     answer = story.unmask()
-    left = set(reachable(story.client))
-    assert not left & known
+    assert not known & set(reachable(story.client))
+    assert not any(map(any, buffers))
+    assert (secrets.mask_pair, secrets.channel_pair) == (None, None)
     assert story.unmask() == answer
     calls = (story.client.keys, lambda: story.client.shares(stage.roster, stage.published), story.confirm, story.masked)
     for again in calls:
@@ -125,22 +130,39 @@ def test_everything_is_forgotten_after_the_answer(stage: Simulation) -> None:
 
 
 def test_polynomials_and_channel_keys_are_forgotten_once_confirmed(stage: Simulation) -> None:
-    Story(stage).confirm()
     secrets = stage.clients[0]._secrets
     assert secrets is not None
+    keys = list(secrets.channel_keys.values())
+    assert all(map(any, keys))
+    Story(stage).confirm()
     assert (secrets.polynomials, secrets.channel_keys) == (None, {})
+    assert len(keys) == N - 1
+    assert not any(map(any, keys))
+
+
+def test_shares_of_clients_that_were_lost_are_zeroed_with_the_mask(stage: Simulation) -> None:
+    story = Story(stage)
+    story.confirm()
+    secrets = story.client._secrets
+    assert secrets is not None
+    gone = secrets.held[1]
+    assert gone is not None
+    assert any(gone)
+    story.masked(stage.bitmap(without(1)))
+    assert not any(gone)
+    assert sorted(secrets.held) == without(0, 1)
 
 
 def reachable(root: object) -> Iterator[bytes]:
-    """Yield every bytes object that can be reached from `root` without passing through modules or classes."""
+    """Yield all bytes, and copies of buffers, that can be reached from `root` without passing through modules."""
     seen, todo = {id(root)}, [root]
     while todo:
         for other in gc.get_referents(todo.pop()):
             if id(other) not in seen and not isinstance(other, type) and "module" not in type(other).__name__:
                 seen.add(id(other))
                 todo.append(other)
-                if isinstance(other, bytes):
-                    yield other
+                if isinstance(other, bytes | bytearray):
+                    yield bytes(other)
 
 
 def test_a_timeout_forgets_before_anything_is_revealed(stage: Simulation) -> None:
@@ -253,7 +275,7 @@ def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]
     story = after_masking(simulation)
     secrets = story.client._secrets
     assert secrets is not None
-    held = dict(secrets.held)
+    held = {slot: pair and bytes(pair) for slot, pair in secrets.held.items()}
     answer = story.unmask(simulation.bitmap(without(*lost)))
     assert len(answer) == SHARE_SIZE * (N - 1)
     for i, (neighbour, pair) in enumerate(held.items()):

@@ -26,20 +26,20 @@ def by_the_definition(key: bytes, modulus: int, dimension: int) -> list[int]:
 
 @given(st.binary(min_size=32, max_size=32), MODULI, st.sampled_from([1, 2, 8, 9, 100]))
 def test_a_mask_is_the_first_accepted_words_of_the_stream_however_they_are_drawn(key: bytes, m: int, d: int) -> None:
-    assert sum_masks([key], m, d).tolist() == by_the_definition(key, m, d)
+    assert sum_masks([bytearray(key)], m, d).tolist() == by_the_definition(key, m, d)
 
 
 @given(st.lists(st.binary(min_size=32, max_size=32), max_size=9), MODULI, st.sampled_from([1, 3, 20]))
 def test_the_sum_of_masks_is_their_sum_mod_m(keys: list[bytes], m: int, d: int) -> None:
     masks = [by_the_definition(key, m, d) for key in keys]
-    assert sum_masks(keys, m, d).tolist() == [sum(mask[i] for mask in masks) % m for i in range(d)]
+    assert sum_masks(map(bytearray, keys), m, d).tolist() == [sum(mask[i] for mask in masks) % m for i in range(d)]
 
 
 @pytest.mark.parametrize("modulus", [2, 3, 1000, 3 * 2**61, 2**63 - 1])
 def test_masks_are_uniform_where_a_plain_remainder_would_not_be(modulus: int) -> None:
     """Chi-square over 96 equal classes; false alarm 1e-7 a case."""
     classes, size = min(modulus, 96), 200_000
-    values = sum_masks([hashlib.sha256(b"uniform").digest()], modulus, size)
+    values = sum_masks([bytearray(hashlib.sha256(b"uniform").digest())], modulus, size)
     bins = (values.astype(np.float64) * (classes / modulus)).astype(np.int64) if modulus > classes else values
     counts = np.bincount(bins.astype(np.int64), minlength=classes)
     expected = (
@@ -50,5 +50,12 @@ def test_masks_are_uniform_where_a_plain_remainder_would_not_be(modulus: int) ->
 
 
 def test_different_keys_give_different_masks() -> None:
-    a, b = (sum_masks([hashlib.sha256(name).digest()], 2**61, 4) for name in (b"a", b"b"))
+    a, b = (sum_masks([bytearray(hashlib.sha256(name).digest())], 2**61, 4) for name in (b"a", b"b"))
     assert not (a == b).any()
+
+
+@pytest.mark.parametrize("dimension", [1, 8, 9])
+def test_a_key_is_zeroed_as_its_mask_is_made(dimension: int) -> None:
+    keys = [bytearray(b"k" * 32) for _ in range(3)]
+    sum_masks(keys, 1000, dimension)
+    assert keys == [bytearray(32)] * 3
