@@ -27,8 +27,8 @@ server that has another isolation than it is asked for.
 """
 
 _CAUSES = {
-    "not a database": "it is damaged, or no database; docs/operations.md, Restore, says what a copy of it may still do",
-    "malformed": "it is damaged; docs/operations.md, Restore, says what a copy of it may still do",
+    "not a database": "it is damaged, or no database; docs/how-to/backup.md says what a copy of it may still do",
+    "malformed": "it is damaged; docs/how-to/backup.md says what a copy of it may still do",
     "full": "the disk is full; free some space, nothing that was answered is lost",
     "no such table": "it is no database of a service",
     "no such column": "it is no database of this service's version: a column is missing",

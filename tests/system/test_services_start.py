@@ -116,7 +116,7 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
     damage(tmp_path / ".distrust" / "server.sqlite3")
     code, words = refusal("server", tmp_path)
     assert (code, words.count("\n")) == (2, 1), words
-    assert "server.sqlite3: it is damaged; docs/operations.md, Restore" in words
+    assert "server.sqlite3: it is damaged; docs/how-to/backup.md" in words
 
 
 @pytest.mark.usefixtures("forked")

@@ -63,6 +63,7 @@ def played(stack: Stack, folder: Path, source: KnownSource) -> Iterator[int]:
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process's memory in /proc")
 def test_after_its_runs_a_fleets_memory_has_none_of_its_seeds_and_keys(tmp_path: Path) -> None:
     """Sealed and masked cohorts, with clients that leave at every stage.
