@@ -116,6 +116,8 @@ class Aggregator(Intermediary):
             return StageView(cohort=name, stage=KEYS, members=everyone)
         if state.stage == "aborted":
             return StageView(cohort=name, stage="aborted", members=b"", reason=state.reason)
+        if state.scrubbed is not None and state.settled:
+            return StageView(cohort=name, stage="done", members=b"")
         view = self._stored_view(state.number, state.stage if state.stage in self.stages else UNMASK)
         if state.stage == CONFIRM:
             boxes = self._inboxes.get(state.address, lambda: self._route(state)) if slots else {}
@@ -135,6 +137,8 @@ class Aggregator(Intermediary):
         if asked.cohort != state.name:
             raise BadMessage(f"a request for inboxes of {asked.cohort} was sent to {state.name}")
         intake = Intake(list(ticketed(asked.slots, asked.tickets)))
+        if state.scrubbed is not None:  # tickets and inboxes are gone, and the answer is its end
+            return []
         with self._database.reading() as tx:
             stored = store.stored_tickets(tx, state.number, KEYS, intake.span())
         exists = known_slots(state.cohort)

@@ -90,6 +90,7 @@ def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Ass
     _same("dropout", round_.dropout, spec.dropout)
     _same("corrupt", round_.corrupt, spec.corrupt)
     _same("cohort.stage_seconds", cohort.stage_seconds, spec.stage_seconds)
+    _same("cohort.keep_seconds", cohort.keep_seconds, spec.keep_seconds)
     _same("cohort.minimum", cohort.minimum, spec.min_survivors(cohort.clients))
     _check_policy(config, round_, assignment)
     if cohort.channel.kind == "dealt":

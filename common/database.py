@@ -12,10 +12,9 @@ import os
 import secrets
 import shutil
 import sqlite3
-import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,8 @@ from distrust.common.database_faults import Collision, cause_of, is_collision, r
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.inputs import without_passwords
 from distrust.common.schema import another_schema, create_schema, stored_schema
-from distrust.common.stored_file import check_own
+from distrust.common.stored_file import check_own, keep_private
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
 
 _HOLDER = Table(
@@ -63,6 +61,15 @@ POOL = 16  # to a PostgreSQL server, which are processes there: three services t
 LEAST_POOL = 2  # one holds the service's lock, and one works
 _SERVICES = 3  # that may share a PostgreSQL server
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
+
+_SETTINGS = (
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    f"busy_timeout={1000 * BUSY_SECONDS}",
+    "foreign_keys=ON",
+    "secure_delete=ON",  # what is deleted is overwritten with zeros
+)
+"""Of each connection to a SQLite file."""
 
 _ISOLATION: dict[bool, dict[str, Any]] = {
     True: {"isolation_level": "READ COMMITTED"},  # a statement behind a lock sees what was committed before it
@@ -160,24 +167,6 @@ class ServerHold:
         self._connection.close()
 
 
-def keep_private(database: Path) -> None:
-    """Make a SQLite database and its log files readable by their owner only, also if other users could read them.
-
-    Raises Unavailable when others may read it, and this process cannot change that.
-    """
-    try:
-        if not database.exists():
-            os.close(os.open(database, os.O_CREAT | os.O_RDWR, 0o600))
-        for file in (database, *(database.with_name(database.name + end) for end in ("-wal", "-shm"))):
-            mode = file.stat().st_mode if file.is_file() else 0
-            if mode & _OTHERS:
-                file.chmod(stat.S_IMODE(mode) & ~_OTHERS)
-    except PermissionError as error:
-        raise Unavailable(f"database {database}: it cannot be opened; check its owner and mode") from error
-    except OSError as error:
-        raise Unavailable(f"database {database}: it cannot be opened ({error.strerror})") from error
-
-
 class Database:
     """One service's tables. Safe to use from many threads; every transaction is one thread's.
 
@@ -261,6 +250,23 @@ class Database:
         with self.transaction() as connection:
             connection.execute(delete(_PROBE))
             connection.execute(insert(_PROBE), [{"number": 1, "body": secrets.token_bytes(_PROBE_BYTES)}])
+
+    def truncate_log(self) -> bool:
+        """Empty SQLite's log, which holds what was deleted. Return False while a reader needs it."""
+        if self._writer is None:
+            return True
+        with self._writer, closing(self._engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            try:
+                cursor.execute("PRAGMA busy_timeout=0")  # a reader may take long, and writers wait for this lock
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                busy, *_ = cursor.fetchone() or (1,)
+                return bool(busy == 0)
+            except sqlite3.OperationalError:  # locked, or the disk is full: the next sweep tries again
+                return False
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout={1000 * BUSY_SECONDS}")
+                cursor.close()
 
     def close(self) -> None:
         self._engine.dispose()
@@ -361,7 +367,7 @@ def _server(url: URL, pool: int) -> Engine:
 def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # SQLAlchemy's "begin" event sends BEGIN, not the driver
     cursor = connection.cursor()
-    for setting in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={1000 * BUSY_SECONDS}", "foreign_keys=ON"):
+    for setting in _SETTINGS:
         cursor.execute(f"PRAGMA {setting}")
     cursor.close()
 

@@ -10,6 +10,7 @@ ProtocolError
 ├── TooSmall              409  fewer clients, survivors or shares than are needed: nothing is released
 ├── BudgetExceeded        409  a contribution that would overdraw the declared budget: nothing is sent
 ├── Aborted               410  a cohort that ended without a release
+├── Gone                  410  what was deleted: a pruned run, a batch that was scrubbed
 ├── Refused               409  a client refuses: answering would weaken a client's privacy
 ├── BadShare              409  a reconstructed secret that does not match its commitment
 ├── RunFailed             409  a run that ended without a result: failed or cancelled
@@ -188,6 +189,12 @@ class Aborted(ProtocolError):
     """A cohort that ended without a release."""
 
     code, status = "aborted", 410
+
+
+class Gone(ProtocolError):
+    """What was deleted, as the operator or the run's configuration wished: a pruned run, a batch that was scrubbed."""
+
+    code, status = "gone", 410
 
 
 class Refused(ProtocolError):

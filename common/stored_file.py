@@ -4,13 +4,14 @@
 before it opens it. The module imports nothing that takes long, such as SQLAlchemy.
 """
 
+import os
 import sqlite3
 import stat
 import time
 from contextlib import closing
 from pathlib import Path
 
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadParameter, Unavailable
 
 DEADLINE_SECONDS = 60.0
 """Seconds after which a connection's statements are interrupted. A service's own tables take a few at most."""
@@ -18,6 +19,7 @@ DEADLINE_SECONDS = 60.0
 LONGEST_VALUE = 512 * 2**20
 """Bytes of the longest value that is read: a batch of a million sealed records of some numbers has half as many."""
 
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STEPS = 50_000  # instructions of SQLite between two looks at the clock, about a millisecond
 
 # A view or a computed column has a query that runs when it is read, and may be endless. The text is compared, not only
@@ -65,8 +67,8 @@ _SHOWN_TABLES = 5  # of a foreign file
 def check_own(path: Path, own: set[str]) -> None:
     """Raise BadParameter for a file with the tables of another program, or of another service. It is only read.
 
-    A file of an older version has most of this service's tables, and is told by its version. A file that cannot be read
-    is left to those who open it to write.
+    Most tables of a file of another version are this service's, and it is told by its version. A file that cannot be
+    read is left to those who open it to write.
 
     own  names of the service's tables.
     """
@@ -75,7 +77,7 @@ def check_own(path: Path, own: set[str]) -> None:
     except sqlite3.Error:
         return
     tables = found - HOUSEKEEPING
-    if not tables or (found & HOUSEKEEPING and 2 * len(tables & own) > len(own)):
+    if not tables or (found & HOUSEKEEPING and len(tables & own) > len(tables - own)):
         return
     shown = ", ".join(sorted(tables)[:_SHOWN_TABLES])
     whose = "another service" if "schema_version" in found else "another program"
@@ -116,3 +118,21 @@ def _check_objects(connection: sqlite3.Connection) -> None:
     for needs, query in _STRANGE.items():
         if connection.execute(query).fetchone() is not None:
             raise sqlite3.DatabaseError(f"it must have {needs}")
+
+
+def keep_private(database: Path) -> None:
+    """Make a SQLite database and its log files readable by their owner only, also if other users could read them.
+
+    Raises Unavailable when others may read it, and this process cannot change that.
+    """
+    try:
+        if not database.exists():
+            os.close(os.open(database, os.O_CREAT | os.O_RDWR, 0o600))
+        for file in (database, *(database.with_name(database.name + end) for end in ("-wal", "-shm"))):
+            mode = file.stat().st_mode if file.is_file() else 0
+            if mode & _OTHERS:
+                file.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+    except PermissionError as error:
+        raise Unavailable(f"database {database}: it cannot be opened; check its owner and mode") from error
+    except OSError as error:
+        raise Unavailable(f"database {database}: it cannot be opened ({error.strerror})") from error

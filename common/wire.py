@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -47,6 +48,11 @@ def check_name(field: str, value: object) -> str:
         return value
     shown = f"{value[:79]}…" if isinstance(value, str) and len(value) > 80 else value
     raise BadParameter(field, shown, f"must be a name of 1 to 80 signs: {_SIGNS}; the first a letter or a digit")
+
+
+def utc(since: float) -> str:
+    """Return seconds since the epoch as a time for people, to the second."""
+    return datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 LONGEST_REASON = 2000

@@ -44,6 +44,7 @@ def cohort_message(config: RunConfig, run_digest: bytes, round_: Round, cohort: 
         clients=cohort.clients,
         minimum=cohort.minimum,
         stage_seconds=config.intermediary.stage_seconds,
+        keep_seconds=config.intermediary.keep_seconds,
         run_digest=run_digest,
         ticket_key=keys.ticket,
         channel=cohort_channel(cohort.mechanism, round_.decision, config, cohort.minimum, keys),

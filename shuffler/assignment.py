@@ -13,7 +13,7 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.crypto.context import CLAIM, SECRET, claim
 from distrust.common.crypto.seal import REPORT_ID, checksum_of
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
-from distrust.common.intermediary.intake import Fault, body_digest, ticketed
+from distrust.common.intermediary.intake import Fault, message_digest, ticketed
 from distrust.common.messages.batch import GroupedRecords
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.messages.upload import ActionRequest, Item
@@ -42,7 +42,8 @@ def same_claim(stored: Mapping[int, bytes]) -> Fault:
     """Return a check that refuses a commitment other than the slot's first; `stored` holds their digests."""
 
     def fault(item: Item) -> ProtocolError | None:
-        if stored.get(item.slot, body_digest(item.body)) == body_digest(item.body):
+        own = message_digest(item)
+        if stored.get(item.slot, own) == own:
             return None
         return Conflict(f"slot {item.slot}: another client has asked what it plays")
 
@@ -53,7 +54,8 @@ def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     """Return a check that refuses reports which do not end in the secret that the slot's claim commits to."""
 
     def fault(item: Item) -> ProtocolError | None:
-        if stored.get(item.slot) == body_digest(claim(cohort, item.slot, item.body[-SECRET:])):
+        claimed = item.model_copy(update={"body": claim(cohort, item.slot, item.body[-SECRET:])})
+        if stored.get(item.slot) == message_digest(claimed):
             return None
         return BadTicket(f"slot {item.slot}: not from the client that asked what it plays")
 

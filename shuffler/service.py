@@ -24,7 +24,7 @@ from distrust.common.intermediary.deadlines import Clock
 from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import silence
-from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
+from distrust.common.intermediary.store import BATCH, DEPARTED, LIST, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import (
     LARGEST_CROWD,
@@ -58,9 +58,6 @@ _MOST_LABELS = 64  # labels or actions whose numbers a transcript prints
 REPORT: Final = "report"
 ORDER = "order"
 """The stage that stores the order in which the shuffler assigns a cohort's actions. It is drawn once, on opening."""
-
-LIST = "list"
-"""The stage that stores the digest of the list of a batch's records, of a cohort whose clients give receipts."""
 
 _ORDERS = 32  # cohorts whose order, and whose list's digest, is in memory
 
@@ -232,7 +229,8 @@ class Shuffler(Intermediary):
 
     def _read_list_digest(self, cohort: int) -> bytes | None:
         with self._database.reading() as tx:
-            return store.statement(tx, cohort, LIST)
+            kept = store.digests(tx, cohort, LIST, (SELF, SELF)).get(SELF)  # once it was scrubbed
+            return store.statement(tx, cohort, LIST) or kept
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0

@@ -12,7 +12,8 @@ from sqlalchemy import bindparam, exists, or_, select
 from distrust.common.database import Database
 from distrust.common.database_faults import repeated
 from distrust.common.intermediary import store
-from distrust.common.intermediary.store import COHORTS, DEPARTED, MESSAGES
+from distrust.common.intermediary.store import DEPARTED
+from distrust.common.intermediary.tables import COHORTS, MESSAGES
 from distrust.common.messages.cohort import cohort_address
 
 MIXING: Final = "mixing"

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from distrust.common.database import Database
 from distrust.common.database_faults import repeated
-from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
+from distrust.common.errors import Aborted, BadMessage, Conflict, Gone, ProtocolError, WrongStage
 from distrust.common.intermediary import store
 from distrust.common.intermediary.deadlines import MIXING, Clock
 from distrust.common.intermediary.intake import Fault, Intake, admitted, check_cohort, known_slots, ticketed
@@ -24,11 +24,14 @@ from distrust.common.messages.status import (
     CohortList,
     CohortStage,
     DeliveryList,
+    PrunedRun,
+    Settled,
     StageView,
     Transcript,
     TranscriptEntry,
 )
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
+from distrust.common.wire import utc
 
 REMEMBERED, SHORT_TERMS = 128, 64 * 1024
 """Cohorts in memory, so that clients can compare them quickly; a cohort with longer terms, in characters, is not."""
@@ -75,12 +78,14 @@ class Intermediary(StageMachine):
         """Open a cohort and return it. Idempotent.
 
         While no client has sent a message or left, opening it again starts its first deadline again.
-        Raises BadParameter; Conflict when it is open with other contents; Aborted for one that ended without a release.
+        Raises BadParameter; Conflict when it is open with other contents; Aborted for one that ended without a release;
+        Gone for a pruned run.
         """
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
-            store.one_by_one(tx, cohort.address.encode())  # its row, which would be locked, may not be there
+            store.one_opening(tx, cohort.run_digest)  # its row, which would be locked, may not be there
+            store.check_not_pruned(tx, cohort.run_digest)
             known = store.find_cohort(tx, cohort.address, lock=True)
             if known is None:
                 self._opening(tx, store.add_cohort(tx, cohort, self.stages[0], self._first_deadline(cohort)))
@@ -94,6 +99,28 @@ class Intermediary(StageMachine):
             if known.stage == "aborted":  # its tickets would be worth nothing: the server must issue none
                 raise self._shut(known, self.stages[0])
         return cohort
+
+    def settle(self, run_digest: bytes, settled: Settled) -> Settled:
+        """Note which cohorts of a run the server collects no more, and return them. Idempotent."""
+        self.keeper.settle(run_digest, settled.cohorts, over=settled.over)
+        return settled
+
+    def prune(self, run_digest: bytes) -> PrunedRun:
+        """Delete all that is here of a run, and return that it is gone. Idempotent. See `Keeper.prune`."""
+        since = self.keeper.prune(run_digest)
+        with self._guard:
+            known = {*self._committed, *self._released}
+        for address in known:
+            if address.startswith(f"{run_digest.hex()}/"):
+                self._forget(address)
+                self._notify(address)
+        self.scrub()
+        return PrunedRun(run_digest=run_digest, pruned=since)
+
+    def _forget(self, address: str) -> None:
+        super()._forget(address)
+        with self._guard:
+            self._committed.pop(address, None)
 
     def _remember(self, cohort: Cohort) -> None:
         if len(cohort.terms) <= SHORT_TERMS:
@@ -169,7 +196,11 @@ class Intermediary(StageMachine):
         return intake.answer()
 
     def batch(self, address: str) -> BatchAnswer | bytes:
-        """Return the released BatchAnswer as JSON, always the same bytes, or why there is none. Raises WrongCohort."""
+        """Return the released BatchAnswer as JSON, always the same bytes, or why there is none.
+
+        Raises WrongCohort; Gone for a batch that was scrubbed after the server had committed its outcome: a server that
+        asks for it has forgotten this.
+        """
         state = self.settled(address)
         if state.stage == "aborted":
             return BatchAnswer(cohort=state.name, state="aborted", reason=state.reason, lost=state.cohort.clients)
@@ -177,15 +208,20 @@ class Intermediary(StageMachine):
         if state.stage != "done":
             return waiting
         with self._database.reading() as tx:
-            return store.statement(tx, state.number, store.BATCH) or waiting
+            batch = store.statement(tx, state.number, store.BATCH)
+        if batch is None and state.scrubbed is not None:
+            why = "was settled by the server, and scrubbed here"
+            raise Gone(f"cohort {state.name}: its batch {why} at {utc(state.scrubbed)}", cohort=state.name)
+        return batch or waiting
 
     def delivered(self, run_digest: bytes, after: int, limit: int) -> DeliveryList:
         """Return the batches that were released of a run, from position `after` on, `limit` at most.
 
         The list is empty for an unknown run. It outlives every message, so that a server which was restored from an old
-        copy finds what it has forgotten.
+        copy finds what it has forgotten. Raises Gone for a pruned run.
         """
         with self._database.reading() as tx:
+            store.check_not_pruned(tx, run_digest)
             count, digests = store.delivered(tx, run_digest, after, limit)
         return DeliveryList(count=count, digests=b"".join(digests))
 
@@ -208,7 +244,10 @@ class Intermediary(StageMachine):
                 rows = store.message_sample(tx, state.number, each, client=client, after=after, limit=limit + 1)
         following = rows[limit][0] if len(rows) > limit else None
         entries = self._numbered(state, rows[:limit])
-        return Transcript(party=self.party, cohort=state.name, total=total, next=following, messages=entries)
+        scrubbed = state.scrubbed
+        return Transcript(
+            party=self.party, cohort=state.name, total=total, next=following, messages=entries, scrubbed=scrubbed
+        )
 
     def stored_sample(self, address: str, most: int) -> tuple[int, list[TranscriptEntry]]:
         """Return the number of a cohort's messages, and of each stage and direction the first `most`.
@@ -254,6 +293,8 @@ class Intermediary(StageMachine):
         The checks take no look at the database, and may take a while.
         """
         intake.reject_if(known_slots(state.cohort))
+        if state.scrubbed is not None:  # the tickets, too: only a repeat fits a digest of ticket and body
+            return []
         stored = store.stored_tickets(tx, state.number, self.stages[0], intake.span())
         tickets = admitted(state.cohort, stored, self._keys_of)
         return [tickets, self._fault(tx, state, intake.span())] if stage == state.stage else [tickets]

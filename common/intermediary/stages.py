@@ -27,6 +27,7 @@ from distrust.common.database_faults import repeated
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.deadlines import FIRST_SECONDS, MIXING, Clock, Deadlines
+from distrust.common.intermediary.keeping import Keeper
 from distrust.common.intermediary.store import State
 from distrust.common.messages.batch import Batch, BatchAnswer
 from distrust.common.messages.cohort import Cohort, name_in
@@ -58,6 +59,7 @@ class StageMachine(ABC):
         self._mixing: set[str] = set()
         self._released: dict[str, bytes] = {}
         self.deadlines = Deadlines(database, clock, self.stages[0])
+        self.keeper = Keeper(database, clock)
         self._guard = threading.Lock()
 
     @abstractmethod
@@ -166,7 +168,7 @@ class StageMachine(ABC):
         return replace(state, stage="done", since=None, released=released)
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
-        store.move(tx, state.number, "aborted", None, why.detail)
+        store.end(tx, state, "aborted", self._clock.now(), why.detail)
         _log.warning("cohort_aborted", cohort=state.name, stage=state.stage, code=why.code, why=why.detail)
         return store.need(tx, state.address)
 
@@ -204,6 +206,16 @@ class StageMachine(ABC):
             self._released[address] = batch
             while len(self._released) > _RELEASED:
                 del self._released[next(iter(self._released))]
+
+    def scrub(self) -> None:
+        """Scrub what is due. A batch that is scrubbed is in memory no more."""
+        for address in self.keeper.sweep():
+            self._forget(address)
+
+    def _forget(self, address: str) -> None:
+        """Drop what is in memory of a cohort that was scrubbed or pruned."""
+        with self._guard:
+            self._released.pop(address, None)
 
     def known_batch(self, address: str) -> bytes | None:
         """Return the batch if this process released it a moment ago: that takes no look at the database."""
@@ -248,7 +260,8 @@ class StageMachine(ABC):
     def _publish(self, state: State, batch: Batch) -> None:
         """Commit the batch, unless another worker has committed one."""
         with self._database.transaction() as tx:
-            if store.need(tx, state.address, lock=True).stage == MIXING:
+            known = store.find_cohort(tx, state.address, lock=True)  # None: its run was pruned
+            if known is not None and known.stage == MIXING:
                 self._put_batch(tx, state, batch)
         self._notify(state.address)
 
@@ -258,12 +271,13 @@ class StageMachine(ABC):
         released = BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost, delivery=position)
         answer = released.model_dump_json().encode()
         store.put_statement(tx, state.number, store.BATCH, answer)
-        store.move(tx, state.number, "done", None)
+        store.end(tx, state, "done", self._clock.now())
         return answer
 
     @repeated
     def _end_without(self, state: State, why: ProtocolError) -> None:
         with self._database.transaction() as tx:
-            if store.need(tx, state.address, lock=True).stage == MIXING:
+            known = store.find_cohort(tx, state.address, lock=True)
+            if known is not None and known.stage == MIXING:
                 self._abort(tx, state, why)
         self._notify(state.address)

@@ -1,11 +1,4 @@
-"""Defines an intermediary's tables, and queries in bulk. The caller holds the transaction.
-
-cohorts    cohorts by run and name, and their stages
-messages   messages of clients, stage by stage, and the intermediary's own statements
-delivered  digests of the cohorts whose batch was released to the server, in order
-
-A message's body is kept until its cohort is forgotten, because restarts and `inspect` read it.
-"""
+"""Queries in bulk of an intermediary's tables (`common.intermediary.tables`). The caller holds the transaction."""
 
 import hashlib
 import json
@@ -15,81 +8,13 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Row,
-    Select,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    bindparam,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Executable, Row, bindparam, func, insert, or_, select, union_all, update
 
-from distrust.common.errors import WrongCohort
+from distrust.common.errors import Gone, WrongCohort
+from distrust.common.intermediary.tables import COHORTS, DELIVERED, DIGESTS, MESSAGES, PRUNED
 from distrust.common.messages.cohort import Cohort, name_in
 from distrust.common.messages.status import EVERY, CohortStage
-
-VERSION = "0002"  # the newest revision of the tables below (migrations/); a database of another one is refused
-METADATA = MetaData()
-
-_Counter = BigInteger().with_variant(Integer, "sqlite")
-
-COHORTS = Table(
-    "cohorts",
-    METADATA,
-    Column("number", _Counter, primary_key=True),
-    Column("run_digest", LargeBinary(32), nullable=False),  # R: two runs may have cohorts of one name
-    Column("cohort", String(80), nullable=False),
-    Column("body", LargeBinary, nullable=False),  # the Cohort as JSON
-    Column("stage", String(16), nullable=False),
-    Column("since", Float),  # see `State.since`; seconds since the epoch
-    Column("reason", Text),  # only of an aborted cohort
-    UniqueConstraint("run_digest", "cohort", name="cohorts_run_digest_cohort_key"),
-)
-
-_OPEN = COHORTS.c.since.is_not(None)  # most cohorts are over
-Index("cohorts_open", COHORTS.c.since, sqlite_where=_OPEN, postgresql_where=_OPEN)
-
-MESSAGES = Table(
-    "messages",
-    METADATA,
-    Column("number", _Counter, primary_key=True),
-    Column("cohort", _Counter, nullable=False),  # its number
-    Column("stage", String(16), nullable=False),  # or `departed`, `asked` (for an action), `order`, `batch`
-    Column("slot", Integer, nullable=False),  # below 0 for what the intermediary stores itself
-    Column("digest", LargeBinary, nullable=False),  # SHA-256 of the body: a repeat is told from a conflict
-    Column("ticket", LargeBinary),  # of the slot's first message
-    Column("mark", LargeBinary),  # what must be unique in a cohort: a report id
-    Column("body", LargeBinary, nullable=False),
-    UniqueConstraint("cohort", "stage", "slot"),
-    UniqueConstraint("cohort", "mark"),
-)
-
-DELIVERED = Table(
-    "delivered",
-    METADATA,
-    Column("number", _Counter, primary_key=True),
-    Column("run_digest", LargeBinary(32), nullable=False),
-    Column("position", Integer, nullable=False),  # among those of its run, from 1
-    Column("digest", LargeBinary(32), nullable=False),  # `Cohort.digest`
-    UniqueConstraint("run_digest", "position"),
-    UniqueConstraint("run_digest", "digest"),
-)
-
+from distrust.common.wire import utc
 
 Span = tuple[int, int]
 """The first and the last slot of an upload."""
@@ -106,6 +31,12 @@ NO_SLOT = -(2**31)
 BATCH = "batch"
 """The stage of the released BatchAnswer, kept as JSON: collected again, it is the same bytes."""
 
+LIST = "list"
+"""The stage of the digest of the list of a batch's records, where clients give receipts. It is never scrubbed."""
+
+LEFT_OUT = "left out"
+"""The stage of messages that count no more."""
+
 DEPARTED = "departed"
 """The stage of the rows of clients that leave."""
 
@@ -114,26 +45,37 @@ _IN_LIST = 500  # values in one SQL list, well below every database's limit
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
 _FIND = select(COHORTS).where(COHORTS.c.run_digest == bindparam("run"), COHORTS.c.cohort == bindparam("cohort"))
 _FIND_LOCKED = _FIND.with_for_update()
+_PRUNED_SINCE = select(PRUNED.c.since).where(PRUNED.c.run_digest == bindparam("run"))
 _MOVE = update(COHORTS).where(COHORTS.c.number == bindparam("moved"))
 _OF_STAGE = MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.stage == bindparam("stage")
-_SLOTS = select(MESSAGES.c.slot).where(*_OF_STAGE, MESSAGES.c.slot >= 0).order_by(MESSAGES.c.slot)
+_SCRUBBED = DIGESTS.c.cohort == bindparam("cohort"), DIGESTS.c.stage == bindparam("stage")
+_SLOTS = union_all(
+    select(MESSAGES.c.slot).where(*_OF_STAGE, MESSAGES.c.slot >= 0),
+    select(DIGESTS.c.slot).where(*_SCRUBBED, DIGESTS.c.slot >= 0),
+)
 _COUNT_ANSWERS = select(func.count()).where(*_OF_STAGE, MESSAGES.c.slot >= 0)
 _USED = select(MESSAGES.c.slot).where(MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.slot >= 0)
 _USED = _USED.where(MESSAGES.c.stage.in_((bindparam("stage"), "departed"))).limit(1)
 _BODIES = select(MESSAGES.c.slot, MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot > bindparam("after"))
 _BODIES = _BODIES.order_by(MESSAGES.c.slot).limit(bindparam("limit"))
 _IN_SPAN = *_OF_STAGE, MESSAGES.c.slot.between(bindparam("first"), bindparam("last"))
-_DIGESTS = select(MESSAGES.c.slot, MESSAGES.c.digest).where(*_IN_SPAN)
+_DIGESTS = union_all(
+    select(MESSAGES.c.slot, MESSAGES.c.digest).where(*_IN_SPAN),
+    select(DIGESTS.c.slot, DIGESTS.c.digest).where(
+        *_SCRUBBED, DIGESTS.c.slot.between(bindparam("first"), bindparam("last"))
+    ),
+)
 _TICKETS = select(MESSAGES.c.slot, MESSAGES.c.ticket).where(*_IN_SPAN)
 _MARKS = select(MESSAGES.c.mark).where(
     MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.mark.in_(bindparam("wanted", expanding=True))
 )
 _STATEMENT = select(MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot == SELF)
-_COUNT = select(func.count()).where(MESSAGES.c.cohort == bindparam("cohort"))
+_WHOLE = MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.body.is_not(None)
+_COUNT = select(func.count()).where(*_WHOLE)
 _PLACE = (func.row_number().over(order_by=MESSAGES.c.number) - 1).label("place")
 _KIND = MESSAGES.c.stage, MESSAGES.c.slot < 0  # the intermediary's own statements of a stage, or its clients' messages
 _TURN = func.row_number().over(partition_by=_KIND, order_by=MESSAGES.c.number).label("turn")
-_NUMBERED = select(MESSAGES.c.number, _PLACE, _TURN).where(MESSAGES.c.cohort == bindparam("cohort")).subquery()
+_NUMBERED = select(MESSAGES.c.number, _PLACE, _TURN).where(*_WHOLE).subquery()
 _SAMPLE = select(_NUMBERED.c.place, MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body)
 _SAMPLE = _SAMPLE.join(_NUMBERED, MESSAGES.c.number == _NUMBERED.c.number)
 _SAMPLE = _SAMPLE.where(
@@ -160,6 +102,8 @@ class State:
     digest    `Cohort.digest`, 32 bytes.
     since     when the open stage's deadline begins to run; before any message, when the first deadline is over. None
               when no stage is open.
+    settled   whether the server collects it no more.
+    scrubbed  when its clients' messages were scrubbed; None while they are here.
     released  the batch as JSON, in the state of the transaction that releases it; None in every other.
     """
 
@@ -169,6 +113,8 @@ class State:
     stage: CohortStage | Literal["mixing"]
     since: float | None
     reason: str | None
+    settled: bool
+    scrubbed: float | None
     released: bytes | None = None
 
     @property
@@ -184,6 +130,7 @@ def add_cohort(tx: Connection, cohort: Cohort, stage: CohortStage, since: float)
     """Add a new cohort, in its first stage, and return its state."""
     body = cohort.model_dump_json().encode()
     row = {"run_digest": cohort.run_digest, "cohort": cohort.cohort, "body": body, "stage": stage, "since": since}
+    row = {**row, "keep_seconds": cohort.keep_seconds, "settled": False}
     number: int = tx.execute(_ADD_COHORT, row).inserted_primary_key[0]
     return State(number, *_cohort(body), stage, since, None)
 
@@ -199,12 +146,30 @@ def find_cohort(tx: Connection, address: str, *, lock: bool = False) -> State | 
 
 
 def need(tx: Connection, address: str, *, lock: bool = False) -> State:
-    """Return a cohort's state. Raises WrongCohort."""
+    """Return a cohort's state. Raises WrongCohort; Gone for one of a pruned run."""
     state = find_cohort(tx, address, lock=lock)
     if state is None:
         name = name_in(address)
+        check_not_pruned(tx, bytes.fromhex(address.partition("/")[0]))
         raise WrongCohort(f"cohort {name} of this run is not known here", cohort=name)
     return state
+
+
+def pruned_since(tx: Connection, run_digest: bytes) -> float | None:
+    """Return when a run was pruned here; None for one that was not."""
+    return tx.execute(_PRUNED_SINCE, {"run": run_digest}).scalar_one_or_none()
+
+
+def one_opening(tx: Connection, run_digest: bytes) -> None:
+    """Keep out other transactions that open a cohort of the run, or prune it, until this one ends."""
+    one_by_one(tx, b"open" + run_digest)
+
+
+def check_not_pruned(tx: Connection, run_digest: bytes) -> None:
+    """Raise Gone for a run whose rows were deleted here."""
+    since = pruned_since(tx, run_digest)
+    if since is not None:
+        raise Gone(f"the run was pruned here at {utc(since)}: nothing of it is left", run_digest=run_digest.hex())
 
 
 def every(
@@ -236,6 +201,12 @@ def move(tx: Connection, cohort: int, stage: str, since: float | None, reason: s
     tx.execute(_MOVE, {"moved": cohort, "stage": stage, "since": since, "reason": reason})
 
 
+def end(tx: Connection, state: State, stage: str, now: float, reason: str | None = None) -> None:
+    """Put a cohort into its last stage. Its messages are due to be scrubbed `keep_seconds` from now."""
+    values = {"moved": state.number, "stage": stage, "since": None, "reason": reason}
+    tx.execute(_MOVE, {**values, "due": now + state.cohort.keep_seconds})
+
+
 def add_messages(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add messages as rows: cohort, stage, slot, digest, ticket, mark, body."""
     if rows:
@@ -263,7 +234,7 @@ def marks(tx: Connection, cohort: int, wanted: Sequence[bytes]) -> set[bytes]:
 
 def slots(tx: Connection, cohort: int, stage: str) -> list[int]:
     """Return the slots that sent a message in a stage, ascending."""
-    return list(tx.execute(_SLOTS, {"cohort": cohort, "stage": stage}).scalars())
+    return sorted(tx.execute(_SLOTS, {"cohort": cohort, "stage": stage}).scalars())
 
 
 def count_answers(tx: Connection, cohort: int, stage: str) -> int:
@@ -307,10 +278,14 @@ def departed(tx: Connection, cohort: int) -> set[int]:
 
 
 def leave_out(tx: Connection, cohort: int, stage: str, leaving: Sequence[int]) -> None:
-    """Delete the messages of a stage of these slots, and note that the slots left."""
+    """Scrub the messages of a stage of these slots, which count no more, and note that the slots left.
+
+    No row is deleted: `keeping` says why.
+    """
     where = MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot.in_(leaving)
-    tx.execute(delete(MESSAGES).where(*where))
-    add_departures(tx, cohort, leaving)
+    tx.execute(update(MESSAGES).where(*where).values(stage=LEFT_OUT, body=None, ticket=None, mark=None))
+    gone = departed(tx, cohort)
+    add_departures(tx, cohort, [slot for slot in leaving if slot not in gone])
 
 
 def put_statement(tx: Connection, cohort: int, stage: str, body: bytes) -> None:
@@ -325,7 +300,7 @@ def statement(tx: Connection, cohort: int, stage: str) -> bytes | None:
 
 
 def count(tx: Connection, cohort: int) -> int:
-    """Return the number of a cohort's messages, in and out."""
+    """Return the number of a cohort's messages, in and out, that are not scrubbed."""
     return tx.execute(_COUNT, {"cohort": cohort}).scalar_one()
 
 
@@ -354,8 +329,9 @@ def delivered(tx: Connection, run_digest: bytes, after: int, limit: int) -> tupl
 
 
 def message_page(tx: Connection, cohort: int, after: int, limit: int) -> list[PlacedMessage]:
-    """Return messages in the order of arrival, from position `after` on."""
-    query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort)
+    """Return messages that are not scrubbed in the order of arrival, from position `after` on."""
+    query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body)
+    query = query.where(MESSAGES.c.cohort == cohort, MESSAGES.c.body.is_not(None))
     rows = tx.execute(query.order_by(MESSAGES.c.number).offset(after).limit(limit))
     return [(place, row.stage, row.slot, row.body) for place, row in enumerate(rows, start=after)]
 
@@ -375,7 +351,7 @@ def message_sample(
 
 
 def _state(row: Row[Any]) -> State:
-    return State(row.number, *_cohort(row.body), row.stage, row.since, row.reason)
+    return State(row.number, *_cohort(row.body), row.stage, row.since, row.reason, row.settled, row.scrubbed)
 
 
 _KEPT_BYTES = 64 * 1024  # of a cohort's JSON: one with longer terms is parsed at every request
@@ -394,6 +370,6 @@ def _parsed(body: bytes) -> tuple[Cohort, bytes]:
 _kept = lru_cache(maxsize=128)(_parsed)
 
 
-def _pairs(tx: Connection, query: Select[Any], cohort: int, stage: str, span: Span) -> dict[int, Any]:
+def _pairs(tx: Connection, query: Executable, cohort: int, stage: str, span: Span) -> dict[int, Any]:
     rows = tx.execute(query, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]})
     return {row[0]: row[1] for row in rows}

@@ -13,6 +13,8 @@ from distrust.common.wire import WIRE, Blob, Identifier, Message, Version, Via
 
 LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
 LARGEST_CROWD = 16_384  # clients of a cohort that gives receipts: each takes the whole list, 16 bytes a record
+KEEP_SECONDS = 86_400.0  # from a cohort's outcome until its messages are scrubbed, unless the run says otherwise
+LONGEST_KEPT = 31_536_000  # seconds, a year
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
 COHORT_DIGEST = 32  # bytes of a cohort's digest
 
@@ -97,12 +99,13 @@ class Cohort(Message):
     those that the server sent it, so a server that sends two clients two rounds is detected (`common.crypto.context`
     binds every key to them).
 
-    round       number of the round, from 1.
-    run_digest  R, 32 bytes (`run_digest` of common.crypto.context): of the run's configuration and its random id. It
-                is bound into every ticket, seal and key derivation.
-    ticket_key  the server's raw Ed25519 public key, 32 bytes.
-    channel     how the messages travel, and what the intermediary must know of them.
-    terms       canonical JSON of what the round asks, see `common.run.round`.
+    round         number of the round, from 1.
+    keep_seconds  after which the intermediary scrubs the messages of a cohort that has ended.
+    run_digest    R, 32 bytes (`run_digest` of common.crypto.context): of the run's configuration and its random id.
+                  It is bound into every ticket, seal and key derivation.
+    ticket_key    the server's raw Ed25519 public key, 32 bytes.
+    channel       how the messages travel, and what the intermediary must know of them.
+    terms         canonical JSON of what the round asks, see `common.run.round`.
     """
 
     version: Version = WIRE
@@ -112,6 +115,15 @@ class Cohort(Message):
     clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
     stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
+    keep_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=LONGEST_KEPT,
+            description="time from the outcome until the messages are scrubbed",
+            exclude_if=lambda value: value == KEEP_SECONDS,
+        ),
+    ] = KEEP_SECONDS
     run_digest: Blob
     ticket_key: Blob
     channel: Channel

@@ -10,6 +10,7 @@ Stated = Literal["confirm", "masked", "unmask"]
 STATED: Final[tuple[Stated, ...]] = get_args(Stated)
 """Stages before which the aggregator makes a statement, in their order."""
 
+MOST_SETTLED = 1000  # cohorts that one message names
 STATEMENT = 32  # bytes of a digest
 EVERY = 2**53  # messages: more than any transcript has
 
@@ -115,6 +116,29 @@ class DeliveryList(Message):
     digests: Blob
 
 
+class Settled(Message):
+    """Cohorts of one run that the server collects no more: it has committed how they ended. From server to S.
+
+    over  the run is over: none of its cohorts is collected any more.
+    """
+
+    version: Version = WIRE
+    cohorts: Annotated[list[Identifier], Field(max_length=MOST_SETTLED)] = Field(default_factory=list)
+    over: bool = False
+
+
+class PrunedRun(Message):
+    """A run of which an intermediary has nothing left.
+
+    run_digest  R.
+    pruned      when, in seconds since the epoch.
+    """
+
+    version: Version = WIRE
+    run_digest: Blob
+    pruned: float
+
+
 class RecordList(Message):
     """The list of the records that the server collected of a cohort, for the receipts of its clients.
 
@@ -164,7 +188,10 @@ class TranscriptEntry(Message):
 
 
 class Transcript(Message):
-    """A page of a cohort's messages. `next` is the `after` of the following page."""
+    """A page of a cohort's messages. `next` is the `after` of the following page.
+
+    scrubbed  when messages of the cohort were deleted, in seconds since the epoch: those that are shown are the rest.
+    """
 
     version: Version = WIRE
     party: Literal["server", "shuffler", "aggregator", "client"]
@@ -172,3 +199,4 @@ class Transcript(Message):
     total: int
     next: int | None
     messages: list[TranscriptEntry]
+    scrubbed: Annotated[float | None, Field(exclude_if=lambda value: value is None)] = None

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from distrust.common.mechanisms import MechanismSpec
+from distrust.common.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
 from distrust.common.messages.policy import AnyPolicySpec, SuccessiveEliminationSpec
 from distrust.common.messages.policy_spec import RoundSize
 from distrust.common.privacy.guarantee import BudgetSpec
@@ -21,12 +22,24 @@ YOUNGER_IN_POLICY = ("base", "constants")
 
 
 class IntermediarySpec(Message):
-    """Losses and corruption that an intermediary must survive, and how long it waits."""
+    """Losses and corruption that an intermediary must survive, how long it waits, and how long it keeps messages.
+
+    keep_seconds  0: at once. A configuration with the default has the digest of one that does not name it.
+    """
 
     dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
     stage_seconds: Annotated[float, Field(gt=0, le=86_400, description="time that a stage waits for clients")] = 120.0
+    keep_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=LONGEST_KEPT,
+            description="time from a cohort's outcome until its messages are scrubbed",
+            exclude_if=lambda value: value == KEEP_SECONDS,
+        ),
+    ] = KEEP_SECONDS
 
     def min_survivors(self, clients: int) -> int:
         """Return the fewest clients of a cohort that may answer: n - ⌊d·n⌋, and never below `minimum`."""

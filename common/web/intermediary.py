@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Protocol
 
+import structlog
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,6 +19,7 @@ from distrust.common.errors import (
     BadMessage,
     BadParameter,
     Conflict,
+    Gone,
     Unauthorized,
     Unavailable,
     WrongCohort,
@@ -26,10 +28,10 @@ from distrust.common.errors import (
 from distrust.common.intermediary.deadlines import Clock, SystemClock
 from distrust.common.intermediary.intake import check_fits
 from distrust.common.intermediary.service import SHORT_TERMS, Intermediary
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, cohort_address, name_in
-from distrust.common.messages.status import CohortList, DeliveryList, Transcript
+from distrust.common.messages.status import CohortList, DeliveryList, PrunedRun, Settled, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
@@ -53,6 +55,8 @@ class IntermediaryApi(Protocol):
     def batch(self, address: str) -> BatchAnswer | bytes: ...
     def known_batch(self, address: str) -> bytes | None: ...
     def delivered(self, run_digest: bytes, after: int, limit: int) -> DeliveryList: ...
+    def settle(self, run_digest: bytes, settled: Settled) -> Settled: ...
+    def prune(self, run_digest: bytes) -> PrunedRun: ...
     def transcript(
         self, address: str, after: int, limit: int, each: int | None = None, client: int | None = None
     ) -> Transcript: ...
@@ -78,6 +82,11 @@ UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 MOST_DELIVERIES = 32_768
 """Deliveries in one answer: a megabyte of digests."""
 
+SCRUB_SECONDS = 1.0
+"""Pause between two looks for messages that are due to be scrubbed."""
+
+_log = structlog.get_logger("distrust.intermediary")
+
 UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, Conflict, WrongStage, Aborted, Unavailable)
 
 router = APIRouter(prefix="/v1", route_class=MessageRoute)
@@ -86,7 +95,7 @@ router = APIRouter(prefix="/v1", route_class=MessageRoute)
 @router.put(
     "/cohorts/{run}/{cohort}",
     dependencies=[OperatorOnly],
-    responses=problems(Unauthorized, Conflict, BadParameter, Aborted),
+    responses=problems(Unauthorized, Conflict, BadParameter, Aborted, Gone),
     response_model=Cohort | BatchAnswer,
 )
 async def open_cohort(
@@ -142,7 +151,7 @@ def depart(address: Address, body: Annotated[Departure, JsonBody.of(Departure)],
 @router.get(
     "/cohorts/{run}/{cohort}/batch",
     dependencies=[OperatorOnly],
-    responses=problems(Unauthorized, WrongCohort),
+    responses=problems(Unauthorized, WrongCohort, Gone),
     response_model=BatchAnswer,
 )
 async def batch(address: Address, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
@@ -169,7 +178,7 @@ async def _batch(
     return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
-@router.get("/runs/{run}/delivered", dependencies=[OperatorOnly], responses=problems(Unauthorized))
+@router.get("/runs/{run}/delivered", dependencies=[OperatorOnly], responses=problems(Unauthorized, Gone))
 def delivered_page(
     run: RunDigest,
     party: PartyDep,
@@ -178,6 +187,18 @@ def delivered_page(
 ) -> DeliveryList:
     """Return the batches that were released of a run, in this order: none for an unknown one."""
     return party.delivered(bytes.fromhex(run), after, limit)
+
+
+@router.post("/runs/{run}/settled", dependencies=[OperatorOnly], responses=problems(Unauthorized, BadMessage))
+def settle(run: RunDigest, body: Annotated[Settled, JsonBody.of(Settled)], party: PartyDep) -> Settled:
+    """Note that the server has committed how these cohorts ended: their batches may be scrubbed. Idempotent."""
+    return party.settle(bytes.fromhex(run), body)
+
+
+@router.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, Unavailable))
+def prune(run: RunDigest, party: PartyDep) -> PrunedRun:
+    """Delete all that is here of a run, for good: no cohort of it is opened again. Idempotent."""
+    return party.prune(bytes.fromhex(run))
 
 
 @router.get(
@@ -255,8 +276,24 @@ class PageReaders:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    yield
-    close(app)
+    scrubbing = asyncio.create_task(_scrub(app))
+    try:
+        yield
+    finally:
+        scrubbing.cancel()
+        with suppress(asyncio.CancelledError):
+            await scrubbing
+        close(app)
+
+
+async def _scrub(app: FastAPI) -> None:
+    """Scrub what is due, again and again."""
+    while True:
+        try:
+            await run_in_threadpool(app.state.service.scrub)
+        except Exception:  # noqa: BLE001  a full disk must not keep messages for good
+            _log.warning("scrub_delayed", exc_info=True)
+        await asyncio.sleep(SCRUB_SECONDS)
 
 
 def wire(
@@ -273,6 +310,7 @@ def wire(
     app.state.service = kind(database, clock or SystemClock(), app.state.notifier.notify)
     app.state.service.first_seconds = settings.first_seconds
     app.state.service.deadlines.rebase(settings.first_seconds)
+    app.state.service.keeper.rebase()
     app.state.notifier.sweep = app.state.service.sweep
     return app
 

@@ -302,7 +302,7 @@ class StoredParties:
     def _intermediary(self, party: Via) -> "Intermediary | None":
         """Return an intermediary's service over its database; None, with the reason in `missing`, without one."""
         from distrust.common.intermediary.deadlines import SystemClock  # noqa: PLC0415
-        from distrust.common.intermediary.store import VERSION  # noqa: PLC0415
+        from distrust.common.intermediary.tables import VERSION  # noqa: PLC0415
 
         path = self._data_dir.file(party)
         if not path.exists() or not os.access(path, os.R_OK):

@@ -127,6 +127,7 @@ _HINTS = {
     "mechanism.batches": "length of the stream that tree counts",
     "mechanism.via": "the mechanism's own choice when left out",
     "intermediary.stage_seconds": "seconds after which a stage is closed without those who are missing",
+    "intermediary.keep_seconds": "seconds from a cohort's outcome until its messages are scrubbed; 0: at once",
     "budget.epsilon": "most that one client may spend in the whole run",
     "budget.delta": "0 for pure privacy only",
     "budget.min_survivors": "least floor that clients of `distrust run` accept; left out: their own limit",

@@ -17,7 +17,7 @@ from distrust.aggregator.service import Aggregator
 from distrust.common.crypto.context import encode, run_digest
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter
-from distrust.common.intermediary import store as intermediary
+from distrust.common.intermediary import tables as intermediary
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort

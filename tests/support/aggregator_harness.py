@@ -5,7 +5,7 @@ from pathlib import Path
 
 from distrust.aggregator.service import Aggregator
 from distrust.common.database import Database
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView

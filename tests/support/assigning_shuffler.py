@@ -5,7 +5,7 @@ from pathlib import Path
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.crypto.seal import sealed_size
 from distrust.common.database import Database
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.shuffler.service import Shuffler

@@ -19,7 +19,7 @@ from distrust.client.randomizer import World
 from distrust.common.crypto.context import cohort_digest
 from distrust.common.database import Database
 from distrust.common.errors import Aborted
-from distrust.common.intermediary import store
+from distrust.common.intermediary import tables
 from distrust.common.messages.admission import Participant, ParticipantList, request_text, token_id
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
@@ -108,7 +108,7 @@ class Parties:
 
     def start_shuffler(self) -> None:
         url = f"sqlite:///{self.folder}/shuffler.sqlite3"
-        self._shuffler_database = Database(url, store.METADATA, store.VERSION)
+        self._shuffler_database = Database(url, tables.METADATA, tables.VERSION)
         self.shuffler = LyingShuffler(self._shuffler_database, self.clock, self.lies, self.evidence)
 
     def stop_shuffler(self) -> None:

@@ -17,7 +17,7 @@ from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_siz
 from distrust.common.database import Database
 from distrust.common.errors import Aborted, ProtocolError
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView

@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect
 
 from distrust.common.database import parse_url
-from distrust.common.intermediary import store as intermediary
+from distrust.common.intermediary import tables as intermediary
 from distrust.common.migration import History
 from distrust.lab.cli.migrate import HISTORIES
 from distrust.server import tables as server

@@ -21,7 +21,7 @@ from distrust.common import database as module
 from distrust.common.database import POOL, Database
 from distrust.common.database_faults import repeated
 from distrust.common.errors import Unavailable
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort
 from distrust.server.tables import METADATA as SERVER_METADATA
 from distrust.shuffler.service import Shuffler

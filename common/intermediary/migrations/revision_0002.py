@@ -1,9 +1,11 @@
 """Cohorts are kept by run and name, messages by their cohort's number; what was delivered is listed; wire version 3.
 
-No cohort goes on: its clients hold tickets and keys of the version before.
+No cohort goes on: its clients hold tickets and keys of the version before. So all have ended, and their messages are
+scrubbed a day after the migration.
 """
 
 import hashlib
+import time
 from collections import Counter
 
 import sqlalchemy as sa
@@ -18,10 +20,13 @@ OPEN = "the cohort was open when the database was migrated to wire version 3"
 STATED = ("batch", "shares", "confirm", "masked", "unmask")  # stages of an intermediary's own statements in JSON
 
 OPEN_ONLY = sa.text("since IS NOT NULL")
+KEEP_SECONDS = 86_400.0
+DUE_ONLY = sa.text("due IS NOT NULL")
 NAMES = {"uq": "%(table_name)s_%(column_0_N_name)s_key"}  # PostgreSQL's own names; in SQLite the keys have none
 COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-COHORTS = sa.table("cohorts", *map(sa.column, ("number", "run_digest", "cohort", "body", "stage", "since", "reason")))
+COLUMNS = ("number", "run_digest", "cohort", "body", "stage", "since", "reason", "keep_seconds", "due", "settled")
+COHORTS = sa.table("cohorts", *map(sa.column, COLUMNS))
 MESSAGES = sa.table("messages", *map(sa.column, ("number", "cohort", "stage", "slot", "digest", "body")))
 DELIVERED = sa.table("delivered", *map(sa.column, ("run_digest", "position", "digest")))
 
@@ -32,6 +37,7 @@ def upgrade() -> None:
     over = COHORTS.c.stage.in_(("done", "aborted"))
     connection.execute(sa.update(COHORTS).where(~over).values(stage="aborted", since=None, reason=OPEN))
     _list_deliveries()
+    _make_tables_of_what_is_left()
     _rewrite_cohorts(connection)
     _rewrite_statements(connection)
     _number_messages(connection)
@@ -49,9 +55,30 @@ def _list_deliveries() -> None:
     )
 
 
+def _make_tables_of_what_is_left() -> None:
+    op.create_table(
+        "digests",
+        sa.Column("cohort", COUNTER, primary_key=True, autoincrement=False),
+        sa.Column("stage", sa.String(16), primary_key=True),
+        sa.Column("slot", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "pruned",
+        sa.Column("run_digest", sa.LargeBinary(32), primary_key=True),
+        sa.Column("since", sa.Float(), nullable=False),
+    )
+
+
 def _rewrite_cohorts(connection: sa.Connection) -> None:
     """Rewrite the cohorts with their run's digest, and list those that were released: by run, in their order."""
-    op.add_column("cohorts", sa.Column("run_digest", sa.LargeBinary(32)))
+    for name, kind in (("run_digest", sa.LargeBinary(32)), ("keep_seconds", sa.Float()), ("due", sa.Float())):
+        op.add_column("cohorts", sa.Column(name, kind))
+    op.add_column("cohorts", sa.Column("settled", sa.Boolean()))
+    op.add_column("cohorts", sa.Column("scrubbed", sa.Float()))
+    kept = {"keep_seconds": KEEP_SECONDS, "due": time.time() + KEEP_SECONDS, "settled": True}
+    connection.execute(sa.update(COHORTS).values(kept))
     delivered = Counter[bytes]()
     for number, body, stage in wire_1_to_3.rows(connection, COHORTS, "number", "body", "stage"):
         text, run = wire_1_to_3.cohort(body.decode())
@@ -61,11 +88,15 @@ def _rewrite_cohorts(connection: sa.Connection) -> None:
             delivered[run] += 1
             entry = {"run_digest": run, "position": delivered[run], "digest": hashlib.sha256(text.encode()).digest()}
             connection.execute(sa.insert(DELIVERED).values(entry))
-    with op.batch_alter_table("cohorts", naming_convention=NAMES) as batch:
+    once = {"sqlite_autoincrement": True}
+    with op.batch_alter_table("cohorts", naming_convention=NAMES, table_kwargs=once) as batch:
+        batch.alter_column("keep_seconds", existing_type=sa.Float(), nullable=False)
+        batch.alter_column("settled", existing_type=sa.Boolean(), nullable=False)
         batch.alter_column("run_digest", existing_type=sa.LargeBinary(32), nullable=False)
         batch.drop_constraint("cohorts_cohort_key", type_="unique")
         batch.create_unique_constraint("cohorts_run_digest_cohort_key", ["run_digest", "cohort"])
     op.create_index("cohorts_open", "cohorts", ["since"], sqlite_where=OPEN_ONLY, postgresql_where=OPEN_ONLY)
+    op.create_index("cohorts_due", "cohorts", ["due"], sqlite_where=DUE_ONLY, postgresql_where=DUE_ONLY)
 
 
 def _rewrite_statements(connection: sa.Connection) -> None:
@@ -87,6 +118,7 @@ def _number_messages(connection: sa.Connection) -> None:
     of = sa.select(number).where(COHORTS.c.cohort == MESSAGES.c.cohort).scalar_subquery()
     connection.execute(sa.update(MESSAGES).values(cohort=of))
     with op.batch_alter_table("messages") as batch:
+        batch.alter_column("body", existing_type=sa.LargeBinary(), nullable=True)
         batch.alter_column(
             "cohort", existing_type=sa.String(80), type_=COUNTER, nullable=False, postgresql_using="cohort::bigint"
         )

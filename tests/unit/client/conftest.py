@@ -15,7 +15,7 @@ from distrust.common.crypto.context import run_digest
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size

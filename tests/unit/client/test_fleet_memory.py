@@ -21,7 +21,7 @@ from distrust.client.randomizer import World
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, BudgetExceeded, Refused, Unavailable
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.upload import Upload, UploadAnswer
 from distrust.common.run.round import Round, RoundView, TicketAnswer

@@ -12,7 +12,7 @@ from distrust.common import database_faults
 from distrust.common.database import Database
 from distrust.common.database_faults import Collision, repeated
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.intermediary.store import METADATA as INTERMEDIARY
+from distrust.common.intermediary.tables import METADATA as INTERMEDIARY
 from distrust.common.schema import another_schema
 from distrust.server.tables import METADATA as SERVER
 

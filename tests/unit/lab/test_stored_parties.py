@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from distrust.common.crypto.context import run_digest
 from distrust.common.database import Database
 from distrust.common.errors import BAD_INPUT, BadParameter, RunFailed, Unavailable, WrongCohort, exit_status
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.stored_file import open_stored
 from distrust.lab.__main__ import app
 from distrust.lab.run.outline import Wanted

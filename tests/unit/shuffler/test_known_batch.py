@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from distrust.common.database import Database
 from distrust.common.errors import Unavailable
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import Upload
 from distrust.shuffler.service import Shuffler

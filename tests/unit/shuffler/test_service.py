@@ -11,7 +11,7 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer

@@ -9,7 +9,7 @@ import pytest
 from distrust.common.crypto.context import claim
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadTicket, Conflict
-from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import ActionRequest
 from distrust.shuffler.assignment import CLAIMED
