@@ -22,7 +22,7 @@ from distrust.common.messages.upload import (
     UploadAnswer,
 )
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunList
+from distrust.common.run.listing import RunList
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.client import Http, Patience, Peer
 

@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated
 
@@ -29,13 +29,13 @@ from distrust.common.messages.cohort import KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StatementList, Transcript
 from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.config import RunConfig
+from distrust.common.run.listing import RunList, Tombstone
 from distrust.common.run.progress import (
     IntervalList,
     LedgerView,
     RegretCurve,
     RoundList,
     RoundReport,
-    RunList,
     RunView,
 )
 from distrust.common.run.round import RoundView, TicketAnswer
@@ -44,11 +44,13 @@ from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute,
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.server.admission import Admission
-from distrust.server.coordinator import Intermediaries, RunCoordinator
+from distrust.server.coordinator import RunCoordinator
 from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
+from distrust.server.housekeeper import Housekeeper
+from distrust.server.intermediaries import Intermediaries
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import KeyFolder
 from distrust.server.service import Service
@@ -120,6 +122,20 @@ async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep)
     return view
 
 
+@run_routes.delete(
+    "/runs/{run}/data",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, Conflict, Unavailable),
+)
+async def prune_run(run: str, request: Request) -> Tombstone:
+    """Delete what a finished run left at all three services, and return its tombstone. Idempotent.
+
+    After 503 the same call goes on. A run that is running is refused: cancel it first.
+    """
+    housekeeper: Housekeeper = request.app.state.housekeeper
+    return await housekeeper.prune(run)
+
+
 @round_routes.get("/runs/{run}/round", responses=problems(WrongCohort))
 async def open_round(
     run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
@@ -150,7 +166,7 @@ async def request_tickets(
     """Issue tickets and return them. With `wait` and round 0, wait for free slots, or for the run's end.
 
     Idempotent: a repeated request returns the same slots, until the run is over. None free: `Retry-After`. Needs a
-    participation token, the operator's token, or an enrolled device's signature (`Authorization: Device KEY:SIGNATURE`).
+    participation token, the operator's token, or an enrolled device's signature: `Authorization: Device KEY:SIGNATURE`.
     """
     admission: Admission = request.app.state.admission
     text = partial(request_text, service.active_run(run).run_digest, body)
@@ -337,10 +353,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, token)
         intermediaries = http
     app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
+    app.state.housekeeper = Housekeeper(app.state.service, intermediaries)
     await app.state.coordinator.start()
+    house = asyncio.create_task(app.state.housekeeper.keep_house())
     try:
         yield
     finally:
+        house.cancel()
+        with suppress(asyncio.CancelledError):
+            await house
         await app.state.coordinator.stop()
         if http is not None:
             await http.aclose()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -16,6 +16,7 @@ from distrust.common.errors import (
     BadMessage,
     BadParameter,
     Conflict,
+    Gone,
     ProtocolError,
     RunFailed,
     Unauthorized,
@@ -24,12 +25,12 @@ from distrust.common.errors import (
 )
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
-from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.round import TicketAnswer
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.admission import OPERATOR, Caller
-from distrust.server.deliveries import NotComparedError
+from distrust.server.deliveries import NotComparedError, misnumbered
+from distrust.server.intermediaries import Intermediaries
 from distrust.server.service import Service
 from distrust.server.ticket_issuer import Begun
 from distrust.server.waiting_places import WaitingPlace, WaitingPlaces
@@ -44,29 +45,6 @@ RENEWAL_SECONDS = 5.0
 
 PAUSE_SECONDS = 0.1
 """Pause between two long polls."""
-
-
-class Intermediaries(Protocol):
-    """The two intermediaries, as the server calls them. Every call is idempotent. Raises ProtocolError."""
-
-    async def open(self, cohort: Cohort) -> None:
-        """Open the cohort at its intermediary. Without any message its first deadline starts again.
-
-        Raises Aborted for a cohort that has ended without a release.
-        """
-        ...
-
-    async def statements(self, cohort: Cohort, after: int) -> StatementList:
-        """Return the aggregator's statements of a masked cohort from position `after` on; may wait for more."""
-        ...
-
-    async def delivered(self, run_digest: bytes, via: Via, after: int) -> DeliveryList:
-        """Return what an intermediary has released of the run with digest R, from position `after` on."""
-        ...
-
-    async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
-        """Return the batch, or why there is none; may wait before it answers `waiting`. `opening`: open it before."""
-        ...
 
 
 _Step: TypeAlias = tuple[Cohort | TicketAnswer, bool]
@@ -160,8 +138,19 @@ class RunCoordinator:
         self._note_opening(cohort)
         try:
             await self._intermediaries.open(cohort)
+        except Gone as error:
+            raise await self._gone(cohort.run, cohort.via, error) from error
         except Unauthorized as error:  # of this server: its caller's own token was accepted
             raise Unavailable(f"the {cohort.via} refuses this server's token: {error.detail}") from error
+
+    async def _gone(self, run: str, via: Via, error: Gone) -> RunFailed:
+        """End a run of which its intermediary has deleted what this server asks for, and return why.
+
+        It deletes only what a later state of this server has settled or pruned.
+        """
+        why = f"the {via} deleted what this server asks for ({error.detail}): its database is an old copy"
+        await asyncio.to_thread(self._service.fail, run, why)
+        return RunFailed(why)
 
     def _note_opening(self, cohort: Cohort) -> None:
         self._opened.setdefault(cohort.run, {})[cohort.cohort] = cohort, time.monotonic()
@@ -212,7 +201,10 @@ class RunCoordinator:
             after, listed, count = len(active.delivered.get(via, ())), list[bytes](), math.inf
             most = await asyncio.to_thread(self._service.store.count_cohorts, run, via)  # all that it can have released
             while after + len(listed) < min(count, most + 1):
-                page = await self._intermediaries.delivered(active.run_digest, via, after + len(listed))
+                try:
+                    page = await self._intermediaries.delivered(active.run_digest, via, after + len(listed))
+                except Gone as error:
+                    raise await self._gone(run, via, error) from error
                 if len(page.digests) % COHORT_DIGEST:
                     raise BadMessage(f"the {via} lists deliveries of run {run} in {len(page.digests)} bytes")
                 fresh = [page.digests[at : at + COHORT_DIGEST] for at in range(0, len(page.digests), COHORT_DIGEST)]
@@ -286,7 +278,7 @@ class RunCoordinator:
                     return
                 opened = True
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
-            except RunFailed:  # committed, and no cohort of the run is waited for any more
+            except (RunFailed, Gone):  # committed, and no cohort of the run is waited for any more
                 self.forget(cohort.run)
                 return
             except ProtocolError as error:
@@ -317,7 +309,8 @@ class RunCoordinator:
             try:
                 begun = await self._settle_and_serve(cohort, answer, places)
             except NotComparedError:  # it numbers the batch behind the end of its list
-                await asyncio.to_thread(self._service.refuse_number, cohort, answer)
+                why = misnumbered(self._service.active_run(cohort.run), cohort, answer)
+                await asyncio.to_thread(self._service.fail, cohort.run, why)
                 return True
         except BadMessage as error:
             begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
@@ -379,6 +372,8 @@ class RunCoordinator:
             answer = await self._intermediaries.collect(cohort, opening=opening)
         except (WrongCohort, Conflict, Aborted, BadMessage, BadParameter) as error:
             return _aborted(cohort, error)
+        except Gone as error:
+            raise await self._gone(cohort.run, cohort.via, error) from error
         return None if answer.state == "waiting" else answer
 
     async def _relay(self, cohort: Cohort) -> None:

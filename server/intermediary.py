@@ -1,14 +1,14 @@
 """Calls the shuffler and the aggregator over HTTP."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import DeliveryList, StatementList
+from distrust.common.messages.status import DeliveryList, PrunedRun, Settled, StatementList
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import Via
-from distrust.server.coordinator import Intermediaries
+from distrust.server.intermediaries import Intermediaries
 
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
@@ -58,6 +58,13 @@ class HttpIntermediaries(Intermediaries):
     async def delivered(self, run_digest: bytes, via: Via, after: int) -> DeliveryList:
         path = f"/v1/runs/{run_digest.hex()}/delivered"
         return await self._peer(via).get(path, DeliveryList, {"after": after})
+
+    async def settle(self, run_digest: bytes, via: Via, cohorts: Sequence[str]) -> None:
+        path = f"/v1/runs/{run_digest.hex()}/settled"
+        await self._peer(via).post(path, Settled(cohorts=list(cohorts)), Settled)
+
+    async def prune(self, run_digest: bytes, via: Via) -> None:
+        await self._peer(via).delete(f"/v1/runs/{run_digest.hex()}", PrunedRun)
 
     async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
         peer, path = self._peer(cohort.via), f"/v1/cohorts/{cohort.address}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.receipts import ABSENT, PRESENT, RECEIPT_SECRET, receipt_hash, record_list
 from distrust.common.database_faults import repeated
-from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError, TooSmall, WrongStage
+from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError, RunFailed, TooSmall, WrongStage
 from distrust.common.intermediary.intake import Intake, known_slots
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
@@ -75,10 +75,12 @@ class ReceiptBook:
     def collect(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Store a batch that was collected, so that its list is public. Return the batch that was stored first.
 
-        Raises BadMessage for a batch that cannot be listed.
+        Raises BadMessage for a batch that cannot be listed, RunFailed for a run that is over.
         """
         assert answer.batch is not None
         with active.lock:
+            if active.state != "running":
+                raise RunFailed(f"run {cohort.run} is over: the batch of {cohort.cohort} is not kept")
             stored = self._store.batch(cohort.cohort)
             if stored is None:
                 record_list(cohort, answer.batch)

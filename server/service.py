@@ -9,21 +9,17 @@ import structlog
 
 from distrust.common.database import Database
 from distrust.common.database_faults import repeated
-from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
+from distrust.common.errors import BadMessage, Conflict, Gone, RunFailed, WrongCohort, WrongStage
+from distrust.common.intermediary.deadlines import Clock
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StatementList, Transcript
 from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.config import RunConfig
+from distrust.common.run.listing import RunList, Tombstone
 from distrust.common.run.progress import (
-    IntervalList,
-    LedgerView,
     RegretCurve,
-    RoundList,
-    RoundReport,
-    RunEvent,
-    RunList,
     RunView,
 )
 from distrust.common.run.round import RoundView, TicketAnswer
@@ -31,10 +27,12 @@ from distrust.common.wire import Via
 from distrust.server import views
 from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Admission, Caller
-from distrust.server.deliveries import Deliveries, misnumbered, unknown_statements
+from distrust.server.deliveries import Deliveries, unknown_statements
+from distrust.server.keeping import Keeping, tombstone_of
 from distrust.server.keys import KeyFolder
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
+from distrust.server.reading import RunReader
 from distrust.server.receipts import ReceiptBook
 from distrust.server.rows import RunRow, UnreadRun
 from distrust.server.settlement import Settlement
@@ -49,7 +47,7 @@ WINDOW = 8192
 """Default number of clients in flight in one run; see server.ticket_issuer."""
 
 
-class Service:
+class Service(RunReader):
     """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
 
     notify     called with a run's name after every commit that its watchers may wait for.
@@ -63,8 +61,11 @@ class Service:
         notify: Callable[[str], None] = lambda _run: None,
         window: int = WINDOW,
         admission: Admission | None = None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
-        self.store = Store(database)
+        self.store = Store(database, clock)
+        self.keeping = Keeping(self.store)
         self._keys, self._notify = keys, notify
         self._issuer = TicketIssuer(self.store, window, admission or Admission())
         self._receipts = ReceiptBook(self.store)
@@ -79,6 +80,8 @@ class Service:
             else:
                 self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys)
         keys.keep(self.store.open_runs().values())
+        self._tombstones = self.keeping.tombstones()
+        self.keeping.rebase({run: active.config.intermediary.keep_seconds for run, active in self._runs.items()})
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
         """Start a run. Return it, and whether it is new. Idempotent: the same configuration is the same run.
@@ -96,19 +99,51 @@ class Service:
         return self.view(config.run), known is None
 
     def runs(self) -> RunList:
-        """Return all runs, oldest first; after them those whose stored configuration cannot be read."""
+        """Return all runs, oldest first; after them those whose stored configuration cannot be read; pruned ones."""
+        stored = self.keeping.stored()
         lines = [views.run_line(active) for active in list(self._runs.values())]
-        return RunList(runs=[*lines, *map(views.unread_line, self._unread.values())])
+        lines += map(views.unread_line, self._unread.values())
+        return RunList(runs=[views.with_times(line, stored) for line in lines], pruned=list(self._tombstones))
 
     def active_run(self, run: str) -> ActiveRun:
-        """Return a run. Raises WrongCohort for an unknown one, RunFailed for one whose configuration cannot be read."""
+        """Return a run. Raises WrongCohort; Gone for a pruned one; RunFailed where its configuration is refused."""
         unread = self._unread.get(run)
         if unread is not None:
             raise RunFailed(f"run {run} failed: its stored configuration is refused: {unread.why}")
         active = self._runs.get(run)
         if active is None:
+            tombstone = self.pruned(run)
+            if tombstone is not None:
+                raise Gone(tombstone.line(), run=run, run_digest=tombstone.run_digest.hex())
             raise WrongCohort(f"run {run} is not known here")
         return active
+
+    def pruned(self, run: str) -> Tombstone | None:
+        """Return what is left of the last pruned run of this name; None while there is a run of it."""
+        known = run in self._runs or run in self._unread
+        return next((one for one in reversed(self._tombstones) if one.run == run and not known), None)
+
+    def prunable(self, run: str) -> tuple[bytes, set[Via]]:
+        """Return R of a run that is over, and the intermediaries that have a part of it. Raises as `prune`."""
+        stored = self.keeping.stored(run).get(run)
+        if stored is None:
+            raise WrongCohort(f"run {run} is not known here")
+        if stored.state == "running":
+            raise Conflict(f"run.state = 'running': run {run} must be over before it is pruned; cancel it first")
+        return stored.run_digest, self.store.intermediaries(run)
+
+    def prune(self, run: str) -> Tombstone:
+        """Delete a run's rows, once its intermediaries have theirs. Raises Conflict for a running one, WrongCohort."""
+        with self._lock:
+            self.prunable(run)
+            spent = views.spent(self._runs.get(run))
+            tombstone = tombstone_of(self.keeping.stored(run)[run], spent, self.store.clock.now())
+            self.keeping.prune(tombstone)
+            self._tombstones.append(tombstone)
+            self._runs.pop(run, None)
+            self._unread.pop(run, None)
+        self._notify(run)
+        return tombstone
 
     def running(self) -> list[ActiveRun]:
         """Return the runs that still want clients."""
@@ -134,9 +169,9 @@ class Service:
             self._stop(run, "failed", error.detail)
             raise
 
-    def refuse_number(self, cohort: Cohort, answer: BatchAnswer) -> None:
-        """End a run whose intermediary numbers a batch behind the end of its list, which was compared just now."""
-        self._stop(cohort.run, "failed", misnumbered(self.active_run(cohort.run), cohort, answer))
+    def fail(self, run: str, reason: str) -> None:
+        """End a run whose intermediary has told what does not fit this server's database."""
+        self._stop(run, "failed", reason)
 
     def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
         try:
@@ -153,7 +188,7 @@ class Service:
             if active.round() is not None:
                 try:
                     with self.store.writing() as writing:
-                        writing.state(run, state, reason)
+                        writing.end(active.config, state, reason)
                         writing.event(run, kind=state, detail=reason)
                     active.end(state, reason)
                     if state == "failed":
@@ -229,7 +264,7 @@ class Service:
 
     def collected(self, run: str, cohort: str) -> bool:
         """Return whether a cohort's batch is stored, whatever came of it."""
-        return self.store.batch(self._opened(run, cohort).cohort) is not None
+        return self.store.has_batch(self._opened(run, cohort).cohort)
 
     def collect_for_receipts(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Store a batch that was collected, so that clients see its records. See server.receipts."""
@@ -307,50 +342,12 @@ class Service:
         finally:
             self._notify(cohort.run)
 
-    def rounds(self, run: str, after: int, limit: int) -> RoundList:
-        return views.round_list(self.active_run(run), self.store, after, limit)
-
-    def round_report(self, run: str, number: int) -> RoundReport:
-        """Return one round. Raises WrongCohort for one that has not begun."""
-        active = self.active_run(run)
-        with active.lock:
-            if not 1 <= number <= len(active.learner.rounds):
-                raise WrongCohort(f"round {number} of run {run} has not begun")
-            return views.round_report(active, self.store, active.learner.rounds[number - 1])
-
-    def ledger(self, run: str) -> LedgerView:
-        return views.ledger_view(self.active_run(run))
-
-    def intervals(self, run: str, after: int, limit: int) -> IntervalList:
-        return views.interval_list(self.active_run(run), after, limit)
-
     @repeated
     def keep_regret(self, run: str, regret: RegretCurve) -> RegretCurve:
         """Store a driver's regret curve in place of an earlier one. No policy reads it. Raises WrongCohort."""
         with self.active_run(run).lock, self.store.writing() as writing:
             writing.regret(run, regret)
         return regret
-
-    def regret(self, run: str) -> RegretCurve:
-        """Return the regret curve that a driver posted. Raises WrongCohort where none did."""
-        posted = self.store.regret(self.active_run(run).config.run)
-        if posted is None:
-            raise WrongCohort(f"no driver posted the regret of run {run}")
-        return posted
-
-    def events(self, run: str, after: int, limit: int = 500) -> tuple[list[RunEvent], bool]:
-        """Return the events after number `after`, and whether there will be no others.
-
-        A state is changed after its event is committed. So the state is read first, and no lock is held: a listener
-        who reads a long past keeps no client waiting.
-        """
-        over = self.active_run(run).state != "running"
-        fresh = self.store.events(run, after, limit)
-        return fresh, over and len(fresh) < limit
-
-    def newest_event(self, run: str) -> float:
-        """Return the newest event's number, or infinity when there will be no others."""
-        return self.store.newest_event(run) if self.active_run(run).state == "running" else math.inf
 
     def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]:
         """Return a cohort as it was opened, and its mechanism: all of it is public.

@@ -147,9 +147,9 @@ class Settlement:
                 writing.cohort(cohort)
             if answer.batch is not None and not cohort.receipts:  # else it was stored as it was listed
                 writing.batch(answer)
-            writing.outcome(active.config.run, outcome, answer, noted=row is not None and bool(row.taken))
+            writing.outcome(cohort, outcome, answer, noted=row is not None and bool(row.taken))
             if state != "running":
-                writing.state(active.config.run, state, learner.fault)
+                writing.end(active.config, state, learner.fault)
             _announce(writing, active.config.run, cohort, outcome, named, unread(outcome, answer))
             _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Unpack
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, false, func, insert, literal, select, update
 
 from distrust.common.crypto.context import cohort_digest, run_digest
 from distrust.common.database import POOL, Database
+from distrust.common.intermediary.deadlines import Clock, SystemClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import Statement
@@ -24,6 +25,7 @@ from distrust.server.tables import (
     COHORTS,
     EVENTS,
     GRANTS,
+    KEPT,
     METADATA,
     OUTCOMES,
     QUOTAS,
@@ -44,6 +46,8 @@ _KNOWN_DIGESTS = select(COHORTS.c.digest).where(COHORTS.c.digest.in_(bindparam("
 _RELEASED_DIGESTS = select(COHORTS.c.digest).where(*_AT, COHORTS.c.state == "released")
 _MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
 _OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
+_HAS_BATCH = select(BATCHES.c.cohort).where(BATCHES.c.cohort == bindparam("cohort"))
+_SCRUBBED = select(COHORTS.c.scrubbed).where(COHORTS.c.cohort == bindparam("cohort"))
 _BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
 _GRANT_COLUMNS = [GRANTS.c[name] for name in ("round", "want", "cohort", "first", "count", "key_hashes", "participant")]
 _GRANTS = select(*_GRANT_COLUMNS).order_by(GRANTS.c.number)
@@ -65,7 +69,7 @@ _SPEND = update(QUOTAS).where(QUOTAS.c.participant == bindparam("spender"))
 _SPEND = _SPEND.values(slots=QUOTAS.c.slots + bindparam("more"))
 _ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
 _ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
-_ADD_RECEIPT = insert(RECEIPTS)
+_ADD_RECEIPT, _KEEP = insert(RECEIPTS), insert(KEPT)
 _RECEIPTS = select(RECEIPTS.c.slot, RECEIPTS.c.present).where(RECEIPTS.c.cohort == bindparam("cohort"))
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
 
@@ -78,18 +82,23 @@ def open_database(url: str, pool: int = POOL) -> Database:
 class Writing:
     """One transaction's changes. The caller leaves the `with` block of `Store.writing` to commit them."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._do = connection.execute
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._do, self._now = connection.execute, now
 
     def run(self, config: RunConfig, identity: RunIdentity) -> None:
         row = {"run": config.run, "config": config.canonical().decode(), "digest": config.digest(), "state": "running"}
         keys = {"ticket_key": identity.keys.ticket, "seal_key": identity.keys.seal}
-        self._do(insert(RUNS).values({**row, "run_id": identity.run_id, **keys}))
+        self._do(insert(RUNS).values({**row, "run_id": identity.run_id, **keys, "started": self._now}))
 
-    def state(self, run: str, state: RunState, reason: str | None) -> None:
-        self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason))
-        if state != "running":  # its open cohorts will have no outcome
-            self._do(update(GRANTS).where(GRANTS.c.run == run).values(participant=None))
+    def end(self, config: RunConfig, state: RunState, reason: str | None) -> None:
+        """End a run. Its open cohorts will have no outcome: nothing of them is collected."""
+        run = config.run
+        self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason, ended=self._now))
+        self._do(update(GRANTS).where(GRANTS.c.run == run).values(participant=None))
+        due = self._now + config.intermediary.keep_seconds
+        columns = [COHORTS.c.cohort, COHORTS.c.run, COHORTS.c.via, literal(due), false()]
+        opened = select(*columns).where(COHORTS.c.run == run, COHORTS.c.state == "open")
+        self._do(insert(KEPT).from_select(["cohort", "run", "via", "due", "told"], opened))
 
     def cohort(self, cohort: Cohort) -> None:
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
@@ -117,9 +126,9 @@ class Writing:
         self._do(_ADD_RECEIPT, [{"cohort": cohort, "slot": slot, "present": one} for slot, one in answers.items()])
 
     def outcome(
-        self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer, *, noted: bool
+        self, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer, *, noted: bool
     ) -> None:
-        """Add how a cohort ended, and forget who had which of its slots.
+        """Add how a cohort ended, and forget who had which of its slots. From now on its batch is kept for a while.
 
         The caller adds the batch, unless it was listed for receipts before.
 
@@ -128,7 +137,9 @@ class Writing:
         if noted:
             self._do(_FORGET, {"over": outcome.cohort})
         body = outcome.model_dump_json()
-        self._do(_ADD_OUTCOME, {"run": run, "cohort": outcome.cohort, "body": body})
+        self._do(_ADD_OUTCOME, {"run": cohort.run, "cohort": outcome.cohort, "body": body})
+        due = self._now + cohort.keep_seconds
+        self._do(_KEEP, {"cohort": cohort.cohort, "run": cohort.run, "via": cohort.via, "due": due, "told": False})
         lost = answer.lost + unread(outcome, answer)
         self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": lost})
 
@@ -153,18 +164,18 @@ def unread(outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> int:
 class Store:
     """The server's database: reads, and transactions to write."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, clock: Clock | None = None) -> None:
+        self.database, self.clock = database, clock or SystemClock()
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
         """Open a transaction: committed when the block ends, rolled back when it raises. See `Database.transaction`."""
-        with self._database.transaction() as connection:
-            yield Writing(connection)
+        with self.database.transaction() as connection:
+            yield Writing(connection, self.clock.now())
 
     def runs(self) -> list[RunRow | UnreadRun]:
         """Return all runs, oldest first."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             rows = connection.execute(select(RUNS).order_by(RUNS.c.number)).all()
         identities = [RunIdentity(row.run_id, PublicKeys(row.ticket_key, row.seal_key)) for row in rows]
         return [
@@ -175,19 +186,19 @@ class Store:
     def open_runs(self) -> dict[str, bytes]:
         """Return R of each run that is not over, by its name; also of one whose configuration is refused today."""
         query = select(RUNS.c.run, RUNS.c.digest, RUNS.c.run_id).where(RUNS.c.state == "running")
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return {row.run: run_digest(row.digest, row.run_id) for row in connection.execute(query)}
 
     def state(self, run: str) -> tuple[RunState, str | None]:
         """Return a run's state and its reason."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             state, reason = connection.execute(select(RUNS.c.state, RUNS.c.reason).where(RUNS.c.run == run)).one()
         return state, reason
 
     def outcomes(self, run: str) -> list[ReleasedCohort | LostCohort]:
         """Return a run's outcomes in the order in which they were absorbed."""
         query = select(OUTCOMES.c.body).where(OUTCOMES.c.run == run).order_by(OUTCOMES.c.number)
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]
 
     def cohorts(self, run: str, first: int, last: int | None = None) -> dict[str, CohortRow]:
@@ -196,20 +207,20 @@ class Store:
         Each call looks at all cohorts of the run.
         """
         rounds = {"run": run, "first": first, "last": first if last is None else last}
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             rows = [CohortRow(*row) for row in connection.execute(_RUN_COHORTS, rounds)]
         return {row.cohort: row for row in rows}
 
     def intermediaries(self, run: str) -> set[Via]:
         """Return the intermediaries at which this run has opened cohorts."""
         query = select(COHORTS.c.via).where(COHORTS.c.run == run).distinct()
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return set(connection.execute(query).scalars())
 
     def known_digests(self, run: str, via: Via, digests: Sequence[bytes]) -> set[bytes]:
         """Return those of the digests that are of a run's cohorts at an intermediary."""
         known: set[bytes] = set()
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             for start in range(0, len(digests), _DIGESTS_ASKED):
                 values = {"run": run, "via": via, "digests": digests[start : start + _DIGESTS_ASKED]}
                 known.update(connection.execute(_KNOWN_DIGESTS, values).scalars())
@@ -217,47 +228,57 @@ class Store:
 
     def count_cohorts(self, run: str, via: Via) -> int:
         """Return how many cohorts a run has opened at an intermediary."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return connection.execute(
                 select(func.count()).select_from(COHORTS).where(*_AT), {"run": run, "via": via}
             ).scalar_one()
 
     def released_digests(self, run: str, via: Via) -> set[bytes]:
         """Return the digests of a run's cohorts at an intermediary that have a released outcome."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return set(connection.execute(_RELEASED_DIGESTS, {"run": run, "via": via}).scalars())
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
         """Return by state (cohorts, tickets issued)."""
         columns = (COHORTS.c.state, func.count(), func.sum(COHORTS.c.granted))
         query = select(*columns).where(COHORTS.c.run == run).group_by(COHORTS.c.state)
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return {state: (int(cohorts), int(granted)) for state, cohorts, granted in connection.execute(query)}
 
     def cohort_message(self, cohort: str) -> Cohort | None:
         """Return the cohort as it was opened at its intermediary, byte for byte."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             text = connection.execute(_MESSAGE, {"cohort": cohort}).scalar_one_or_none()
         return None if text is None else Cohort.model_validate_json(text)
 
     def outcome(self, cohort: str) -> ReleasedCohort | LostCohort | None:
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             body = connection.execute(_OUTCOME, {"cohort": cohort}).scalar_one_or_none()
         return None if body is None else OUTCOME_JSON.validate_json(body)
 
     def batch(self, cohort: str) -> BatchAnswer | None:
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             body = connection.execute(_BATCH, {"cohort": cohort}).scalar_one_or_none()
         return None if body is None else BatchAnswer.model_validate_json(body)
 
+    def has_batch(self, cohort: str) -> bool:
+        """Return whether a cohort's batch was collected, also where it was scrubbed since."""
+        with self.database.reading() as connection:
+            return connection.execute(_HAS_BATCH, {"cohort": cohort}).first() is not None
+
+    def scrubbed(self, cohort: str) -> float | None:
+        """Return when a cohort's batch was scrubbed."""
+        with self.database.reading() as connection:
+            return connection.execute(_SCRUBBED, {"cohort": cohort}).scalar_one_or_none()
+
     def receipts(self, cohort: str) -> dict[int, bool]:
         """Return by slot what clients have said: whether their records are in the batch."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return {row.slot: row.present for row in connection.execute(_RECEIPTS, {"cohort": cohort})}
 
     def regret(self, run: str) -> RegretCurve | None:
         """Return the curve that a driver posted last."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             body = connection.execute(select(REGRETS.c.body).where(REGRETS.c.run == run)).scalar_one_or_none()
         return None if body is None else RegretCurve.model_validate_json(body)
 
@@ -268,7 +289,7 @@ class Store:
     def with_taken(self, rows: dict[str, CohortRow]) -> dict[str, CohortRow]:
         """Return opened cohorts with the slots that callers with a limit have in each."""
         taken: dict[str, dict[str, int]] = {}
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             for start in range(0, len(rows), _DIGESTS_ASKED):
                 names = list(rows)[start : start + _DIGESTS_ASKED]
                 for cohort, participant, count in connection.execute(_TAKEN, {"cohorts": names}):
@@ -277,7 +298,7 @@ class Store:
 
     def spent(self, participant: str) -> int:
         """Return how many slots a participant with a quota has got."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return connection.execute(_SPENT, {"participant": participant}).scalar_one_or_none() or 0
 
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
@@ -285,21 +306,21 @@ class Store:
 
     def statements(self, cohort: str) -> list[Statement]:
         """Return a cohort's statements in the order of its stages."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             rows = connection.execute(_STATEMENTS, {"cohort": cohort})
             return [Statement(stage=stage, digest=digest) for stage, digest in rows]
 
     def events(self, run: str, after: int, limit: int) -> list[RunEvent]:
         """Return the events with a number above `after`, in order."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             rows = connection.execute(_LATER_EVENTS, {"run": run, "after": after, "limit": limit}).all()
         return [RunEvent.model_validate({**json.loads(body), "number": number}) for number, body in rows]
 
     def newest_event(self, run: str) -> int:
         """Return the number of the run's newest event, 0 before the first."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return connection.execute(_NEWEST_EVENT, {"run": run}).scalar_one() or 0
 
     def _grants(self, query: Select[Any], values: dict[str, str]) -> list[GrantRow]:
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return [GrantRow(*row) for row in connection.execute(query, values)]

@@ -10,6 +10,8 @@ outcomes    how cohorts ended, in order
 statements  digests of what the aggregator told clients, stage by stage
 events      what happened, for listeners
 receipts    by slot, whether a client of a crowd has found its record in the batch
+kept        cohorts that have ended, until their intermediary knows it and their batch is scrubbed
+tombstones  what is left of pruned runs
 regrets     curves that drivers posted, for readers of pages; no policy sees them
 """
 
@@ -17,6 +19,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     Integer,
     LargeBinary,
     MetaData,
@@ -42,6 +45,8 @@ RUNS = Table(
     Column("seal_key", LargeBinary(32), nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", Text),
+    Column("started", Float),  # seconds since the epoch; null in runs of before revision 0002
+    Column("ended", Float),
 )
 COHORTS = Table(
     "cohorts",
@@ -56,6 +61,7 @@ COHORTS = Table(
     Column("via", String(16), nullable=False),
     Column("digest", LargeBinary(32), index=True, nullable=False),  # `Cohort.digest`
     Column("message", Text, nullable=False),
+    Column("scrubbed", Float),  # when its batch was; seconds since the epoch
 )
 OUTCOMES = Table(
     "outcomes",
@@ -66,7 +72,10 @@ OUTCOMES = Table(
     Column("body", Text, nullable=False),
 )
 BATCHES = Table(
-    "batches", METADATA, Column("cohort", String(80), primary_key=True), Column("body", Text, nullable=False)
+    "batches",
+    METADATA,
+    Column("cohort", String(80), primary_key=True),
+    Column("body", Text),  # null once it was scrubbed
 )
 GRANTS = Table(
     "grants",
@@ -112,5 +121,20 @@ RECEIPTS = Table(
     Column("cohort", String(80), primary_key=True),
     Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("present", Boolean, nullable=False),
+)
+KEPT = Table(
+    "kept",
+    METADATA,
+    Column("cohort", String(80), primary_key=True),
+    Column("run", String(80), nullable=False),
+    Column("via", String(16), nullable=False),
+    Column("due", Float),  # when its batch is scrubbed, in seconds since the epoch; null once it was
+    Column("told", Boolean, nullable=False),  # whether its intermediary knows that it is collected no more
+)
+TOMBSTONES = Table(
+    "tombstones",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("body", Text, nullable=False),  # a Tombstone as JSON
 )
 REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True), Column("body", Text, nullable=False))

@@ -186,7 +186,10 @@ def cohort_transcript(
             chosen.append(number)
     messages = [makers[number][1](number) for number in chosen[:limit]]
     following = chosen[limit] if len(chosen) > limit else None
-    return Transcript(party="server", cohort=cohort.cohort, total=len(makers), next=following, messages=messages)
+    scrubbed = store.scrubbed(cohort.cohort)
+    return Transcript(
+        party="server", cohort=cohort.cohort, total=len(makers), next=following, messages=messages, scrubbed=scrubbed
+    )
 
 
 def _makers(

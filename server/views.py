@@ -1,8 +1,11 @@
 """Describes runs, rounds and ledgers as messages, for watchers of a run."""
 
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Literal
 
+from distrust.common.errors import RunFailed
+from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.run.progress import (
     ArmInterval,
     IntervalList,
@@ -15,6 +18,7 @@ from distrust.common.run.progress import (
     RunView,
 )
 from distrust.server.active_run import ActiveRun
+from distrust.server.keeping import StoredRun
 from distrust.server.learner.rounds import RoundRecord, round_guarantee, spent_by_all
 from distrust.server.policies.base import Query
 from distrust.server.rows import CohortRow, UnreadRun
@@ -49,6 +53,20 @@ def run_line(active: ActiveRun) -> RunLine:
     return RunLine(
         run=config.run, state=active.state, arms=config.arms, horizon=config.horizon, mechanism=config.mechanism.name
     )
+
+
+def with_times(line: RunLine, stored: Mapping[str, StoredRun]) -> RunLine:
+    """Return a line with the times at which its run began and ended."""
+    run = stored.get(line.run)
+    return line if run is None else line.model_copy(update={"started": run.started, "ended": run.ended})
+
+
+def spent(active: ActiveRun | None) -> ShownGuarantee | None:
+    """Return the most that a client has spent in a run; None for a stored one that is refused today."""
+    try:
+        return None if active is None else ledger_view(active).total
+    except RunFailed:
+        return None
 
 
 def unread_line(unread: UnreadRun) -> RunLine:

@@ -65,7 +65,7 @@ _SCRUBBED_IN_PART = _SCRUBBED.where(_NOT_COLLECTED)
 _LATE = and_(COHORTS.c.scrubbed.is_not(None), COHORTS.c.due.is_(None))  # only the server's word was missing
 _SETTLE = update(COHORTS).where(COHORTS.c.run_digest == bindparam("run"), COHORTS.c.settled.is_(False))
 _SETTLE = _SETTLE.values(settled=True, due=case((_LATE, bindparam("now")), else_=COHORTS.c.due))
-_SETTLE_NAMED = _SETTLE.where(COHORTS.c.cohort.in_(bindparam("names", expanding=True)))
+_SETTLE = _SETTLE.where(COHORTS.c.cohort.in_(bindparam("names", expanding=True)))
 _LATEST: ColumnElement[float] = bindparam("now", type_=Float) + COHORTS.c.keep_seconds
 _REBASE = update(COHORTS).where(COHORTS.c.due > _LATEST).values(due=_LATEST)
 _OLDEST_BODY = select(func.min(MESSAGES.c.number)).where(MESSAGES.c.body.is_not(None))
@@ -93,14 +93,12 @@ class Keeper:
         self._untidy = True  # a process before this one may have scrubbed, and ended
 
     @repeated
-    def settle(self, run_digest: bytes, cohorts: Sequence[str], *, over: bool) -> None:
-        """Note that the server has committed how these cohorts of a run ended; with `over` all of them. Idempotent."""
-        values = {"run": run_digest, "now": self._clock.now()}
-        with self._database.transaction() as tx:
-            if over:
+    def settle(self, run_digest: bytes, cohorts: Sequence[str]) -> None:
+        """Note that the server collects these cohorts of a run no more. Idempotent."""
+        if cohorts:
+            with self._database.transaction() as tx:
+                values = {"run": run_digest, "now": self._clock.now(), "names": list(cohorts)}
                 tx.execute(_SETTLE, values)
-            elif cohorts:
-                tx.execute(_SETTLE_NAMED, {**values, "names": list(cohorts)})
 
     @repeated
     def rebase(self) -> None:

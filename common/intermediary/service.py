@@ -102,7 +102,7 @@ class Intermediary(StageMachine):
 
     def settle(self, run_digest: bytes, settled: Settled) -> Settled:
         """Note which cohorts of a run the server collects no more, and return them. Idempotent."""
-        self.keeper.settle(run_digest, settled.cohorts, over=settled.over)
+        self.keeper.settle(run_digest, settled.cohorts)
         return settled
 
     def prune(self, run_digest: bytes) -> PrunedRun:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Executable, Row, bindparam, func, insert, or_, select, union_all, update
+from sqlalchemy import Connection, Executable, LargeBinary, Row, bindparam, func, insert, or_, select, union_all, update
 
 from distrust.common.errors import Gone, WrongCohort
 from distrust.common.intermediary.tables import COHORTS, DELIVERED, DIGESTS, MESSAGES, PRUNED
@@ -132,7 +132,7 @@ def add_cohort(tx: Connection, cohort: Cohort, stage: CohortStage, since: float)
     row = {"run_digest": cohort.run_digest, "cohort": cohort.cohort, "body": body, "stage": stage, "since": since}
     row = {**row, "keep_seconds": cohort.keep_seconds, "settled": False}
     number: int = tx.execute(_ADD_COHORT, row).inserted_primary_key[0]
-    return State(number, *_cohort(body), stage, since, None)
+    return State(number, *_cohort(body), stage, since, None, settled=False, scrubbed=None)
 
 
 def find_cohort(tx: Connection, address: str, *, lock: bool = False) -> State | None:

@@ -117,14 +117,10 @@ class DeliveryList(Message):
 
 
 class Settled(Message):
-    """Cohorts of one run that the server collects no more: it has committed how they ended. From server to S.
-
-    over  the run is over: none of its cohorts is collected any more.
-    """
+    """Cohorts of one run that the server collects no more: it has committed how they ended, or the run is over."""
 
     version: Version = WIRE
-    cohorts: Annotated[list[Identifier], Field(max_length=MOST_SETTLED)] = Field(default_factory=list)
-    over: bool = False
+    cohorts: Annotated[list[Identifier], Field(max_length=MOST_SETTLED)]
 
 
 class PrunedRun(Message):

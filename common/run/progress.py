@@ -142,21 +142,19 @@ def _promised(guarantee: ShownGuarantee) -> list[tuple[str, str]]:
     return [*shown, *(("assumes", one) for one in guarantee.assumptions)]
 
 
+Seconds = Annotated[float | None, Field(description="since the epoch", exclude_if=lambda value: value is None)]
+
+
 class RunLine(Message):
-    """A run in one line."""
+    """A run in one line. A run that began with a program of before has no times."""
 
     run: Identifier
     state: RunState
     arms: int
     horizon: int
     mechanism: Reason  # its name; the words of a stored run that is refused may be any
-
-
-class RunList(Message):
-    """Runs of a server, in the order of their creation."""
-
-    version: Version = WIRE
-    runs: list[RunLine]
+    started: Seconds = None
+    ended: Seconds = None
 
 
 class RoundReport(Message):

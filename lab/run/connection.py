@@ -22,7 +22,8 @@ from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLine, RunList, RunView
+from distrust.common.run.listing import RunList
+from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLine, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment

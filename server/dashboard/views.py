@@ -13,6 +13,7 @@ from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import CohortView, StatementList
 from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
 from distrust.common.run.config import RunConfig
+from distrust.common.run.listing import RunList
 from distrust.common.run.progress import (
     ArmView,
     IntervalList,
@@ -22,7 +23,6 @@ from distrust.common.run.progress import (
     RoundList,
     RoundReport,
     RunLine,
-    RunList,
     RunView,
 )
 from distrust.common.run.round import RoundView

@@ -1,6 +1,7 @@
 """Runs have an id and public keys of their own; cohorts their intermediary and their digest; messages wire version 3.
 
-There is a table of the receipts of clients. Grants may name a participant with a limit, and quotas are counted.
+There are tables of the receipts of clients, of what is kept for a while, and of pruned runs. Grants may name a
+participant with a limit, and quotas are counted.
 
 No run goes on: its clients hold tickets and keys of the version before. So the public keys are zeros, which no message
 has. Stored configurations keep their version and their digest.
@@ -8,6 +9,7 @@ has. Stored configurations keep their version and their digest.
 
 import hashlib
 import json
+import time
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,9 +22,12 @@ down_revision = "0001"
 OPEN = "the run was open when its database was migrated to wire version 3: start it again under another name"
 
 KEYS = ("ticket_key", "seal_key")
+KEEP_SECONDS = 86_400.0
+
 RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", *KEYS, "state", "reason")))
 COHORTS = sa.table("cohorts", *map(sa.column, ("cohort", "run", "state", "via", "digest", "message")))
 BATCHES = sa.table("batches", *map(sa.column, ("cohort", "body")))
+KEPT = sa.table("kept", *map(sa.column, ("cohort", "run", "via", "due", "told")))
 REGRETS = sa.table("regrets", *map(sa.column, ("run", "body")))
 EVENTS = sa.table("events", *map(sa.column, ("run", "body")))
 
@@ -39,6 +44,20 @@ def upgrade() -> None:
         sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("present", sa.Boolean, nullable=False),
     )
+    op.create_table(
+        "kept",
+        sa.Column("cohort", sa.String(80), primary_key=True),
+        sa.Column("run", sa.String(80), nullable=False),
+        sa.Column("via", sa.String(16), nullable=False),
+        sa.Column("due", sa.Float),
+        sa.Column("told", sa.Boolean, nullable=False),
+    )
+    op.create_table(
+        "tombstones", sa.Column("number", sa.Integer, primary_key=True), sa.Column("body", sa.Text, nullable=False)
+    )
+    with op.batch_alter_table("batches") as batch:
+        batch.alter_column("body", existing_type=sa.Text, nullable=True)
+    _keep_batches_for_a_day(connection)
     op.add_column("grants", sa.Column("participant", sa.String(64)))
     op.create_table(
         "quotas",
@@ -48,6 +67,14 @@ def upgrade() -> None:
     for table, key, rewritten in ((BATCHES, "cohort", wire_1_to_3.answer), (REGRETS, "run", wire_1_to_3.message)):
         for name, body in wire_1_to_3.rows(connection, table, key, "body"):
             connection.execute(sa.update(table).where(table.c[key] == name).values(body=rewritten(body)))
+
+
+def _keep_batches_for_a_day(connection: sa.Connection) -> None:
+    """Let all batches be scrubbed a day after the migration. The intermediaries' own migration tells them the same."""
+    due = time.time() + KEEP_SECONDS
+    columns = [COHORTS.c.cohort, COHORTS.c.run, COHORTS.c.via, sa.literal(due, sa.Float), sa.true()]
+    stored = sa.select(*columns).where(COHORTS.c.cohort.in_(sa.select(BATCHES.c.cohort)))
+    connection.execute(sa.insert(KEPT).from_select(["cohort", "run", "via", "due", "told"], stored))
 
 
 def _end_open_runs(connection: sa.Connection) -> None:
@@ -63,6 +90,8 @@ def _end_open_runs(connection: sa.Connection) -> None:
 
 def _identify_runs(connection: sa.Connection) -> None:
     """Give every run the same id and the same public keys: zeros."""
+    op.add_column("runs", sa.Column("started", sa.Float))
+    op.add_column("runs", sa.Column("ended", sa.Float))
     op.add_column("runs", sa.Column("run_id", sa.LargeBinary(16)))
     for key in KEYS:
         op.add_column("runs", sa.Column(key, sa.LargeBinary(32)))
@@ -77,6 +106,7 @@ def _rewrite_cohorts(connection: sa.Connection) -> None:
     """Rewrite the cohorts' messages, and keep of each which intermediary serves it and the digest."""
     op.add_column("cohorts", sa.Column("via", sa.String(16)))
     op.add_column("cohorts", sa.Column("digest", sa.LargeBinary(32)))
+    op.add_column("cohorts", sa.Column("scrubbed", sa.Float))
     for name, text in wire_1_to_3.rows(connection, COHORTS, "cohort", "message"):
         message, _ = wire_1_to_3.cohort(text)
         via = "aggregator" if json.loads(message)["channel"]["kind"] == "masked" else "shuffler"

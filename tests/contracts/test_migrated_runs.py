@@ -69,7 +69,7 @@ def changing(url: str) -> Iterator[Connection]:
 
 def stored(service: Service) -> dict[str, Cohort]:
     """Return the server's cohorts by name. Each has in its columns what today's code computes."""
-    with service.store._database.reading() as connection:
+    with service.store.database.reading() as connection:
         rows = connection.execute(COHORTS.select()).all()
     cohorts = {row.cohort: Cohort.model_validate_json(row.message) for row in rows}
     assert {row.cohort: (row.digest, row.via) for row in rows} == {

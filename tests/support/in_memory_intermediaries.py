@@ -7,6 +7,7 @@ single-use, records are sealed, bits are permuted, a cohort below its minimum is
 import hashlib
 import os
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -49,6 +50,8 @@ class InMemoryIntermediaries:
         self.held: dict[str, Held] = {}
         self.down = False
         self.opened: list[str] = []
+        self.settled: set[str] = set()
+        self.pruned: set[tuple[bytes, str]] = set()
         self.delivered_digests: dict[tuple[bytes, str], list[bytes]] = {}
 
     async def open(self, cohort: Cohort) -> None:
@@ -83,6 +86,18 @@ class InMemoryIntermediaries:
         self._reachable()
         digests = self.delivered_digests.get((run_digest, via), [])
         return DeliveryList(count=len(digests), digests=b"".join(digests[after:]))
+
+    async def settle(self, run_digest: bytes, via: str, cohorts: Sequence[str]) -> None:
+        """Note which cohorts are collected no more."""
+        self._reachable()
+        self.settled.update(cohorts)
+
+    async def prune(self, run_digest: bytes, via: str) -> None:
+        """Forget a run."""
+        self._reachable()
+        self.pruned.add((run_digest, via))
+        self.held = {name: one for name, one in self.held.items() if one.cohort.run_digest != run_digest}
+        self.delivered_digests.pop((run_digest, via), None)
 
     def _numbered(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Return an answer with its position among the batches released of its run."""

@@ -6,7 +6,7 @@ intermediary's long poll is answered at once. `Evidence` notes what clients have
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from distrust.common.intermediary import tables
 from distrust.common.messages.admission import Participant, ParticipantList, request_text, token_id
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import DeliveryList, RecordList, StageView, StatementList
+from distrust.common.messages.status import DeliveryList, RecordList, Settled, StageView, StatementList
 from distrust.common.messages.upload import (
     ActionAnswer,
     ActionRequest,
@@ -214,6 +214,14 @@ class ShufflerInTurn:
     async def delivered(self, run_digest: bytes, via: str, after: int) -> DeliveryList:
         del via
         return self._parties.shuffler.delivered(run_digest, after, 100)
+
+    async def settle(self, run_digest: bytes, via: str, cohorts: Sequence[str]) -> None:
+        del via
+        self._parties.shuffler.settle(run_digest, Settled(cohorts=list(cohorts)))
+
+    async def prune(self, run_digest: bytes, via: str) -> None:
+        del via
+        self._parties.shuffler.prune(run_digest)
 
     async def collect(self, cohort: Cohort, *, opening: bool) -> BatchAnswer:
         if opening:

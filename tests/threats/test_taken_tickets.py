@@ -9,7 +9,7 @@ import pytest
 
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.admission import new_token
-from distrust.common.run.progress import RunList
+from distrust.common.run.listing import RunList
 from distrust.common.run.round import TicketAnswer
 from tests.support.admitting_server import OPEN, World, play, refusal, slots
 from tests.support.server_harness import until

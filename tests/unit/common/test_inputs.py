@@ -17,7 +17,7 @@ from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
 from distrust.common.inputs import Watched, read_file, without_passwords
 from distrust.common.messages.explain import explain_all
-from distrust.common.run.progress import RunList
+from distrust.common.run.listing import RunList
 from distrust.common.web.client import Http, Patience
 from distrust.lab.__main__ import app
 from distrust.lab.stack.stack import Urls

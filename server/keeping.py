@@ -1,0 +1,171 @@
+"""Deletes what the server need not keep: batches whose outcome is committed, and the rows of pruned runs.
+
+A cohort is in the table `kept` from its end until its intermediary knows that it is collected no more, and its batch
+and receipts are scrubbed. Outcomes stay, as a restart replays them. A mechanism that counts a stream also reads the
+run's batches again after a restart: they are kept until the run is over.
+
+As at an intermediary, a batch is scrubbed in its place, and a row is deleted once no row near it has a batch.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Integer, bindparam, delete, func, insert, literal_column, select, text, update
+
+from distrust.common.crypto.context import run_digest
+from distrust.common.database_faults import repeated
+from distrust.common.messages.status import MOST_SETTLED
+from distrust.common.privacy.guarantee import ShownGuarantee
+from distrust.common.run.listing import Tombstone
+from distrust.common.run.progress import RunState
+from distrust.common.wire import Via
+from distrust.server.store import Store
+from distrust.server.tables import (
+    BATCHES,
+    COHORTS,
+    EVENTS,
+    GRANTS,
+    KEPT,
+    OUTCOMES,
+    RECEIPTS,
+    REGRETS,
+    RUNS,
+    STATEMENTS,
+    TOMBSTONES,
+)
+
+_SCRUBS = 100  # batches that one transaction scrubs
+_NEAR = 1024  # rows of batches that may lie on the two pages of a SQLite file beside the one of a deleted row
+
+_UNTOLD = select(KEPT.c.cohort, KEPT.c.run, KEPT.c.via).where(KEPT.c.told.is_(False))
+_UNTOLD = _UNTOLD.order_by(KEPT.c.run, KEPT.c.via).limit(MOST_SETTLED)
+_NAMED: Any = bindparam("named", expanding=True)
+_TELL = update(KEPT).where(KEPT.c.cohort.in_(_NAMED)).values(told=True)
+_DUE = select(KEPT.c.cohort).where(KEPT.c.due <= bindparam("now"))
+_DUE = _DUE.where(KEPT.c.run.not_in(bindparam("needed", expanding=True))).limit(_SCRUBS)
+_DELETE_DONE = delete(KEPT).where(KEPT.c.due.is_(None), KEPT.c.told.is_(True))
+_SCRUB = update(BATCHES).where(BATCHES.c.cohort.in_(_NAMED)).values(body=None)
+_NOTE = update(COHORTS).where(COHORTS.c.cohort.in_(_NAMED), COHORTS.c.cohort.in_(select(BATCHES.c.cohort)))
+_NOTE = _NOTE.values(scrubbed=bindparam("now"))
+_OF_RUN = select(COHORTS.c.cohort).where(COHORTS.c.run == bindparam("pruned"))
+_SCRUB_RUN = update(BATCHES).where(BATCHES.c.cohort.in_(_OF_RUN)).values(body=None)
+_RENAME = text("""
+    UPDATE batches SET cohort = '~' || rowid WHERE cohort IN (SELECT cohort FROM cohorts WHERE run = :pruned)
+""")  # no cohort has such a name
+_ROW = literal_column("rowid", Integer)
+_OLDEST = select(func.coalesce(func.min(_ROW) - _NEAR, 2**63 - 1)).select_from(BATCHES)
+_OLDEST = _OLDEST.where(BATCHES.c.body.is_not(None)).correlate(None)
+_DELETE_EMPTY = delete(BATCHES).where(BATCHES.c.cohort.like("~%"), _OLDEST.scalar_subquery() > _ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """What a tombstone tells of a run besides its guarantee. run_digest: R."""
+
+    run: str
+    run_id: bytes
+    run_digest: bytes
+    state: RunState
+    started: float | None
+    ended: float | None
+
+
+def tombstone_of(stored: StoredRun, guarantee: ShownGuarantee | None, now: float) -> Tombstone:
+    """Return what is left of a run that is pruned now."""
+    return Tombstone(**asdict(stored), guarantee=guarantee, pruned=now)
+
+
+class Keeping:
+    """Scrubs and prunes the server's database. Safe to call from many threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._database = store, store.database
+        self._untidy = True  # a process before this one may have scrubbed, and ended
+
+    def stored(self, run: str | None = None) -> dict[str, StoredRun]:
+        """Return the runs by name, or one of them: also those whose configuration cannot be read any more."""
+        columns = [RUNS.c[name] for name in ("run", "run_id", "digest", "state", "started", "ended")]
+        query = select(*columns) if run is None else select(*columns).where(RUNS.c.run == run)
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return {
+            row.run: StoredRun(
+                row.run, row.run_id, run_digest(row.digest, row.run_id), row.state, row.started, row.ended
+            )
+            for row in rows
+        }
+
+    def tombstones(self) -> list[Tombstone]:
+        """Return what is left of pruned runs, oldest first."""
+        query = select(TOMBSTONES.c.body).order_by(TOMBSTONES.c.number)
+        with self._database.reading() as connection:
+            return [Tombstone.model_validate_json(body) for (body,) in connection.execute(query)]
+
+    def untold(self) -> dict[tuple[str, Via], list[str]]:
+        """Return ended cohorts by run and intermediary, which must be told that they are collected no more."""
+        told: dict[tuple[str, Via], list[str]] = {}
+        with self._database.reading() as connection:
+            for row in connection.execute(_UNTOLD):
+                told.setdefault((row.run, row.via), []).append(row.cohort)
+        return told
+
+    @repeated
+    def told(self, cohorts: Collection[str]) -> None:
+        """Note that their intermediary knows these cohorts to be over."""
+        with self._database.transaction() as connection:
+            connection.execute(_TELL, {"named": list(cohorts)})
+
+    @repeated
+    def rebase(self, keep_seconds: Mapping[str, float]) -> None:
+        """Let no batch be kept longer than if its cohort had ended now: the wall clock may have been set back.
+
+        keep_seconds  by run.
+        """
+        with self._database.transaction() as connection:
+            for run, seconds in keep_seconds.items():
+                latest = self._store.clock.now() + seconds
+                query = update(KEPT).where(KEPT.c.run == run, KEPT.c.due > latest).values(due=latest)
+                connection.execute(query)
+
+    def scrub(self, needed: Iterable[str]) -> None:
+        """Scrub the batches that are due. needed: runs that still read their batches after a restart."""
+        values = {"now": self._store.clock.now(), "needed": [*needed, ""]}
+        while self._scrub_step(values):
+            self._untidy = True
+        if self._untidy:
+            self._delete_empty()
+            self._untidy = not self._database.truncate_log()
+
+    @repeated
+    def _scrub_step(self, values: dict[str, object]) -> bool:
+        with self._database.transaction() as connection:
+            named = list(connection.execute(_DUE, values).scalars())
+            if named:
+                connection.execute(_SCRUB, {"named": named})
+                connection.execute(_NOTE, {"named": named, "now": values["now"]})
+                connection.execute(delete(RECEIPTS).where(RECEIPTS.c.cohort.in_(named)))
+                connection.execute(update(KEPT).where(KEPT.c.cohort.in_(named)).values(due=None))
+            connection.execute(_DELETE_DONE)
+            return bool(named)
+
+    @repeated
+    def prune(self, tombstone: Tombstone) -> None:
+        """Delete a run's rows, and add its tombstone, in one transaction."""
+        run = {"pruned": tombstone.run}
+        with self._database.transaction() as connection:
+            connection.execute(_SCRUB_RUN, run)
+            if connection.dialect.name == "sqlite":
+                connection.execute(_RENAME, run)
+            for table in (BATCHES, RECEIPTS, STATEMENTS):
+                connection.execute(delete(table).where(table.c.cohort.in_(_OF_RUN)), run)
+            for table in (KEPT, GRANTS, OUTCOMES, EVENTS, REGRETS, COHORTS, RUNS):
+                connection.execute(delete(table).where(table.c.run == bindparam("pruned")), run)
+            connection.execute(insert(TOMBSTONES), [{"body": tombstone.model_dump_json()}])
+        self._untidy = True
+
+    @repeated
+    def _delete_empty(self) -> None:
+        with self._database.transaction() as connection:
+            if connection.dialect.name == "sqlite":
+                connection.execute(_DELETE_EMPTY)
