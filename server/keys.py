@@ -26,8 +26,8 @@ from distrust.common.crypto.context import RUN_ID
 from distrust.common.errors import RunFailed, Unavailable
 from distrust.common.inputs import read_file
 
-SECRET = 32  # bytes of each of the three secrets
-_WHOLE = 3 * SECRET + hashlib.sha256().digest_size  # bytes of a key file: the secrets and their SHA-256
+_SECRET = 32  # bytes of each of the three secrets
+_WHOLE = 3 * _SECRET + hashlib.sha256().digest_size  # bytes of a key file: the secrets and their SHA-256
 _MOST = 4096  # bytes that are read of one
 _SUFFIX = ".key"
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -72,7 +72,7 @@ class Keys:
 
 def new_keys() -> Keys:
     """Return new keys from the operating system's CSPRNG."""
-    return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), secrets.token_bytes(SECRET))
+    return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), secrets.token_bytes(_SECRET))
 
 
 def new_run_id() -> bytes:
@@ -192,10 +192,10 @@ def read_keys(file: Path) -> Keys | None:
         raise Unavailable(f"key file {file}: {error.strerror}") from error
     if facts.st_mode & _OTHERS:
         raise Unavailable(f"key file {file}: others may read it; chmod 600")
-    private, checksum = raw[: 3 * SECRET], raw[3 * SECRET :]
+    private, checksum = raw[: 3 * _SECRET], raw[3 * _SECRET :]
     if hashlib.sha256(private).digest() != checksum:
         return None
-    ticket, seal, noise = (private[at : at + SECRET] for at in range(0, 3 * SECRET, SECRET))
+    ticket, seal, noise = (private[at : at + _SECRET] for at in range(0, 3 * _SECRET, _SECRET))
     return Keys(Ed25519PrivateKey.from_private_bytes(ticket), X25519PrivateKey.from_private_bytes(seal), noise)
 
 

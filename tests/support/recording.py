@@ -9,7 +9,7 @@ import json
 import sqlite3
 import struct
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,13 +40,14 @@ from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
-from distrust.common.wire import decode_blob
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
-from distrust.server.keys import KeyFolder, Keys
+from distrust.server.keys import Keys
 from distrust.server.settings import ServerSettings
 from distrust.shuffler.app import ShufflerSettings
 from tests.support.asgi import OverHttpx
 from tests.support.limits import lenient
+from tests.support.server_harness import noted_keys
+from tests.support.stored_values import opened, values_of
 
 TOKEN, INSPECTOR = "open sesame, says the operator", "only looking, says the inspector"
 PARTICIPATION = "let me in, says the fleet"
@@ -184,7 +185,7 @@ class Recording:
         parts = list(values_of(recorded.databases[party]))
         for one in recorded.exchanges:
             if party in (one.caller, one.callee):
-                parts += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
+                parts += [str(one.url).encode(), repr(one.headers).encode(), *opened(one.body), *opened(one.answer)]
         return cls(parts)
 
     def holds(self, needle: bytes) -> bool:
@@ -204,49 +205,6 @@ class Recording:
         assert not any(APART.startswith(payload) for payload in payloads)  # a head may be the end of a part
         assert len(payloads) < 2 ** (8 * min(map(len, payloads))) / 100
         return sum(any(self.holds(head + payload) for payload in payloads) for head in heads) > len(heads) / 2
-
-
-def values_of(database: Path) -> Iterator[bytes]:
-    """Yield each cell of a database and, of JSON, its strings as they are and decoded."""
-    return (value for cell in _cells(database) for value in _opened(cell))
-
-
-def _cells(path: Path) -> Iterator[bytes]:
-    connection = sqlite3.connect(path)
-    try:
-        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            for row in connection.execute(f'SELECT * FROM "{table}"'):
-                yield from (cell if isinstance(cell, bytes) else str(cell).encode() for cell in row)
-    finally:
-        connection.close()
-
-
-def _opened(raw: bytes) -> Iterator[bytes]:
-    """Yield the bytes and, where they are JSON, its strings as they are and decoded."""
-    yield raw
-    try:
-        tree = json.loads(raw)
-    except ValueError:
-        return
-    for text in _strings(tree):
-        yield text.encode()
-        try:
-            decoded = decode_blob(text)
-        except ValueError:
-            continue
-        assert isinstance(decoded, bytes)
-        yield decoded
-
-
-def _strings(tree: object) -> Iterator[str]:
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from _strings(value)
-    elif isinstance(tree, Sequence):
-        for value in tree:
-            yield from _strings(value)
 
 
 def keys(tree: object) -> set[str]:
@@ -278,16 +236,9 @@ def record_run(
     world      of the clients; None: two arms with Gaussian rewards. `environment` of the result is always these arms.
     noise_seed of the clients; None: each draws its noise from the operating system.
     """
-    truth, exchanges, private = Truth(), [] if exchanges is None else exchanges, dict[bytes, Keys]()
+    truth, exchanges, private = Truth(), [] if exchanges is None else exchanges, noted_keys(tap)
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
-    write = KeyFolder.write
-
-    def noted_write(self: KeyFolder, run_digest: bytes, keys: Keys) -> None:
-        private[run_digest] = keys
-        write(self, run_digest, keys)
-
-    tap.setattr(KeyFolder, "write", noted_write)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
     fleet = partial(
         fleet_over, World(world or environment, SEED, noise_seed), requirements, replace(options, dropout=dropout)
@@ -409,5 +360,4 @@ __all__ = [
     "keys",
     "record_run",
     "services",
-    "values_of",
 ]

@@ -8,13 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from distrust.common.errors import WrongStage
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
 from distrust.server.coordinator import RunCoordinator
-from distrust.server.keys import KeyFolder
+from distrust.server.keys import KeyFolder, Keys
 from distrust.server.service import Service
 from distrust.server.store import open_database
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -47,6 +49,18 @@ def key_folder(path: Path) -> KeyFolder:
     folder = KeyFolder(path / "server.keys")
     folder.make(())
     return folder
+
+
+def noted_keys(tap: pytest.MonkeyPatch) -> dict[bytes, Keys]:
+    """Return by R the keys that servers write from now on, also after they are destroyed."""
+    noted, write = dict[bytes, Keys](), KeyFolder.write
+
+    def noting(self: KeyFolder, run_digest: bytes, keys: Keys) -> None:
+        noted[run_digest] = keys
+        write(self, run_digest, keys)
+
+    tap.setattr(KeyFolder, "write", noting)
+    return noted
 
 
 class ServerHarness:

@@ -21,13 +21,14 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import Upload
 from distrust.common.run.config import RunConfig
 from distrust.server.analyzer import analyze
-from distrust.server.keys import SECRET, KeyFolder, Keys
+from distrust.server.keys import KeyFolder, Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import OUTCOME_JSON, ReleasedCohort
 from distrust.server.settlement import analyzer_stream
-from tests.support.recording import RecordedRun, record_run, values_of
+from tests.support.recording import RecordedRun, record_run
+from tests.support.stored_values import values_of
 
-RECORDS = 100
+RECORDS, SECRET = 100, 32  # bytes of a secret
 MECHANISMS: dict[str, dict[str, Any]] = {
     "sealed": {"name": "local-laplace-discrete", "epsilon": 2.0, "precision": 1000, "via": "shuffler"},
     "central": {"name": "central-laplace-discrete", "epsilon": 1.0, "precision": 10**4, "via": "aggregator"},

@@ -53,6 +53,14 @@ def restarted(
     return ServerHarness(tmp_path, intermediaries)
 
 
+@pytest.mark.parametrize(("change", "kept"), [(no_policy_plans_it, 1), (unknown_mechanism, 2)])
+def test_keys_stay_of_an_open_run_that_another_version_may_read(tmp_path: Path, change: Change, kept: int) -> None:
+    """A run that is read and refused has ended; one that is not read is open in the database."""
+    harness = restarted(tmp_path, InMemoryIntermediaries(), change)
+    assert len(list(harness.keys.path.iterdir())) == kept
+    harness.database.close()
+
+
 def states(harness: ServerHarness) -> dict[str, str]:
     return {line.run: line.state for line in harness.service.runs().runs}
 
