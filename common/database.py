@@ -277,7 +277,8 @@ class Database:
     def _begin(self, *, write: bool) -> Iterator[Connection]:
         try:
             with self._engine.connect() as connection:
-                connection.execution_options(distrust_write=write)
+                if write:
+                    connection.execution_options(distrust_write=True)
                 if self._engine.dialect.name == "postgresql":
                     connection.execution_options(**_ISOLATION[write])
                 with connection.begin():

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
@@ -288,9 +290,9 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord], *, alone: bool
     """
     entries: list[Entry] = []
     budget = None if alone else config.budget
-    for one in records:
-        cost = one.cost_alone if alone else one.cost
-        guarantee, clients, cohorts = _spent(config, cost), one.clients, max(1, len(one.cohorts))
+    for cost, repeated in groupby(records, attrgetter("cost_alone" if alone else "cost")):
+        rounds, guarantee = list(repeated), _spent(config, cost)
+        clients, cohorts = sum(one.clients for one in rounds), sum(max(1, len(one.cohorts)) for one in rounds)
         streams: tuple[BatchStream, ...] = ()
         laws: tuple[Repeated, ...] = ()
         if config.unsafe is None and (config.contributions > 1 or (budget and not within(guarantee, budget))):
@@ -300,7 +302,7 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord], *, alone: bool
         if entries and entries[-1].guarantee is guarantee:
             last = entries.pop()
             clients, cohorts = last.clients + clients, last.cohorts + cohorts
-        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee, streams, laws))
+        entries.append(Entry(f"rounds to {rounds[-1].number}", clients, cohorts, guarantee, streams, laws))
     return PrivacyLedger(config.contributions, budget, tuple(entries))
 
 
