@@ -19,18 +19,10 @@ from distrust.server.keys import KeyFolder, Keys, PublicKeys
 from distrust.server.settings import ServerSettings
 from distrust.server.store import Writing
 from distrust.server.transcript import NO_KEY
-from tests.support.in_memory_intermediaries import InMemoryClients
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
 SEALED = config(mechanism={"name": "local-laplace-discrete", "epsilon": 2.0, "via": "shuffler"})
-
-
-class CrashError(BaseException):
-    """The process dies here."""
-
-
-def crash(*_: Any) -> None:
-    raise CrashError
 
 
 def names(harness: ServerHarness) -> set[str]:
@@ -99,6 +91,26 @@ def test_a_crash_between_a_runs_end_and_the_removal_leaves_keys_that_the_next_st
     again.database.close()
 
 
+@pytest.mark.parametrize(("where", "name", "state"), [(Writing, "run", None), (KeyFolder, "destroy", "finished")])
+def test_a_process_that_dies_before_a_runs_commit_or_after_its_end_leaves_keys_that_the_next_start_destroys(
+    tmp_path: Path, where: Any, name: str, state: str | None
+) -> None:
+    if (child := os.fork()) == 0:
+        try:
+            dying = ServerHarness(tmp_path, InMemoryIntermediaries())
+            setattr(where, name, lambda *_: os._exit(7))
+            dying.service.create(config())
+            finish(dying)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list((tmp_path / "server.keys").iterdir())) == 1
+    again = ServerHarness(tmp_path, InMemoryIntermediaries())
+    assert names(again) == set()
+    assert [line.state for line in again.service.runs().runs] == ([state] if state else [])
+    again.database.close()
+
+
 def test_a_runs_keys_are_on_the_disk_before_it_is_committed(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,20 +128,6 @@ def test_a_runs_keys_are_on_the_disk_before_it_is_committed(
     monkeypatch.setattr(Writing, "run", committed)
     harness.service.create(config())
     assert happened == ["file", "folder", "run"]
-
-
-def test_a_crash_before_a_run_is_committed_leaves_keys_that_the_next_start_destroys(
-    harness: ServerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as dying:
-        dying.setattr(Writing, "run", crash)
-        with pytest.raises(CrashError):
-            harness.service.create(config())
-    assert len(names(harness)) == 1
-    again = restarted(harness, tmp_path)
-    assert names(again) == set()
-    assert again.service.create(config())[1]
-    again.database.close()
 
 
 def test_a_run_whose_keys_cannot_be_written_is_not_made(
