@@ -188,6 +188,8 @@ def checked_out(path: Path) -> Path:
     return path
 
 
+StackOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
+
 JsonOption = Annotated[
     str | None,
     typer.Option(

@@ -17,12 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import JsonOption, examples, out, say
+from distrust.lab.cli.console import JsonOption, StackOption, examples, out, say
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, check_target, write_result, writing
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-StackOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
 
 
 class Kind(StrEnum):
