@@ -65,7 +65,8 @@ def copy_checkout(target: Path) -> None:
 def run_tests(copy: Path, tests: Sequence[str], **variables: str) -> tuple[int, str]:
     """Return pytest's exit code and output for some tests in a copy."""
     words = ["-q", "-x", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-n", "0"]
-    environment = {**os.environ, ALL: "1", **variables}  # a changed line would pick others
+    path = f"{copy / 'src'}{os.pathsep}{copy}"  # forked services import the copy, too, and not what is installed
+    environment = {**os.environ, ALL: "1", "PYTHONPATH": path, **variables}  # a changed line would pick others
     command = [sys.executable, "-m", "pytest", *words, *tests]
     done = subprocess.run(
         command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS

@@ -15,14 +15,14 @@ from pathlib import Path
 from distrust.client.__main__ import main
 from distrust.client.fleet import Fleet
 from distrust.common import randomness
-from tests.support.searched_memory import SECRET
+from distrust.common.crypto.share import SEED
 
 serve = Fleet.serve
 
 
 def play(source: str, done: Path, runs: list[str]) -> int:
     randomness._SYSTEM = source
-    kept = bytes(randomness.fresh(SECRET))  # the first secret is one that is never zeroed: a search must find it
+    kept = bytes(randomness.fresh(SEED))  # the first secret is one that is never zeroed: a search must find it
 
     async def served(fleet: Fleet) -> str:
         state = await serve(fleet)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-SECRET = 16
-"""Bytes of a secret that is looked for: a seed, or half of a key."""
+PIECE = 8
+"""Bytes that are looked for at once. The first eight of what Python frees are overwritten, and all after them stay."""
 
-MOST = 4096
-"""Secrets in a source: 64 KiB, as much as a FIFO holds."""
+MOST = 1 << 16
+"""Bytes in a source: as many as a FIFO holds."""
 
-_WORDS = 4  # of two bytes, by which addresses are sorted out before they are compared
+_WORDS = PIECE // 2
 
 
 class KnownSource:
@@ -24,30 +24,34 @@ class KnownSource:
         os.mkfifo(path)
         self.path = path
         self._end = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # both ends: what was not read yet stays
-        self._all = secrets.token_bytes(SECRET * MOST)
+        self._all = secrets.token_bytes(MOST)
         assert os.write(self._end, self._all) == len(self._all)
 
-    def drawn(self) -> list[bytes]:
-        """Return the secrets that were read, in order. The source is closed: none can be read afterwards."""
+    def drawn(self) -> bytes:
+        """Return what was read, and close the source: nothing can be read afterwards."""
         left = 0
         try:
-            while more := os.read(self._end, 1 << 16):
+            while more := os.read(self._end, MOST):
                 left += len(more)
         except BlockingIOError:
             pass
         os.close(self._end)
         assert left, "the source was empty: its reader may wait for more"
-        read = len(self._all) - left
-        return [self._all[at : at + SECRET] for at in range(0, read, SECRET)]
+        return self._all[:-left]
+
+
+def pieces(secret: bytes) -> set[bytes]:
+    """Return the pieces of a secret, one after another."""
+    return {secret[at : at + PIECE] for at in range(0, len(secret), PIECE)}
 
 
 def found(pid: int, wanted: Iterable[bytes]) -> set[bytes]:
-    """Return those of the wanted bytes, 16 each, that are anywhere in the memory that a process can read and write.
+    """Return those of the wanted pieces that are anywhere in the memory that a process can read and write.
 
-    That memory of b bytes holds one of n random secrets by chance has a probability of at most b·n/2¹²⁸.
+    That memory of b bytes holds one of n random pieces by chance has a probability of at most b·n/2⁶⁴.
     """
     looked_for = set(wanted)
-    words = np.frombuffer(b"".join(looked_for), dtype="<u2").reshape(-1, SECRET // 2)
+    words = np.frombuffer(b"".join(looked_for), dtype="<u2").reshape(-1, _WORDS)
     begins = np.zeros((_WORDS, 1 << 16), dtype=np.bool_)  # by place and value, whether a secret has this word there
     for place in range(_WORDS):
         begins[place, words[:, place]] = True
@@ -67,11 +71,11 @@ def _memory(pid: int) -> Iterable[bytes]:
 
 
 def _candidates(part: bytes, begins: NDArray[np.bool_]) -> Iterable[bytes]:
-    """Yield 16 bytes at each address, even or odd, whose first words are those of secrets."""
+    """Yield the pieces, at even and odd addresses, each of whose words some wanted piece has in its place."""
     for shift in (0, 1):
         words = np.frombuffer(part, dtype="<u2", offset=shift, count=(len(part) - shift) // 2)
         places = np.flatnonzero(begins[0][words[: 1 - _WORDS]])
         for ahead in range(1, _WORDS):
             places = places[begins[ahead][words[places + ahead]]]
         for at in (2 * places + shift).tolist():
-            yield part[at : at + SECRET]
+            yield part[at : at + PIECE]
