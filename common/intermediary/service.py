@@ -107,11 +107,12 @@ class Intermediary(StageMachine):
 
     def prune(self, run_digest: bytes) -> PrunedRun:
         """Delete all that is here of a run, and return that it is gone. Idempotent. See `Keeper.prune`."""
-        since = self.keeper.prune(run_digest)
-        with self._guard:
-            known = {*self._committed, *self._released}
-        for address in known:
-            if address.startswith(f"{run_digest.hex()}/"):
+        try:
+            since = self.keeper.prune(run_digest)
+        finally:  # half way, too: its cohorts are over
+            with self._guard:
+                known = [one for one in {*self._committed, *self._released} if one.startswith(run_digest.hex())]
+            for address in known:
                 self._forget(address)
                 self._notify(address)
         self.scrub()
@@ -249,15 +250,15 @@ class Intermediary(StageMachine):
             party=self.party, cohort=state.name, total=total, next=following, messages=entries, scrubbed=scrubbed
         )
 
-    def stored_sample(self, address: str, most: int) -> tuple[int, list[TranscriptEntry]]:
-        """Return the number of a cohort's messages, and of each stage and direction the first `most`.
+    def stored_sample(self, address: str, most: int) -> tuple[int, list[TranscriptEntry], float | None]:
+        """Return the number of a cohort's messages, of each stage and direction the first `most`, and `State.scrubbed`.
 
         It reads what is stored as it stands: no deadline is looked at, and nothing is written. Raises WrongCohort.
         """
         with self._database.reading() as tx:
             state = store.need(tx, address)
             total, rows = store.count(tx, state.number), store.message_sample(tx, state.number, most)
-        return total, self._numbered(state, rows)
+        return total, self._numbered(state, rows), state.scrubbed
 
     def _numbered(self, state: State, rows: Collection[PlacedMessage]) -> list[TranscriptEntry]:
         entries = ((place, self._transcript_entry(state, stage, slot, body)) for place, stage, slot, body in rows)

@@ -187,6 +187,11 @@ def named_services(
     return _urls(server, shuffler, aggregator, token_file, inspector_file)
 
 
+def server_alone(server: str, token_file: Path | None) -> Urls:
+    """Return a server that is named without its intermediaries. Raises BadParameter for a text that is no address."""
+    return _urls(server, None, None, token_file, None)
+
+
 def _urls(
     server: str | None,
     shuffler: str | None,

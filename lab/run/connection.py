@@ -22,7 +22,7 @@ from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortView
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.listing import RunList
+from distrust.common.run.listing import RunList, Tombstone
 from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLine, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
@@ -140,6 +140,14 @@ class Connection:
         """Stop a run for good and return it. Needs the operator's token."""
         path = _path(run)
         return self._ask(lambda server: server.delete(path, RunView))
+
+    def prune(self, run: str) -> Tombstone:
+        """Delete what a finished run left at all three services, and return what is left. Needs the operator's token.
+
+        Raises Conflict for a run that is not over; Unavailable where a service is away: the same call goes on then.
+        """
+        path = f"{_path(run)}/data"
+        return self._ask(lambda server: server.delete(path, Tombstone))
 
     def inspect(
         self, subject: "Subject", *, round_number: int | None = None, cohort: str | None = None, limit: int = 3

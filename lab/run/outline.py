@@ -61,7 +61,11 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """One party's messages of a cohort: those to show, and how many there are in all."""
+    """One party's messages of a cohort: those to show, and how many there are in all.
+
+    scrubbed  when others were deleted, in seconds since the epoch; None where all are here.
+    """
 
     total: int
     messages: list[TranscriptEntry]
+    scrubbed: float | None = None

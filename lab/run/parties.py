@@ -160,7 +160,7 @@ class Services:
 
         Raises BadMessage for a transcript that would never end, or grow for ever.
         """
-        shown, total, counts = [], 0, Counter[tuple[str, str]]()
+        shown, total, scrubbed, counts = [], 0, None, Counter[tuple[str, str]]()
         after: int | None = 0
         wanted = {"each": most} if most <= MOST_EACH else {}
         while after is not None:
@@ -170,8 +170,9 @@ class Services:
                 what = f"the stage {strange[0]!r}" if strange else f"{page.total:,} messages"
                 raise BadMessage(f"{peer!r} answered with a transcript that cannot be: it has {what}")
             shown += first_of_each(page.messages, most, counts)
+            scrubbed = page.scrubbed
             total, after = page.total, next_page(page, len(page.messages), after, PAGE, sampled=bool(wanted))
-        return Pages(total, shown)
+        return Pages(total, shown, scrubbed)
 
     async def _listed(self, party: Via) -> CohortList:
         """Return the cohorts of an intermediary. Raises Unauthorized, naming the option, without a token."""
@@ -264,7 +265,7 @@ class StoredParties:
             with _readable(f"cohort {name_in(address)}"):
                 row = self._run(wanted.run)
                 sample = stored_sample(self._store, self._key(row), row.config, name_in(address), wanted.limit)
-                return Pages(sample.total, sample.messages)
+                return Pages(sample.total, sample.messages, sample.scrubbed)
         try:
             if party not in self._services:
                 self._services[party] = self._intermediary(party)

@@ -15,7 +15,7 @@ from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, Wro
 from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.messages.steps import Life, Step, life
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.common.wire import INTERMEDIARIES
+from distrust.common.wire import INTERMEDIARIES, utc
 from distrust.lab.run.outline import Outline, Pages, Party, Wanted
 from distrust.lab.run.parties import Parties, reached
 from distrust.lab.stack.data_dir import DataDir
@@ -156,7 +156,7 @@ def _card(sight: Sight) -> Card:
     heads, steps = steps_table(sight)
     why = HtmlTable(heads, steps, words=("stage", *head), caption=WHY, most=len(steps))
     more = f"{_shown(sight)}; limit shows more of each stage"
-    notes = [more, *absences(sight), *missed(sight.life)]
+    notes = [more, *absences(sight), *scrubbed(sight), *missed(sight.life)]
     return Card(head_of(sight), facts, [HtmlTable(head, lines, words=head, most=len(lines)), why], notes)
 
 
@@ -215,7 +215,8 @@ def missed(lived: Life) -> list[str]:
 def _dumped(pages: Pages | None) -> dict[str, Any] | None:
     if pages is None:
         return None
-    return {"total": pages.total, "messages": [one.model_dump(mode="json") for one in pages.messages]}
+    gone = {} if pages.scrubbed is None else {"scrubbed": pages.scrubbed}
+    return {"total": pages.total, **gone, "messages": [one.model_dump(mode="json") for one in pages.messages]}
 
 
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
@@ -227,8 +228,8 @@ def print_sights(sights: Iterable[Sight], out: Console) -> None:
     for sight in seen:
         out.print(head_of(sight), style="bold", markup=False)
         _print_table(*table_of(sight), out)
-        for absence in absences(sight):
-            out.print(absence, markup=False)
+        for sentence in [*absences(sight), *scrubbed(sight)]:
+            out.print(sentence, markup=False)
         out.print(f"{_shown(sight)}; --limit shows more of each stage\n", markup=False)
     groups = by_life(seen)
     for lived, alike in groups:
@@ -276,6 +277,16 @@ def absences(sight: Sight) -> list[str]:
     return [
         f"the {party}'s column{', and what clients sent,' if party in INTERMEDIARIES else ''} is missing: {why}"
         for party, why in sight.missing
+    ]
+
+
+def scrubbed(sight: Sight) -> list[str]:
+    """Return a sentence for each party that has deleted messages of the cohort."""
+    held = ((sight.report.intermediary, sight.by_intermediary), ("server", sight.by_server))
+    return [
+        f"the {party} scrubbed its messages of this cohort at {utc(pages.scrubbed)}, as the run wishes"
+        for party, pages in held
+        if pages is not None and pages.scrubbed is not None
     ]
 
 

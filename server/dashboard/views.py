@@ -69,13 +69,15 @@ class ListedRun:
 
 def runs_context(service: Runs, before: int | None = None) -> dict[str, Any]:
     """Return the context of the list: the newest runs, or those before number `before` (from 1, in creation order)."""
-    lines = service.runs().runs
+    listed = service.runs()
+    lines = listed.runs
     end = len(lines) if before is None else min(before - 1, len(lines))
     start = max(0, end - RUNS)
     shown = [_listed(service, line) for line in reversed(lines[start:end])]
     return {
         "runs": shown,
         "older": start + 1 if start else None,
+        "pruned": [one.line() for one in reversed(listed.pruned)][:RUNS] if before is None else [],
         "running": any(one.state == "running" for one in shown),
         "comparable": [one.line.run for one in shown if one.view is not None] if len(shown) > 1 else [],
     }

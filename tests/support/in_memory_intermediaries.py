@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from distrust.common.crypto.seal import seal
-from distrust.common.errors import Aborted, BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
+from distrust.common.errors import Aborted, BadTicket, Conflict, Gone, Unavailable, WrongCohort, WrongStage
 from distrust.common.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
@@ -56,6 +56,7 @@ class InMemoryIntermediaries:
 
     async def open(self, cohort: Cohort) -> None:
         self._reachable()
+        self._not_pruned(cohort.run_digest)
         known = self.held.setdefault(cohort.cohort, Held(cohort, since=self.time))
         if known.cohort != cohort:
             raise Conflict(f"cohort {cohort.cohort} is open with other parameters")
@@ -84,6 +85,7 @@ class InMemoryIntermediaries:
 
     async def delivered(self, run_digest: bytes, via: str, after: int) -> DeliveryList:
         self._reachable()
+        self._not_pruned(run_digest)
         digests = self.delivered_digests.get((run_digest, via), [])
         return DeliveryList(count=len(digests), digests=b"".join(digests[after:]))
 
@@ -133,6 +135,10 @@ class InMemoryIntermediaries:
         if cohort not in self.held:
             raise WrongCohort(f"cohort {cohort} is not known here")
         return self.held[cohort]
+
+    def _not_pruned(self, run_digest: bytes) -> None:
+        if run_digest in {run for run, _ in self.pruned}:
+            raise Gone("the run was pruned here: nothing of it is left")
 
     def _reachable(self) -> None:
         if self.down:

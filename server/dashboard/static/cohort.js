@@ -45,6 +45,12 @@ function legible(one) {
   return texts && ["in", "out"].includes(one.direction) && natural(one.bytes) && one.view instanceof Object && !Array.isArray(one.view);
 }
 
+// When a party deleted its messages, in seconds since 1970: what it shows is the rest.
+function gone(scrubbed) {
+  const when = natural(Math.floor(scrubbed)) ? new Date(1000 * scrubbed) : null;
+  return when && !Number.isNaN(when.getTime()) ? ` It scrubbed others on ${when.toISOString().slice(0, 19).replace("T", " at ")} UTC, as the run wishes.` : "";
+}
+
 function natural(value) {
   return Number.isSafeInteger(value) && value >= 0;
 }
@@ -69,14 +75,14 @@ async function open(form, token) {
   told.classList.remove("bad");
   told.textContent = "Reading …";
   try {
-    const { messages, total } = await transcript(form, token);
+    const { messages, total, scrubbed } = await transcript(form, token);
     transcripts.set(party, messages);
     sessionStorage.setItem(`distrust.token.${origin}`, token);
     const own = party === "server" ? "" : ", and the followed client's";
     const rest = messages.length < total ? ` ${count(messages.length)} of them are read: the first of each stage${own}.` : "";
     if (messages.length < total) sampled.add(party);
     else sampled.delete(party);
-    told.textContent = `The ${party} has ${count(total)} ${total === 1 ? "message" : "messages"} of this cohort.${rest}`;
+    told.textContent = `The ${party} has ${count(total)} ${total === 1 ? "message" : "messages"} of this cohort.${rest}${gone(scrubbed)}`;
   } catch (error) {
     transcripts.delete(party);
     sessionStorage.removeItem(`distrust.token.${origin}`);

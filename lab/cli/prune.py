@@ -1,0 +1,99 @@
+"""Implements `distrust prune`: deletes what finished runs left at all three services."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distrust.common.errors import BadParameter
+from distrust.common.run.listing import Tombstone
+from distrust.common.wire import utc
+from distrust.lab.cli.console import JsonOption, examples, say
+from distrust.lab.cli.stack import DataOption, ServerOption, TokenFile, server_alone
+from distrust.lab.run.connection import Connection
+from distrust.lab.stack.data_dir import DEFAULT, DataDir
+from distrust.lab.stack.stack import Stack, running_stack
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def _before(text: str | float) -> float:
+    """Return a time, in seconds since the epoch: one that is given, or an age before now. Raises BadParameter."""
+    if isinstance(text, float):
+        return text
+    age = re.fullmatch(r"(\d{1,6})([smhdw])", text)
+    if age is not None:
+        return time.time() - int(age[1]) * _SECONDS[age[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        why = "must be a time, such as 2027-01-31T12:00, or an age, such as 7d, 24h, 30m"
+        raise BadParameter("before", text, why) from error
+
+
+@app.command(
+    "prune",
+    epilog=examples(
+        "distrust prune first",
+        "distrust prune --before 30d --json -",
+        "distrust prune --before 2027-01-31 --server https://learner.example --token-file operator.token",
+    ),
+)
+def prune_command(
+    context: typer.Context,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's name; else --before says which")] = None,
+    *,
+    before: Annotated[
+        float | None,
+        typer.Option(
+            "--before", parser=_before, metavar="TIME|AGE", help="All runs that ended before; UTC without an offset"
+        ),
+    ] = None,
+    json: JsonOption = None,
+    data: DataOption = DEFAULT,
+    server: ServerOption = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Delete what finished runs left at all three services, for good.
+
+    The name, the run's id, its guarantee and its times stay. A run that is running is refused: cancel it first. Where a
+    service is away the command exits with 75, and the same command goes on. It asks the server at the address given;
+    else that of the data folder, and starts the folder's services if they do not run.
+    """
+    if (run is None) == (before is None):
+        raise BadParameter("RUN", run, "give the name of a run, or --before: one of both")
+    with _connected(context, data, server, token_file) as connection:
+        names = [run] if run is not None else _ended(connection, before or 0.0)
+        done = [connection.prune(name) for name in names]
+    facts = {"pruned": [one.model_dump(mode="json") for one in done]}
+    say(facts, "\n".join(map(Tombstone.line, done)) or f"no run ended before {utc(before or 0.0)}", json)
+
+
+def _ended(connection: Connection, before: float) -> list[str]:
+    """Return the runs that ended before a time. One without times is of a program of before, and has ended."""
+    return [one.run for one in connection.runs() if one.state != "running" and (one.ended or 0.0) < before]
+
+
+@contextmanager
+def _connected(context: typer.Context, data: Path, server: str | None, token_file: Path | None) -> Iterator[Connection]:
+    named = getattr(context.get_parameter_source("data"), "name", "") == "COMMANDLINE"
+    if server is not None and not named:
+        yield Connection(server_alone(server, token_file))
+        return
+    folder = DataDir(data)
+    if not folder.file("server").is_file():
+        raise BadParameter("data", str(data), "no server's database is there: nothing has run on it")
+    urls = running_stack(folder)
+    if urls is not None:
+        yield Connection(urls)
+        return
+    with Stack(folder, 0) as stack:
+        yield Connection(stack.urls)
