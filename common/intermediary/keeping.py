@@ -6,7 +6,8 @@ intermediary stored itself, its batch among it, goes at the same time, but not b
 the cohort no more: after a crash the server collects the batch again. An aborted cohort has no batch.
 
 SQLite moves rows as others beside them are deleted, and leaves copies behind. So a message is scrubbed in its place.
-Its row, without a body, is deleted once all rows near it are without one, and its digest goes to a table of its own.
+Its row, without a body, is deleted once all older rows and those near it are without one, and its digest goes to a
+table of its own. Until then the file keeps its room.
 
 Each step changes few rows in one transaction, so that clients do not wait long, and a kill between two steps leaves
 messages that the next sweep finds.
@@ -41,7 +42,7 @@ from distrust.common.messages.cohort import cohort_address
 MOST_ROWS, MOST_BYTES = 512, 4 * 2**20
 """Messages that one transaction scrubs, and bytes of their bodies; one message is scrubbed in any case."""
 
-NEAR = 1024
+NEAR = 512
 """Rows of messages that may lie on the two pages of a SQLite file beside the one from which a row is deleted."""
 
 _COHORTS = 64  # that one look at the database finds

@@ -36,6 +36,11 @@ QUICK = [
         {"results": {"alone", "received", "fleet", "ratio", "server"}, "waits": {"receipts", "bare", "ratio"}},
         id="receipts",
     ),
+    pytest.param(
+        "kept",
+        {"kept": {"channel", "service", "before", "after"}, "files": {"run", "server", "shuffler", "aggregator"}},
+        id="kept",
+    ),
     pytest.param("memory", {"runs": {"mechanism", "start", "peak", "fleet"}}, id="memory"),
     pytest.param("policies", {"results": {"policy", "mechanism", "first", "again", "limit", "ratio"}}, id="policies"),
     pytest.param("samplers", {"results": {"law", "rate", "ratio", "table"}}, id="samplers"),
