@@ -17,7 +17,7 @@ COPY lab lab
 COPY src src
 RUN pip install --no-deps --no-build-isolation . \
  && useradd --uid 10001 --no-create-home --home-dir /data distrust \
- && mkdir -p /data /secret/inspector && chown -R distrust:distrust /data /secret && chmod 700 /data
+ && mkdir -p /data /secret/inspector /proxy && chown -R distrust:distrust /data /secret /proxy && chmod 700 /data
 
 USER distrust
 WORKDIR /data

@@ -212,11 +212,11 @@ def metrics(request: Request) -> Response:
 
 
 class RequestGuard:
-    """Checks size, type and pace of every request's body, and counts and logs its answer."""
+    """Checks size, type and time of every request's body, and counts and logs its answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
         self._app, self._metrics, self._settings = app, metrics, settings
-        self._bodies, self._answers = Bodies(settings.max_bodies, settings.body_rate), Answers(settings.max_answers)
+        self._bodies, self._answers = Bodies(settings.max_bodies), Answers(settings.max_answers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

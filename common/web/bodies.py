@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from distrust.common.errors import BadMessage, Unauthorized
-from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
 from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, render
 from distrust.common.web.settings import ServiceSettings, is_loopback
@@ -114,7 +113,6 @@ class Visit:
 
     async def _count(self, size: int) -> None:
         self.received += size
-        self._scope[READ] = True
         if self.received > self._max_body:  # a chunked body has no length to refuse beforehand
             raise HTTPException(413, self._too_large())
         if self.received > SMALL and not await self._bodies.add(self, size):
@@ -166,23 +164,17 @@ class Bodies:
 
     Where room is wanting, bodies that arrive wait for those that are worked on. Where none is worked on, the slowest of
     those that arrive is given up, so that the others arrive.
-
-    All of them together arrive at `rate` bytes a second at most, after BODY_BURST. Reading and parsing a body takes the
-    time of all other requests, so callers that send large bodies without end get a bounded share of it.
     """
 
-    def __init__(self, most: int, rate: float) -> None:
+    def __init__(self, most: int) -> None:
         self._most, self._total = most, 0
-        self._pace = BodyPace(rate)
         self._held: dict[Visit, int] = {}
         self._room = asyncio.Event()
 
     async def add(self, visit: Visit, size: int) -> bool:
-        """Count bytes that arrived, once there is time and room. Return False when the body must be given up."""
+        """Count bytes that arrived, once there is room. Return False when the body must be given up."""
         if visit not in self._held:
             await self._let_in(visit)
-        if seconds := self._pace.take(size, asyncio.get_running_loop().time()):
-            await asyncio.sleep(seconds)
         while self._total + size > self._most and not visit.evicted:
             arriving = [one for one in self._held if one.arriving]
             if len(arriving) < len(self._held):

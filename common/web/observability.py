@@ -53,13 +53,7 @@ class Metrics:
         self._requests = Counter("distrust_requests", "requests", [*labels, "status"], registry=self.registry)
         self._seconds = Histogram("distrust_request_seconds", "time to answer", labels, registry=self.registry)
         self._bytes = Counter("distrust_received_bytes", "bytes of request bodies", labels, registry=self.registry)
-        closed = "connections that their callers closed before they were accepted"
         self._of = functools.cache(self._labelled)
-        self._abandoned = Counter("distrust_abandoned_connections", closed, registry=self.registry)
-
-    def abandoned(self) -> None:
-        """Count a connection that was never let in."""
-        self._abandoned.inc()
 
     def record(self, method: str, route: str, status: int, seconds: float, received: int) -> None:
         """Count one request. `method` and `route` come from closed sets: a new label is never removed."""

@@ -24,7 +24,7 @@ from distrust.common.wire import cut_reason
 Params = Mapping[str, str | int | float]
 
 IDLE_SECONDS = 12.0
-"""Seconds that an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
+"""Seconds that an unused connection stays open. Services and their proxies close one after 15 seconds."""
 
 CONNECT_SECONDS = 10.0
 """Seconds to open a connection, its host's name looked up."""

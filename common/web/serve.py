@@ -1,6 +1,5 @@
 """Runs a service from its environment variables: settings, port, app, one worker, a graceful end."""
 
-import asyncio
 import contextlib
 import ctypes
 import errno
@@ -21,15 +20,15 @@ from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
 from distrust.common.inputs import as_typed
-from distrust.common.web.connections import LINGER_SECONDS, BodyPace, Connections, Entrance, guarded_protocol
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
+from distrust.common.web.proxy import STOP_SECONDS
 from distrust.common.web.settings import ServiceSettings
 
 S = TypeVar("S", bound=ServiceSettings)
 
-GRACE_SECONDS = 20  # for requests in flight when the service stops
 BACKLOG = 512  # connections that wait at the listener to be accepted
+LAST_RESORT = 2  # times DISTRUST_MAX_CONNECTIONS: connections from which a request is answered with a bare 503
 PRIVATE = 0o077  # umask: only the owner may read a service's files
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
 LARGE_BLOCK = 256 * 1024  # bytes from which a free block of memory is returned to the system at once
@@ -46,15 +45,23 @@ def run_service(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
     os.umask(PRIVATE)
     sys.setswitchinterval(SWITCH_SECONDS)
     give_memory_back()
-    service = settings_type.service
-    try:
-        settings = settings_type()
+
+    def run(settings: S) -> int:
         settings.check()
         configure(settings.log_level)
         with contextlib.closing(bind(settings)) as listener:
             app = _built(build, settings)
             gc.freeze()  # what was imported and built stays: looking through it again takes 0.1 s
             return serve_app(app, settings, listener)
+
+    return with_settings(settings_type, run)
+
+
+def with_settings(settings_type: type[S], work: Callable[[S], int]) -> int:
+    """Return what `work` returns for the settings of this process; 2 with a line a fault on stderr if it refuses."""
+    service = settings_type.service
+    try:
+        return work(settings_type())
     except ValidationError as error:
         return _fail(service, bad_fields(error, settings_type))
     except ProtocolError as error:
@@ -87,14 +94,15 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
 
 
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
-    """Return uvicorn's options: no headers of proxies, no WebSockets, and the settings' limits."""
-    most = allow_connections(settings.max_connections)
+    """Return uvicorn's options: no headers of proxies, no WebSockets, and a last resort against connections.
+
+    Fairness between callers, and the pace of heads and bodies, are a proxy's work (`distrust.common.web.proxy`).
+    """
     own_tls = settings.tls()
-    connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate, LINGER_SECONDS))
     return uvicorn.Config(
         app,
         loop="auto",  # uvloop, which takes less CPU than asyncio's own loop, where it is installed
-        http=guarded_protocol(connections),
+        http="h11",
         ws="none",
         log_config=None,
         access_log=False,
@@ -102,8 +110,9 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
         proxy_headers=False,
         ssl_context_factory=None if own_tls is None else lambda _config, _default: own_tls,
         backlog=BACKLOG,
+        limit_concurrency=allow_connections(LAST_RESORT * settings.max_connections),
         timeout_keep_alive=settings.idle_seconds,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
     )
 
 
@@ -127,7 +136,7 @@ def allow_connections(wanted: int) -> int:
 def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
     """Serve until SIGTERM or SIGINT, then stop accepting, wake long polls, finish open requests, and return 0."""
     with contextlib.closing(listener or bind(settings)) as bound:
-        server = _Server(options(app, settings), app, settings.new_connections)
+        server = _Server(options(app, settings))
         host, port = bound.getsockname()[:2]
         _log.info("listening", service=settings.service, host=host, port=port)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -155,39 +164,11 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it stops."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI, rate: float) -> None:
-        super().__init__(config)
-        self._app, self._rate = app, rate
-        self._entrances: list[asyncio.Task[None]] = []
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        known = self.config.ssl is not None  # callers do not hold each other up in handshakes: no pace for them
-        await super().startup(sockets if known else [])
-        for listener in [] if known else sockets or []:
-            entrance = Entrance(listener, self._protocol, self._rate, self._app.state.metrics.abandoned)
-            task = asyncio.create_task(entrance.admit(), name="entrance")
-            task.add_done_callback(self._entrance_closed)
-            self._entrances.append(task)
+    """A uvicorn that wakes its long polls when it stops."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for entrance in self._entrances:
-            entrance.cancel()
-        await asyncio.gather(*self._entrances, return_exceptions=True)
-        self._app.state.notifier.close()
+        self.config.app.state.notifier.close()  # type: ignore[union-attr]  # it is an app of ours, and no name of one
         await super().shutdown(sockets)
-
-    def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
-        """Exit, because a service that accepts no connections must not look alive."""
-        if not task.cancelled():
-            _log.error("listener_failure", exc_info=task.exception())
-            self.should_exit = True
-
-    def _protocol(self) -> asyncio.BaseProtocol:
-        """Return a protocol as uvicorn makes one for its own listeners."""
-        make: Callable[..., asyncio.BaseProtocol] = self.config.http_protocol_class
-        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 def _exit(_number: int, _frame: object) -> NoReturn:

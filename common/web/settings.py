@@ -18,6 +18,9 @@ from distrust.common.web.answers import MOST_ANSWERS
 from distrust.common.web.tls import check_pair, service_context
 from distrust.common.web.waiting import MOST_WAITS
 
+HOST = r"(\*|[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
+"""Pattern of a name or an address, IPv6 in brackets, or a star for all addresses."""
+
 
 def _unset_if_empty(value: Any) -> Any:
     return None if value == "" else value
@@ -59,14 +62,48 @@ class ServiceSettings(BaseSettings):
     max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
     max_bodies: Annotated[int, Field(ge=1024, description="bytes of all request bodies in memory")] = 24 * 2**20
     max_answers: Annotated[int, Field(ge=1024, description="bytes of unread long answers in memory")] = MOST_ANSWERS
-    body_rate: Annotated[float, Field(gt=0, description="bytes of bodies read in a second, after 4 MiB")] = 16.0 * 2**20
     max_items: Annotated[int, Field(ge=1, description="clients' messages in one upload")] = 4096
     max_waits: Annotated[int, Field(ge=1, description="requests that wait for news at once")] = MOST_WAITS
-    max_connections: Annotated[int, Field(ge=16, description="connections open at once")] = 1024
-    new_connections: Annotated[float, Field(gt=0, description="connections accepted in a second, after 64")] = 100.0
-    header_seconds: Annotated[float, Field(gt=0, description="time for a request's head to arrive whole")] = 10.0
     body_seconds: Annotated[float, Field(gt=0, description="time for a request's body to arrive whole")] = 60.0
     idle_seconds: Annotated[int, Field(ge=1, description="time that a connection stays open without a request")] = 15
+    max_connections: Annotated[
+        int, Field(ge=16, description="connections that a proxy has open at once; a service twice as many")
+    ] = 1024
+    header_seconds: Annotated[float, Field(gt=0, description="proxy: time for a request's head to arrive whole")] = 10.0
+    caller_connections: Annotated[int, Field(ge=1, description="proxy: connections of one address at once")] = 640
+    new_connections: Annotated[
+        float, Field(gt=0, description="proxy: new connections of one address in a second, over ten seconds")
+    ] = 100.0
+    caller_requests: Annotated[
+        int, Field(ge=1, description="proxy: requests of one address, or token, in a second")
+    ] = 600
+    caller_pages: Annotated[
+        int, Field(ge=1, description="proxy: of them, requests outside /v1: pages, documents, health, metrics")
+    ] = 50
+    caller_faults: Annotated[
+        int, Field(ge=1, description="proxy: of them, requests that no honest client sends: bad, or without a right")
+    ] = 10
+    body_rate: Annotated[
+        float, Field(gt=0, description="proxy: bytes of one address in a second; then it sends no more requests")
+    ] = 16.0 * 2**20
+    proxy_listen: Annotated[
+        str,
+        Field(
+            pattern=rf"^({HOST}?:\d{{1,5}})?$",
+            description="proxy: address:port to listen on; unset: loopback, 1000 above the service's port",
+        ),
+    ] = ""
+    proxy_target: Annotated[
+        str,
+        Field(
+            pattern=rf"^({HOST}:\d{{1,5}})?$",
+            description="proxy: name:port at which it reaches the service; unset: where the service listens",
+        ),
+    ] = ""
+    proxy_certificate: Annotated[
+        str,
+        Field(pattern=r"^[^'\n]*$", description="proxy: PEM file with certificates and key; unset: no TLS"),
+    ] = ""
     min_free: Annotated[int, Field(ge=0, description="bytes of free disk below which a service is not ready")] = 2**24
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")
@@ -119,9 +156,6 @@ class ServiceSettings(BaseSettings):
         """Raise BadParameter for a service that any caller on the network could operate, or that can take no body."""
         if self.max_bodies < self.max_body:
             raise BadParameter("max_bodies", self.max_bodies, f"must be at least max_body = {self.max_body}")
-        if self.body_rate * self.body_seconds < self.max_body:
-            least = f"must be at least max_body / body_seconds = {self.max_body / self.body_seconds:g}"
-            raise BadParameter("body_rate", self.body_rate, least)
         if self.operator_token() is None and not is_loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
         own = self.tls() is not None and self.client_ca is not None

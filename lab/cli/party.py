@@ -3,6 +3,7 @@
 Containers call these often, so that the module imports nothing heavy.
 """
 
+import importlib
 import os
 import sys
 import threading
@@ -39,11 +40,48 @@ class ServiceName(StrEnum):
     AGGREGATOR = "aggregator"
 
 
-@app.command("serve", epilog=examples("distrust serve server", "DISTRUST_PORT=9001 distrust serve shuffler"))
-def serve_command(party: Annotated[ServiceName, typer.Argument(help="Which service")]) -> None:
+@app.command(
+    "serve",
+    epilog=examples(
+        "distrust serve server",
+        "DISTRUST_PORT=9001 distrust serve shuffler",
+        "DISTRUST_PROXY_CERTIFICATE=mixer.pem distrust serve shuffler --proxy-config",
+    ),
+)
+def serve_command(
+    party: Annotated[ServiceName, typer.Argument(help="Which service")],
+    *,
+    proxy_config: Annotated[
+        bool, typer.Option("--proxy-config", help="Print haproxy.cfg for a proxy in front of it, and start nothing")
+    ] = False,
+    target: Annotated[Path | None, typer.Option("--out", help="Write haproxy.cfg to this file instead")] = None,
+) -> None:
     """Run one service, configured by DISTRUST_… variables."""
+    if proxy_config:
+        raise typer.Exit(_write_proxy_config(party, target))
+    if target is not None:
+        raise BadParameter("out", str(target), "goes with --proxy-config")
     # -P keeps the working folder off the path: what lies there is not run in our place.
     os.execv(sys.executable, [sys.executable, "-P", "-m", f"distrust.{party.value}"])  # noqa: S606 - our own module, no shell
+
+
+def _write_proxy_config(party: ServiceName, target: Path | None) -> int:
+    """Print haproxy.cfg for a service with these variables, or write it to a file that any user may read."""
+    from distrust.common.web.proxy import haproxy_config  # noqa: PLC0415 - as the next one
+    from distrust.common.web.serve import with_settings  # noqa: PLC0415 - other commands of this file need neither
+
+    def write(settings: Any) -> int:
+        text = haproxy_config(settings)
+        if target is None:
+            sys.stdout.write(text)
+            return 0
+        check_target(target, "out")
+        target.write_text(text, "utf-8")
+        target.chmod(0o644)
+        return 0
+
+    module = importlib.import_module(f"distrust.{party.value}.app")
+    return with_settings(getattr(module, f"{party.value.capitalize()}Settings"), write)
 
 
 class FleetCommand(TyperCommand):

@@ -19,17 +19,54 @@ import yaml
 from distrust.client.settings import FleetSettings
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, choose_ports, make_tokens
+from tests.support.attacks import until
 from tests.support.compose import ROOT, Loopback, Service, load, mounts
+from tests.support.proxy import listens
 
 COMPOSE = load()
 SERVICES: dict[str, Service] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
 ORIGIN = "DISTRUST_DASHBOARD_ORIGIN"
 PORTS = {name: SERVICES[name]["environment"]["DISTRUST_PORT"] for name in NAMES}
+PROXIES = {f"{name}-proxy": name for name in NAMES}
+LISTENS = {
+    proxy: SERVICES[name]["environment"]["DISTRUST_PROXY_LISTEN"].removeprefix(":") for proxy, name in PROXIES.items()
+}
+"""The port of each proxy."""
 
 
 def test_the_parties_are_there() -> None:
-    assert set(SERVICES) == {*NAMES, "token", "fleet", "run"}
+    assert set(SERVICES) == {*NAMES, "token", "fleet", "run", *PROXIES, *(f"{proxy}-config" for proxy in PROXIES)}
+
+
+def test_a_proxy_has_its_configuration_and_neither_a_token_nor_a_database() -> None:
+    for proxy, name in PROXIES.items():
+        assert mounts(SERVICES[proxy]) == {"/proxy": proxy}
+        assert "environment" not in SERVICES[proxy]
+        assert SERVICES[proxy]["command"][-1] == SERVICES[f"{proxy}-config"]["command"][-1] == "/proxy/haproxy.cfg"
+        assert SERVICES[f"{proxy}-config"]["environment"] == SERVICES[name]["environment"]
+        holders = {service for service in SERVICES if proxy in mounts(SERVICES[service]).values()}
+        assert holders == {proxy, f"{proxy}-config"}
+        assert mounts(SERVICES[f"{proxy}-config"]) == {"/proxy": proxy}
+
+
+def test_a_service_is_reached_through_proxies_alone() -> None:
+    for proxy, name in PROXIES.items():
+        assert SERVICES[name]["networks"] == [name]
+        assert {other for other, service in SERVICES.items() if name in service.get("networks", ())} <= {name, *PROXIES}
+        assert {name, "callers"} <= set(SERVICES[proxy]["networks"])
+        assert SERVICES[name]["environment"]["DISTRUST_BEHIND_PROXY"] == "1"
+        assert SERVICES[name]["environment"]["DISTRUST_PROXY_TARGET"] == f"{name}:{PORTS[name]}"
+    for intermediary in ("shuffler-proxy", "aggregator-proxy"):
+        assert "server" in SERVICES[intermediary]["networks"]
+    assert SERVICES["run"]["networks"] == SERVICES["fleet"]["networks"] == ["callers"]
+    used = {network for service in SERVICES.values() for network in service.get("networks", ())}
+    assert used == set(COMPOSE["networks"])
+    # All others have no network, or none but that in which nothing else is.
+    assert {name for name, service in SERVICES.items() if "networks" not in service} == {
+        "token",
+        *(f"{proxy}-config" for proxy in PROXIES),
+    }
 
 
 def test_the_image_has_the_driver_that_a_database_on_postgresql_needs() -> None:
@@ -61,9 +98,9 @@ def test_a_health_check_asks_the_port_that_its_service_listens_on(name: str) -> 
 def test_addresses_name_services_and_their_ports() -> None:
     texts = [str(value) for service in SERVICES.values() for value in service.get("environment", {}).values()]
     texts += [word for service in SERVICES.values() for word in service["command"]]
-    named = re.findall(r"http://([a-z]+):(\d+)", " ".join(texts))
-    assert named
-    assert all(PORTS[host] == port for host, port in named)
+    named = re.findall(r"http://([a-z-]+):(\d+)", " ".join(texts))
+    assert {host for host, _ in named} == set(PROXIES)
+    assert all(LISTENS[host] == port for host, port in named)
 
 
 def test_the_override_of_the_deployment_page_shows_pages_the_intermediaries_and_publishes_loopback_only() -> None:
@@ -72,11 +109,12 @@ def test_the_override_of_the_deployment_page_shows_pages_the_intermediaries_and_
     assert result
     services = yaml.safe_load(result[1])["services"]
     server = services.pop("server")["environment"]
+    published = {name: services.pop(f"{name}-proxy")["ports"] for name in list(services) if name in NAMES}
     for name, service in services.items():
         settings = importlib.import_module(f"distrust.{name}.app")
         origin = getattr(settings, f"{name.capitalize()}Settings")(dashboard_origin=service["environment"][ORIGIN])
         assert origin.dashboard_origins == (f"http://127.0.0.1:{PORTS['server']}",)
-        assert service["ports"] == [f"127.0.0.1:{PORTS[name]}:{PORTS[name]}"]
+        assert published[name] == [f"127.0.0.1:{PORTS[name]}:{LISTENS[f'{name}-proxy']}"]
         assert server[f"DISTRUST_{name.upper()}_READERS_URL"] == f"http://127.0.0.1:{PORTS[name]}"
     assert {*services, "server"} == set(NAMES)
     assert f"{ORIGIN}=https://learner.example" in page
@@ -84,7 +122,7 @@ def test_the_override_of_the_deployment_page_shows_pages_the_intermediaries_and_
 
 def test_only_the_server_is_published_and_on_loopback_only() -> None:
     assert {name: service["ports"] for name, service in SERVICES.items() if "ports" in service} == {
-        "server": [f"127.0.0.1:{PORTS['server']}:{PORTS['server']}"]
+        "server-proxy": [f"127.0.0.1:{PORTS['server']}:{LISTENS['server-proxy']}"]
     }
 
 
@@ -144,7 +182,10 @@ def test_every_volume_is_declared() -> None:
 def test_one_service_that_all_wait_for_builds_the_image_and_no_registry_is_asked_for_it() -> None:
     """Six builds would give one name to six images, and the next `docker compose up` would replace all containers."""
     assert [name for name, service in SERVICES.items() if "build" in service] == ["token"]
-    assert {(service["image"], service["pull_policy"]) for service in SERVICES.values()} == {("distrust", "never")}
+    parties = [service for name, service in SERVICES.items() if name not in PROXIES]
+    assert {(service["image"], service["pull_policy"]) for service in parties} == {("distrust", "never")}
+    (proxies,) = {SERVICES[proxy]["image"] for proxy in PROXIES}
+    assert re.fullmatch(r"haproxy:\d+\.\d+\.\d+", proxies)  # one that does not change by itself
     after = {name: set(service.get("depends_on", ())) for name, service in SERVICES.items()}
     waiting = {"token"}
     for _ in SERVICES:
@@ -180,8 +221,8 @@ class Up:
         short = re.sub(r"^horizon = \d+", "horizon = 640", short, flags=re.MULTILINE)
         short = re.sub(r"^first_batch = \d+", "first_batch = 6", short, flags=re.MULTILINE)
         (folder / "demo.toml").write_text(short, "utf-8")
-        free = choose_ports(0, list(NAMES))
-        ports = {PORTS[name]: free[name] for name in NAMES}
+        free = choose_ports(0, [*NAMES, *PROXIES])
+        ports = {port: free[name] for name, port in {**PORTS, **LISTENS}.items()}
         self.loopback = Loopback(folder, ports, {"/app/lab/runs/demo.toml": folder / "demo.toml"})
         self.folder = folder
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -204,6 +245,14 @@ class Up:
             assert self.running[name].poll() is None, self.log(name)
             assert time.monotonic() < end, self.log(name)
             time.sleep(0.05)
+
+    def start_proxy(self, proxy: str) -> None:
+        """Write the configuration of a proxy, and start it."""
+        assert self.start(f"{proxy}-config").wait(300) == 0, self.log(f"{proxy}-config")
+        port = self.loopback.ports[LISTENS[proxy]]
+        self.start(proxy)
+        until(lambda: listens(port) or self.running[proxy].poll() is not None)
+        assert self.running[proxy].poll() is None, self.log(proxy)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text("utf-8")
@@ -242,6 +291,7 @@ def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_
     for name in ("shuffler", "aggregator", "server"):
         up.start(name)
         up.until_healthy(name)
+        up.start_proxy(f"{name}-proxy")
     run = up.start("run")
     assert SERVICES["fleet"]["restart"] == "on-failure"  # it may come before its run; here it waits for it instead
     up.until_logged("run", "round 1 ")

@@ -23,12 +23,13 @@ def test_there_are_at_least_forty_mutations_and_none_twice() -> None:
     assert len({(one.file, one.old, one.new) for one in TABLE}) == len(TABLE) >= FEWEST
 
 
-def test_every_line_is_there_once_and_is_still_python_when_it_is_changed() -> None:
+def test_every_line_is_there_once_and_python_is_still_python_when_it_is_changed() -> None:
     for one in TABLE:
         text = (ROOT / one.file).read_text("utf-8")
         changed = mutated(text, one)
         assert changed != text
-        ast.parse(changed)
+        if one.file.endswith(".py"):
+            ast.parse(changed)
 
 
 def test_every_named_test_is_there() -> None:

@@ -1,9 +1,9 @@
-"""A process that sends large bodies to a service, one after another on several connections, until its input ends.
+"""A process that sends one request on several connections, again and again, until its input ends.
 
-    python -m tests.support.attacker PORT PATH BODIES SIZE
+    python -m tests.support.attacker FLOOD
 
-It prints `begun` when its threads have started. At the end it prints the answers that it got, on one line of JSON: the
-status of each, and whether it has a Retry-After header.
+FLOOD is a `Flood` as JSON. The process prints `begun` when its threads have started. At the end it prints the answers
+that it got, on one line of JSON: how many of each status, and whether all of them have a Retry-After header.
 """
 
 import contextlib
@@ -11,27 +11,90 @@ import json
 import socket
 import sys
 import threading
+from dataclasses import asdict, dataclass
 
-HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+KIND = "Content-Type: application/json\r\n"
 
 
-def send_bodies(port: int, path: str, size: int, stopped: threading.Event, answers: list[tuple[str, bool]]) -> None:
-    """Send an upload with a field of `size` bytes and read the answer, again and again until `stopped` is set."""
-    raw = b'{"version":3,"cohort":"target","stage":"report","items":[],"keys":"' + b"A" * size + b'"}'
-    whole = HEAD.format(path=path, size=len(raw)).encode() + raw
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """What an attacker sends.
+
+    line    method and path.
+    body    JSON; `fill` letters stand where it has an underscore.
+    source  the address from which the attacker comes.
+    """
+
+    line: str
+    connections: int
+    body: str = ""
+    fill: int = 0
+    source: str = "127.0.0.1"
+    port: int = 0
+
+    def whole(self) -> bytes:
+        """Return the bytes of a request."""
+        body = self.body.replace("_", "A" * self.fill, 1)
+        about = f"{KIND}Content-Length: {len(body)}\r\n" if body else ""
+        return f"{self.line} HTTP/1.1\r\nHost: localhost\r\n{about}\r\n{body}".encode()
+
+    def words(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Answers:
+    """Counts answers by status."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, list[int]] = {}  # status: answers, those with Retry-After
+        self._lock = threading.Lock()
+
+    def add(self, head: bytes) -> None:
+        with self._lock:
+            counts = self.counts.setdefault(head.split()[1].decode(), [0, 0])
+            counts[0] += 1
+            counts[1] += b"retry-after" in head
+
+
+def send(flood: Flood, raw: bytes, stopped: threading.Event, answers: Answers) -> None:
+    """Send the request and read the answer, again and again, on a new connection where the last one has ended."""
     while not stopped.is_set():
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-            connection.sendall(whole)
-            answer = connection.recv(65_536).lower()
-            if answer:
-                answers.append((answer.split()[1].decode(), b"retry-after" in answer))
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(
+                ("127.0.0.1", flood.port), timeout=60, source_address=(flood.source, 0)
+            ) as connection,
+        ):
+            while not stopped.is_set() and answered(connection, raw, answers):
+                pass
+
+
+def answered(connection: socket.socket, raw: bytes, answers: Answers) -> bool:
+    """Play one request. Return False when the connection has ended."""
+    with contextlib.suppress(ConnectionError):  # a refusal may come before all of it is sent
+        connection.sendall(raw)
+    received = b""
+    while b"\r\n\r\n" not in received:
+        part = connection.recv(65_536)
+        if not part:
+            return False
+        received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    head = head.lower()
+    answers.add(head)
+    left = int(head.partition(b"content-length: ")[2].split(b"\r")[0]) - len(body)
+    while left > 0:
+        part = connection.recv(min(left, 1 << 20))
+        if not part:
+            return False
+        left -= len(part)
+    return b"connection: close" not in head
 
 
 def main() -> None:
-    port, path, bodies, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    stopped, answers = threading.Event(), list[tuple[str, bool]]()
-    work = (port, path, size, stopped, answers)
-    threads = [threading.Thread(target=send_bodies, args=work, daemon=True) for _ in range(bodies)]
+    flood, stopped, answers = Flood(**json.loads(sys.argv[1])), threading.Event(), Answers()
+    work = (flood, flood.whole(), stopped, answers)
+    threads = [threading.Thread(target=send, args=work, daemon=True) for _ in range(flood.connections)]
     for thread in threads:
         thread.start()
     sys.stdout.write("begun\n")
@@ -40,7 +103,7 @@ def main() -> None:
     stopped.set()
     for thread in threads:
         thread.join(10)
-    sys.stdout.write(json.dumps(answers))
+    sys.stdout.write(json.dumps(answers.counts))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,23 @@ class Timed(httpx.Client):
 
 @dataclass
 class Attacked:
-    """A running service. `log`: the file of its standard error. `target`: the paths that take no token."""
+    """A running service.
+
+    port    at which its callers reach it: its own, or that of a proxy in front of it.
+    log     the file of its standard error.
+    target  the paths that take no token.
+    inside  its own port.
+    source  the address from which attackers come. Honest clients come from 127.0.0.1.
+    """
 
     process: "subprocess.Popen[bytes]"
     port: int
     log: Path
     target: Target
+    inside: int
+    source: str = "127.0.0.1"
     fresh: int = 0  # resident bytes once it has served
+    waited: list[str] = field(default_factory=list)  # cohorts for long polls
     _names: Iterator[int] = field(default_factory=itertools.count)
     _sockets: list[socket.socket] = field(default_factory=list)
 
@@ -84,22 +94,26 @@ class Attacked:
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
 
     def connect(self, raw: bytes = b"") -> socket.socket:
-        """Return a new connection on which `raw` has been sent. `close` closes it at the latest."""
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        """Return a new connection on which `raw` has been sent, unless it was refused. `close` closes it at last."""
+        made = socket.socket()
         self._sockets.append(made)
-        made.sendall(raw)
+        made.settimeout(30)
+        made.bind((self.source, 0))
+        with suppress(ConnectionError):
+            made.connect(("127.0.0.1", self.port))
+            made.sendall(raw)
         return made
 
     def poll(self) -> bytes:
         """Return the bytes of a long poll that waits for its whole time."""
         return f"GET {self.target.poll} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
-    def wait_on_cohorts(self, number: int) -> None:
-        """Open so many cohorts at an intermediary, and connect a long poll for each, which waits for its whole time."""
-        for _ in range(number):
-            name = f"waited{next(self._names)}"
+    def open_waited(self, number: int) -> None:
+        """Open so many more cohorts at an intermediary, for long polls of their own."""
+        while len(self.waited) < number:
+            name = f"waited{len(self.waited)}"
             self.target.open(self._client, name)
-            self.connect(self.poll().replace(address("target").encode(), address(name).encode()))
+            self.waited.append(name)
 
     def upload(self, size: int) -> bytes:
         """Return the head of an upload of `size` bytes that any caller may send."""
@@ -121,13 +135,8 @@ class Attacked:
         wanted = [line for line in self._metrics("distrust_requests_total") if f'"{status}"' in line]
         return int(sum(float(line.rpartition(" ")[2]) for line in wanted))
 
-    def left_out(self) -> int:
-        """Return how many connections their callers closed before the service let them in."""
-        lines = self._metrics("distrust_abandoned_connections_total")
-        return int(sum(float(line.rpartition(" ")[2]) for line in lines))
-
     def _metrics(self, name: str) -> list[str]:
-        lines = self._client.get("/metrics").text.splitlines()
+        lines = httpx.get(f"http://127.0.0.1:{self.inside}/metrics", timeout=60).text.splitlines()
         return [line for line in lines if line.startswith(name)]
 
     def prepare(self) -> None:
@@ -176,7 +185,8 @@ def attacked(party: str, folder: Path, command: Sequence[str] = (), **variables:
     try:
         until(lambda: b'"listening"' in log.read_bytes() or process.poll() is not None, START_SECONDS)
         (listening,) = (line for line in log.read_bytes().splitlines() if b'"listening"' in line)
-        service = Attacked(process, json.loads(listening)["port"], log, TARGETS[party])
+        port = json.loads(listening)["port"]
+        service = Attacked(process, port, log, TARGETS[party], port)
         until(lambda: _answers(service), START_SECONDS)
         try:
             yield service

@@ -20,6 +20,13 @@ class Pair:
     cert: Path
     key: Path
 
+    def together(self) -> Path:
+        """Return a file with both, as HAProxy reads them."""
+        both = self.cert.with_suffix(".both.pem")
+        both.touch(0o600)
+        both.write_bytes(self.cert.read_bytes() + self.key.read_bytes())
+        return both
+
 
 @dataclass(frozen=True)
 class Certificates:

@@ -1,6 +1,7 @@
 """Reads docker-compose.yml as data, and starts its services as commands on loopback. A test's tool, not a test."""
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 
 from tests.support.forked import Process
+from tests.support.proxy import HAPROXY
 
 ROOT = Path(__file__).parents[2]
 ENTRYPOINT = "distrust.lab"  # the image's is `distrust`: the console script of the same module
@@ -46,8 +48,8 @@ class Loopback:
             text = text.replace(f"{inside}", str(self.place(volume))) if text_names(text, inside) else text
         for port, free in self.ports.items():
             text = text.replace(port, str(free))
-        for host in ("server", "shuffler", "aggregator", "0.0.0.0"):
-            text = text.replace(f"//{host}:", "//127.0.0.1:") if text != host else text
+        for host in load()["services"]:
+            text = re.sub(rf"(^|//){host}:(?=\d)", r"\g<1>127.0.0.1:", text)
         return "127.0.0.1" if text == "0.0.0.0" else text
 
     def place(self, volume: str) -> Path:
@@ -63,8 +65,12 @@ class Loopback:
         """Start the service's command with the service's environment."""
         for volume in mounts(service).values():
             self.place(volume).mkdir(mode=0o700, parents=True, exist_ok=True)
-        words = [ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
+        given = [self.translate(word, service) for word in service["command"]]
         log.touch()
+        if given[0] == "haproxy":  # the program of another image; it is installed here
+            with log.open("ab") as output:
+                return subprocess.Popen([HAPROXY, "-db", *given[1:]], stdout=output, stderr=output)
+        words = [ENTRYPOINT, *given]
         return Process(words, self.environment(service), log, ROOT)
 
     def environment(self, service: Service) -> dict[str, str]:

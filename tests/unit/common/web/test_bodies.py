@@ -14,13 +14,11 @@ from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.messages.upload import ActionRequest, Departure, InboxRequest, Receipts, Upload
 from distrust.common.web.bodies import MOST_BODIES, SMALL, Bodies, JsonBody, Visit, count_values
-from distrust.common.web.connections import BODY_BURST
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Message as Message_
 from distrust.common.wire import read_message
 
 CHUNK = SMALL + 1
-RATE = 1e12  # bytes a second: no pace is felt
 
 
 class Sender:
@@ -43,7 +41,7 @@ class Sender:
 
 def test_a_body_waits_for_room_while_others_are_worked_on() -> None:
     async def whole() -> None:
-        bodies = Bodies(3 * CHUNK, RATE)
+        bodies = Bodies(3 * CHUNK)
         first, second = Sender(bodies), Sender(bodies)
         await first.send(2 * CHUNK, more=False)
         await second.send()
@@ -58,7 +56,7 @@ def test_a_body_waits_for_room_while_others_are_worked_on() -> None:
 
 def test_where_all_bodies_still_arrive_the_slowest_one_gives_way() -> None:
     async def whole() -> None:
-        bodies = Bodies(3 * CHUNK, RATE)
+        bodies = Bodies(3 * CHUNK)
         slow, quick = Sender(bodies), Sender(bodies)
         await slow.send()
         stalled = asyncio.create_task(slow.visit.receive())
@@ -75,7 +73,7 @@ def test_where_all_bodies_still_arrive_the_slowest_one_gives_way() -> None:
 
 def test_one_body_too_many_takes_the_place_of_the_slowest() -> None:
     async def whole() -> None:
-        bodies = Bodies(10 * MOST_BODIES * CHUNK, RATE)
+        bodies = Bodies(10 * MOST_BODIES * CHUNK)
         senders = [Sender(bodies) for _ in range(MOST_BODIES)]
         for one in senders:
             await one.send()
@@ -96,28 +94,16 @@ def test_a_large_body_whose_texts_would_take_four_bytes_a_character_is_refused_u
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_a_request_that_takes_no_body_is_refused_with_one(method: str) -> None:
     scope = {"type": "http", "method": method, "headers": [(b"host", b"localhost"), (b"content-length", b"5")]}
-    caller = Sender(Bodies(3 * CHUNK, RATE)).visit
-    visit = Visit(scope, caller._receive, caller._send, ServiceSettings(), Bodies(3 * CHUNK, RATE))
+    caller = Sender(Bodies(3 * CHUNK)).visit
+    visit = Visit(scope, caller._receive, caller._send, ServiceSettings(), Bodies(3 * CHUNK))
     refusal = visit.refusal()
     assert refusal is not None
     assert refusal.status_code == 413
 
 
-def test_bodies_together_arrive_at_the_stated_rate_after_a_burst() -> None:
-    async def whole() -> float:
-        bodies = Bodies(4 * BODY_BURST, 10 * BODY_BURST)
-        senders = [Sender(bodies, max_body=4 * BODY_BURST) for _ in range(2)]
-        began = time.monotonic()
-        await asyncio.gather(*(one.send(BODY_BURST) for one in senders))
-        await senders[0].send(BODY_BURST)
-        return time.monotonic() - began
-
-    assert asyncio.run(whole()) > 2 / 10 - 0.01  # the burst is free, the other two take a tenth of a second each
-
-
 def test_a_small_body_always_has_room() -> None:
     async def whole() -> None:
-        bodies = Bodies(3 * CHUNK, RATE)
+        bodies = Bodies(3 * CHUNK)
         await Sender(bodies).send(3 * CHUNK, more=False)
         assert len((await asyncio.wait_for(Sender(bodies).send(SMALL, more=False), 60))["body"]) == SMALL
 
@@ -126,7 +112,7 @@ def test_a_small_body_always_has_room() -> None:
 
 def test_a_body_that_drips_is_refused_when_its_time_is_over() -> None:
     async def whole() -> float:
-        caller, began = Sender(Bodies(3 * CHUNK, RATE), body_seconds=0.2), time.monotonic()
+        caller, began = Sender(Bodies(3 * CHUNK), body_seconds=0.2), time.monotonic()
         with pytest.raises(HTTPException) as caught:  # noqa: PT012  how many chunks it takes is open
             while True:
                 await caller.send(1)
@@ -148,11 +134,6 @@ def test_values_are_counted_without_parsing_and_never_too_few(clients: int) -> N
 def test_room_for_all_bodies_holds_one_body_at_least() -> None:
     with pytest.raises(BadParameter, match="max_bodies = 2048: must be at least max_body = 4096"):
         ServiceSettings(max_body=4096, max_bodies=2048).check()
-
-
-def test_the_rate_lets_the_largest_body_arrive_in_its_time() -> None:
-    with pytest.raises(BadParameter, match=r"body_rate = 1000\.0: must be at least max_body / body_seconds = 1024"):
-        ServiceSettings(max_body=10_240, body_seconds=10, body_rate=1000).check()
 
 
 @pytest.mark.parametrize("model", [Upload, Departure, ActionRequest, InboxRequest, Receipts, TicketRequest])

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.errors import BadParameter
+from distrust.common.web.proxy import haproxy_config
 from distrust.common.web.serve import allow_connections, bind, options, run_service
 from distrust.common.web.settings import ServiceSettings
 from tests.support.cohorts import Authority, address
@@ -153,3 +154,10 @@ def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.Monk
 
 def test_a_service_runs_on_uvloop_where_it_is_installed() -> None:
     assert options(FastAPI(), ServiceSettings()).get_loop_factory() is uvloop.new_event_loop
+
+
+def test_a_service_bears_more_connections_than_its_proxy_lets_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (10**6, 10**6))
+    settings = ServiceSettings(max_connections=700)
+    assert options(FastAPI(), settings).limit_concurrency == 1400
+    assert "maxconn 700 " in haproxy_config(settings)

@@ -1,0 +1,117 @@
+"""Writes the configuration of the HAProxy that stands in front of a service, from the service's settings.
+
+The proxy does what a service cannot do well for itself: TLS, the pace of heads and bodies, fairness between callers. A
+service checks types, sizes and hosts in any case (`distrust.common.web.bodies`): on loopback it runs without a proxy.
+"""
+
+import ipaddress
+import math
+from pathlib import Path
+from typing import Any
+
+from distrust.common.errors import BadParameter
+from distrust.common.web.bodies import SMALL
+from distrust.common.web.problems import RETRY_SECONDS, document
+from distrust.common.web.settings import ServiceSettings, is_loopback
+from distrust.common.web.waiting import LONGEST_WAIT
+
+TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
+
+PLACES = 256
+"""Requests in work at once beside those that wait for news. Others queue in the proxy."""
+
+SILENT_SECONDS = 15
+"""Seconds beyond the longest wait for which a caller or the service may be silent within a request."""
+
+CONNECTION_PERIOD = 10
+"""Seconds over which new connections are counted: a server or a fleet that starts opens hundreds at once."""
+
+CROWD = 4
+"""Small requests of one address in work at once from which they are a crowd: a fleet of one client a round has two."""
+
+STOP_SECONDS = 20  # for requests in flight when a service or its proxy stops
+
+ABOVE = 1000  # the proxy's port less the service's, unless the settings say otherwise
+
+_PROBLEMS = {
+    400: ("bad-request", "this is no request that a service would answer"),
+    408: ("too-slow", "the request did not arrive whole in its time"),
+    413: ("too-large", "the body is larger than {max_body} bytes"),
+    429: ("too-many-requests", "too many requests, errors or bytes from this address, or with this token: try again"),
+    500: ("internal", "an unexpected error of the proxy"),
+    502: ("unavailable", "the {service} gave no whole answer: try again"),
+    503: ("unavailable", "the {service} is not there, or has too many requests at once: try again"),
+    504: ("unavailable", "the {service} did not answer in time: try again"),
+}
+"""The proxy's own answers: code and detail. What has no whole head, or none of HTTP, gets HAProxy's own words."""
+
+
+def haproxy_config(settings: ServiceSettings) -> str:
+    """Return haproxy.cfg for one service. Raises BadParameter for settings that no proxy can have.
+
+    A proxy beyond loopback needs a service with an operator's token. The token is not read: no proxy holds one.
+    """
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - a service that starts needs no template
+
+    listen = settings.proxy_listen or f"127.0.0.1:{settings.port + ABOVE}"
+    if settings.operator_token_file is None and not is_loopback(_host(listen)):
+        raise BadParameter("proxy_listen", listen, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
+    places = settings.max_waits + PLACES
+    most = min(places, settings.max_connections) - 1
+    if settings.caller_connections > most:
+        why = f"must be at most {most}, below max_connections and max_waits + {PLACES}: others have to have places"
+        raise BadParameter("caller_connections", settings.caller_connections, why)
+    target = settings.proxy_target or _address_of(settings)
+    values: dict[str, Any] = {
+        **settings.model_dump(),
+        "service": settings.service,
+        "listen": listen,
+        "target": target,
+        "by_name": not (is_loopback(_host(target)) or _is_address(_host(target))),
+        "places": places,
+        "body_rate": math.ceil(settings.body_rate),
+        "new_connections": math.ceil(CONNECTION_PERIOD * settings.new_connections),
+        "small": SMALL,
+        "crowd": CROWD,
+        "caller_waits": math.ceil(settings.caller_requests / 3),
+        "caller_crowd": math.ceil(settings.caller_requests / 2),
+        "caller_gate": math.ceil(settings.caller_requests / 6),
+        "connection_period": CONNECTION_PERIOD,
+        "longest_wait": math.ceil(LONGEST_WAIT),
+        "silent_seconds": math.ceil(LONGEST_WAIT + SILENT_SECONDS),
+        "stop_seconds": STOP_SECONDS,
+        "retry_seconds": RETRY_SECONDS,
+        "problems": [_problem(settings, status) for status in _PROBLEMS],
+        "ms": lambda seconds: math.ceil(1000 * seconds),
+    }
+    # The values are checked settings, and the result is no page.
+    lines = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701
+    return lines.from_string(TEMPLATE.read_text("utf-8")).render(values) + "\n"
+
+
+def _problem(settings: ServiceSettings, status: int) -> dict[str, Any]:
+    """Return one of the proxy's own answers: its status, headers and body, as a service answers."""
+    code, words = _PROBLEMS[status]
+    detail = words.format(service=settings.service, max_body=settings.max_body)
+    answer = document(f"urn:distrust:problem:{code}", code, status, detail)
+    headers = {name: value for name, value in answer.headers.items() if not name.startswith("content-")}
+    return {"status": status, "body": bytes(answer.body).decode(), "headers": headers, "kind": answer.media_type}
+
+
+def _address_of(settings: ServiceSettings) -> str:
+    """Return the address at which a proxy on the same machine reaches the service."""
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared only
+    return f"[{host}]:{settings.port}" if ":" in host else f"{host}:{settings.port}"
+
+
+def _host(address: str) -> str:
+    """Return the host of `host:port`, without brackets."""
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""Tests what a proxy does between callers and a service: the real HAProxy, with the configuration that is printed."""
+
+import asyncio
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from distrust.common.messages.status import CohortList
+from distrust.common.web.client import Http, Patience
+from distrust.common.web.settings import ServiceSettings
+from tests.support.attacks import Attacked, attacked
+from tests.support.certificates import Certificates
+from tests.support.forked import forking
+from tests.support.proxy import free_port, proxied, running, settings_of
+
+pytestmark = pytest.mark.slow
+
+WAITS = 512  # DISTRUST_MAX_WAITS
+A_SECOND = 350  # requests of an honest fleet in a second
+PROBLEM = "application/problem+json"
+
+
+class Recorder(BaseHTTPRequestHandler):
+    """Answers each request, and records its head."""
+
+    protocol_version = "HTTP/1.1"
+    heads: ClassVar[list[dict[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self.heads.append(dict(self.headers))
+        body = b'{"version":3,"cohorts":[]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Write no log."""
+
+
+@contextmanager
+def recorded(folder: Path, **limits: Any) -> Iterator[str]:
+    """Yield the address of a proxy in front of a `Recorder`."""
+    Recorder.heads.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        own = {"port": server.server_port, "proxy_listen": f"127.0.0.1:{free_port()}"}
+        settings: ServiceSettings = settings_of("shuffler", **own, **limits)
+        with running(settings, folder):
+            yield settings.proxy_listen
+        server.shutdown()
+
+
+def caller(where: str, source: str = "127.0.0.1") -> httpx.Client:
+    return httpx.Client(base_url=f"http://{where}", transport=httpx.HTTPTransport(local_address=source), timeout=60)
+
+
+def told(where: str, raw: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send bytes. Return status, headers and body of the answer."""
+    host, port = where.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(raw)
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+    return int(lines[0].split()[1]), headers, body
+
+
+def test_a_service_hears_of_its_caller_what_the_caller_says_and_nothing_of_its_way(tmp_path: Path) -> None:
+    names = ("Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Forwarded-Proto", "x-forwarded-host")
+    way = dict.fromkeys(names, "x")
+    with recorded(tmp_path) as where, caller(where, "127.0.0.2") as client:
+        own = {"Host": "mixer.example", "Authorization": "Bearer sesame", "Accept": "*/*"}
+        assert client.get("/v1/cohorts", headers={**own, **way}).is_success
+    (heard,) = Recorder.heads
+    heard = {name.lower(): value for name, value in heard.items()}
+    assert heard == {name.lower(): value for name, value in own.items()} | {
+        "accept-encoding": heard["accept-encoding"],
+        "user-agent": heard["user-agent"],
+    }
+
+
+def test_halves_of_requests_are_refused_in_their_time_and_never_reach_the_service(tmp_path: Path) -> None:
+    body = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 8000\r\n\r\n{"
+    with recorded(tmp_path, header_seconds=0.3, body_seconds=0.3) as where:
+        status, headers, text = told(where, body)
+        assert (status, headers["content-type"]) == (408, PROBLEM)
+        assert json.loads(text)["type"] == "urn:distrust:problem:too-slow"
+        assert told(where, b"GET /v1/x HTTP/1.1\r\nX: ")[0] == 408  # half a head is answered in HAProxy's own words
+    assert Recorder.heads == []
+
+
+def test_what_the_proxy_refuses_is_a_problem_document(tmp_path: Path) -> None:
+    large = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4097\r\n\r\n"
+    settings = settings_of("shuffler", port=free_port(), proxy_listen=f"127.0.0.1:{free_port()}", max_body=4096)
+    with running(settings, tmp_path):
+        for raw, status, code in (
+            (large, 413, "too-large"),
+            (b"GET /v1/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 503, "unavailable"),  # it has not started
+        ):
+            got, headers, text = told(settings.proxy_listen, raw)
+            document = json.loads(text)
+            assert (got, headers["content-type"], document["status"]) == (status, PROBLEM, status)
+            assert document["type"] == f"urn:distrust:problem:{code}"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert ("retry-after" in headers) == (status == 503)
+
+
+def test_beyond_its_rate_an_address_gets_429_and_another_one_is_served(tmp_path: Path) -> None:
+    with recorded(tmp_path, caller_requests=20) as where:
+        with caller(where, "127.0.0.2") as flood, caller(where) as honest:
+            answers = [flood.get("/v1/x") for _ in range(60)]
+            refused = [answer for answer in answers if answer.status_code == 429]
+            assert honest.get("/v1/x").is_success
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert {answer.headers["retry-after"] for answer in refused} == {"1"}
+        assert refused[0].json()["type"] == "urn:distrust:problem:too-many-requests"
+
+        async def ours() -> list[CohortList]:
+            async with Http(Patience(first=0.5)) as http:
+                peer = http.peer(f"http://{where}")
+                return await asyncio.gather(*(peer.get("/v1/cohorts", CohortList) for _ in range(30)))
+
+        assert len(asyncio.run(ours())) == 30  # callers of ours come again until they are served
+
+
+def test_a_token_has_one_rate_from_all_addresses_together(tmp_path: Path) -> None:
+    with recorded(tmp_path, caller_requests=30) as where:
+        clients = [caller(where, f"127.0.0.{number}") for number in (2, 3, 4, 5)]
+        asked = [client.get("/v1/x", headers={"Authorization": "Bearer one"}) for client in clients * 15]
+        assert {answer.status_code for answer in asked} == {200, 429}
+        assert clients[0].get("/v1/x", headers={"Authorization": "Bearer other"}).is_success
+        for client in clients:
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def shuffler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    """Yield a shuffler behind a proxy with the settings' defaults, but short times."""
+    folder = tmp_path_factory.mktemp("shuffler")
+    with forking(), attacked("shuffler", folder) as direct:
+        direct.prepare()
+        with proxied("shuffler", direct, folder, header_seconds=0.5, idle_seconds=1) as result:
+            yield result
+
+
+def test_as_many_long_polls_as_a_service_takes_come_from_one_address_and_outlive_the_other_times(
+    shuffler: Attacked,
+) -> None:
+    polls = [shuffler.connect(shuffler.poll().replace(b"wait=60", b"wait=3")) for _ in range(WAITS)]
+    assert {poll.recv(65_536).split()[1] for poll in polls} == {b"200"}
+
+
+def test_an_honest_fleets_requests_are_none_too_many(shuffler: Attacked) -> None:
+    with httpx.Client(base_url=shuffler.url) as client:
+        path = shuffler.target.poll.partition("?")[0]
+        assert {client.get(path).status_code for _ in range(2 * A_SECOND)} == {200}
+
+
+def test_tls_is_the_proxys(tmp_path: Path) -> None:
+    made = Certificates(tmp_path)
+    both = made.issue("proxy", "localhost").together()
+    with recorded(tmp_path, proxy_certificate=str(both)) as where:
+        port = where.rpartition(":")[2]
+        trusted = ssl.create_default_context(cafile=str(made.ca))
+        with httpx.Client(verify=trusted) as client:
+            assert client.get(f"https://localhost:{port}/v1/x").is_success
+            with pytest.raises(httpx.ConnectError, match="IP address mismatch"):
+                client.get(f"https://127.0.0.1:{port}/v1/x")
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.get(f"http://localhost:{port}/v1/x")
+        assert len(Recorder.heads) == 1

@@ -1,0 +1,98 @@
+"""Tests that a proxy's configuration is made from the service's settings, and refuses what would open the service."""
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from distrust.common.errors import BadParameter
+from distrust.common.web.proxy import haproxy_config
+from distrust.lab.cli.party import app
+from tests.support.certificates import Certificates
+from tests.support.proxy import PARTIES, accepted, settings_of
+
+TOKEN_FILE = Path("/nowhere/operator.token")
+ANYWHERE = {"proxy_listen": "*:443", "proxy_target": "localhost:8702", "operator_token_file": TOKEN_FILE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("party", PARTIES)
+def test_haproxy_accepts_the_configuration_of_each_party(party: str, tmp_path: Path) -> None:
+    certificate = str(Certificates(tmp_path).issue("mixer", "mixer.example").together())
+    for fields in ({}, ANYWHERE, {**ANYWHERE, "proxy_certificate": certificate}, {"host": "::1"}):
+        checked = accepted(haproxy_config(settings_of(party, **fields)), tmp_path)
+        assert (checked.returncode, "WARNING" in checked.stderr) == (0, False), checked.stderr
+
+
+def test_a_proxy_that_the_network_reaches_needs_an_operators_token_which_it_does_not_read() -> None:
+    """A service without a token trusts whom it takes for a caller on this machine: behind a proxy all callers are."""
+    for listen in ("*:443", ":443", "10.0.0.1:443", "[::]:443", "mixer.example:443"):
+        with pytest.raises(BadParameter, match="must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set"):
+            haproxy_config(settings_of("shuffler", proxy_listen=listen))
+        config = haproxy_config(settings_of("shuffler", proxy_listen=listen, operator_token_file=Path("/nowhere")))
+        assert f"bind {listen}\n" in config
+        assert "nowhere" not in config
+    assert "bind 127.0.0.1:9702\n" in haproxy_config(settings_of("shuffler"))
+
+
+def test_no_address_has_all_connections_or_all_places() -> None:
+    for fields in ({"caller_connections": 1024}, {"caller_connections": 768}, {"max_connections": 640}):
+        with pytest.raises(BadParameter, match=r"caller_connections = .*: must be at most"):
+            haproxy_config(settings_of("shuffler", **fields))
+    more = {"caller_connections": 3000, "max_connections": 4096, "max_waits": 3000}
+    assert "sc0_conn_cur gt 3000 " in haproxy_config(settings_of("shuffler", **more))
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({}, "server shuffler 127.0.0.1:8702 maxconn 768  #"),
+        ({"host": "0.0.0.0"}, "server shuffler 127.0.0.1:8702 maxconn 768  #"),
+        ({"host": "::"}, "server shuffler [::1]:8702 maxconn 768  #"),
+        ({"proxy_target": "mixer:1"}, "server shuffler mixer:1 maxconn 768 resolvers names init-addr libc,none  #"),
+    ],
+)
+def test_a_proxy_reaches_the_service_where_it_listens_and_looks_a_name_up_again(
+    fields: dict[str, Any], line: str
+) -> None:
+    config = haproxy_config(settings_of("shuffler", **fields))
+    assert line in config
+    assert ("resolvers names" in config) == ("proxy_target" in fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"proxy_listen": ":80\n    stats enable"},
+        {"proxy_listen": "8702"},
+        {"proxy_target": "mixer:1 backup"},
+        {"proxy_target": ":1"},
+        {"proxy_certificate": "a' crt '/etc/other.pem"},
+        {"proxy_certificate": "a.pem\n    stats enable"},
+    ],
+)
+def test_no_setting_writes_lines_of_its_own(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings_of("shuffler", **fields)
+
+
+def test_the_command_prints_the_configuration_or_writes_it_for_the_proxys_user(tmp_path: Path) -> None:
+    target, own = tmp_path / "haproxy.cfg", {"DISTRUST_MAX_BODY": "4096", "DISTRUST_HEADER_SECONDS": "2.5"}
+    printed = CliRunner().invoke(app, ["serve", "shuffler", "--proxy-config"], env=own)
+    written = CliRunner().invoke(app, ["serve", "shuffler", "--proxy-config", "--out", str(target)], env=own)
+    assert (printed.exit_code, written.exit_code, written.output) == (0, 0, "")
+    assert target.read_text("utf-8") == printed.output
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert "{ req.body_size gt 4096 }" in printed.output
+    assert "timeout http-request 2500ms" in printed.output
+
+
+def test_what_no_proxy_can_have_is_one_line_that_names_the_variable() -> None:
+    for own in ({"DISTRUST_PROXY_LISTEN": "*:443"}, {"DISTRUST_PROXY_LISTEN": "443"}):
+        refused = CliRunner().invoke(app, ["serve", "aggregator", "--proxy-config"], env=own)
+        assert refused.exit_code == 2
+        assert refused.output.startswith("distrust aggregator: DISTRUST_PROXY_LISTEN = '")
+        assert refused.output.count("\n") == 1
