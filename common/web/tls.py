@@ -75,7 +75,7 @@ def service_context(cert: Path, key: Path, client_ca: Path | None) -> ssl.SSLCon
 def caller_context() -> ssl.SSLContext:
     """Return the context of all calls of this process to https:// addresses, from the variables of `CALLER_FILES`.
 
-    It is made at the first such call: to read the system's authorities takes 30 ms. Raises BadParameter.
+    It is made at the first such call: to read the system's authorities takes 30 to 60 ms. Raises BadParameter.
     """
     authority, cert, key = (os.environ.get(name) for name in CALLER_FILES)
     if authority:
