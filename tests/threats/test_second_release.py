@@ -59,19 +59,23 @@ def _reports(exchanges: list[Exchange]) -> int:
 
 
 def test_clients_are_not_released_a_second_time_after_server_and_shuffler_went_back(tmp_path: Path) -> None:
-    """Clients that forget are: all 64 report again, and their run finishes a second time. Those with a file refuse."""
+    """Clients that forget are: all 64 report again, and their run finishes a second time. Those with a file refuse.
+
+    The copy has the key file of the run, which was open: without it nothing would open a second time.
+    """
     databases = {name: tmp_path / f"{name}.sqlite3" for name in PARTIES}
     file, copy = tmp_path / "clients.sqlite3", tmp_path / "copy"
     asyncio.run(_created(databases))
-    copy.mkdir()
-    for path in tmp_path.glob("server*"):
-        shutil.copy(path, copy)
+    keys = "server.keys"
+    shutil.copytree(tmp_path / keys, copy / keys)
+    shutil.copy(databases["server"], copy)
 
     def go_back() -> None:
-        for path in [*tmp_path.glob("server*"), *tmp_path.glob("shuffler.sqlite3*")]:
+        for path in [*tmp_path.glob("server.sqlite3*"), *tmp_path.glob("shuffler.sqlite3*")]:
             path.unlink()
-        for path in copy.iterdir():
-            shutil.copy(path, tmp_path)
+        shutil.rmtree(tmp_path / keys)
+        shutil.copytree(copy / keys, tmp_path / keys)
+        shutil.copy(copy / databases["server"].name, tmp_path)
 
     first, second, third = ([] for _ in range(3))
     fleet = asyncio.run(_played(databases, first, Memory(file)))
