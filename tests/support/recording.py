@@ -155,7 +155,7 @@ class RecordedRun:
     environment: Environment
     views: dict[str, RunView]
     transcripts: dict[str, bytes]  # by party: what its operator is shown of all cohorts
-    keys: dict[bytes, Keys]  # by R: what the server's key files had until the runs were over
+    keys: dict[bytes, Keys] = field(default_factory=dict)  # by R: what the server's key files had
 
     def between(self, caller: str, callee: str) -> list[Exchange]:
         """Return the exchanges in which a caller whose name begins with `caller` asked `callee`."""

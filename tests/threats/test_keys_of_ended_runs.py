@@ -146,16 +146,16 @@ def opens(key: X25519PrivateKey, cohort: Cohort, record: bytes) -> bool:
 
 def fitting_noise(tried: set[bytes], one: Stolen) -> list[bytes]:
     """Return the secrets that give the noise of every release. Another one does by chance with less than 1e-8."""
-    return [secret for secret in tried if all(released_with(secret, *cohort) for cohort in one.cohorts())]
+    run, cohorts, unused = config("central"), one.cohorts(), X25519PrivateKey.generate()
+    mechanism = Learner(run).rounds[0].mechanism
 
+    def released_with(secret: bytes, cohort: Cohort, answer: BatchAnswer, outcome: ReleasedCohort) -> bool:
+        assert answer.batch is not None
+        noise_of = partial(analyzer_stream, run, secret, cohort)
+        estimate, _ = analyze(mechanism, cohort, answer.batch, noise_of, partial(open_record, unused, cohort))
+        return estimate.tolist() == outcome.sum
 
-def released_with(secret: bytes, cohort: Cohort, answer: BatchAnswer, outcome: ReleasedCohort) -> bool:
-    assert answer.batch is not None
-    run = config("central")
-    noise_of = partial(analyzer_stream, run, secret, cohort)
-    unused = partial(open_record, X25519PrivateKey.generate(), cohort)
-    estimate, _ = analyze(Learner(run).rounds[0].mechanism, cohort, answer.batch, noise_of, unused)
-    return estimate.tolist() == outcome.sum
+    return [secret for secret in tried if all(released_with(secret, *cohort) for cohort in cohorts)]
 
 
 def test_stolen_files_open_every_record_before_the_runs_end_and_none_after_it(sealed: Stolen) -> None:

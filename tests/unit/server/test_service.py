@@ -37,7 +37,7 @@ def _check_sums(harness: ServerHarness, clients: InMemoryClients) -> None:
             cohort = harness.service.store.cohort_message(outcome.cohort)
             assert cohort is not None
             summed = sum_rows(rows, record.mechanism.modulus)
-            stream = analyzer_stream(active.config, active.identity, cohort, summed, np.array([outcome.survivors]))
+            stream = analyzer_stream(active.config, bytes(32), cohort, summed, np.array([outcome.survivors]))
             again = record.mechanism.estimate(summed, outcome.survivors, stream)
             assert again.tolist() == outcome.sum
 
