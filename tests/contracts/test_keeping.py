@@ -1,6 +1,7 @@
 """Tests that an intermediary deletes what it need not keep, when it may, and that its files do not have it any more."""
 
 import hashlib
+import random
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -324,4 +325,22 @@ def test_cohorts_whose_messages_lie_between_each_other_leave_no_copies(tmp_path:
         scrub(party, 10)
         left = [found(party.folder, sealed[run].values()) for run in runs]
         assert left == [0] * (number + 1) + [clients] * (2 - number)
+    party.stop()
+
+
+def test_a_file_stops_growing_when_runs_are_pruned_or_keep_digests_alone(tmp_path: Path) -> None:
+    """Later runs fill the pages that earlier ones left, but for some digests of runs that are not pruned."""
+    party, sizes, clients = ShufflerParty(tmp_path), list[int](), 128
+    for number in range(6):
+        cohort = server.sealed(clients=clients, minimum=1, run_digest=bytes([number]) * 32, keep_seconds=0.0)
+        party.open(cohort)
+        party.send(cohort, {slot: random.Random(slot).randbytes(report_size(cohort)) for slot in range(clients)})
+        settle(party, cohort)
+        scrub(party)
+        if number < 4:
+            prune(party, cohort)
+        sizes.append((party.folder / "x.sqlite3").stat().st_size)
+        assert (party.folder / "x.sqlite3-wal").stat().st_size == 0
+    assert sizes[3] <= sizes[1] + 4 * 4096
+    assert sizes[5] - sizes[3] < clients * 200
     party.stop()

@@ -3,6 +3,7 @@
 import asyncio
 import doctest
 import html
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import distrust
-from distrust.common.errors import BadMessage, BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
+from distrust.common.errors import BadMessage, BadParameter, Conflict, Gone, RunFailed, Unauthorized, Unavailable
+from distrust.lab.__main__ import app
 from distrust.lab.run.connection import Connection
 from distrust.lab.run.outline import Pages, Wanted
 from distrust.lab.run.parties import StoredParties
@@ -31,6 +34,12 @@ TABLE: dict[str, Any] = {
     "environment": {"name": "bernoulli", "seed": 4, "means": [0.1, 0.9]},
     "unsafe": {"noise_seed": 3},
 }
+
+
+BODIES = """
+    SELECT m.body FROM messages AS m JOIN cohorts AS c ON c.number = m.cohort
+    WHERE instr(c.body, ?) AND m.slot >= 0 AND length(m.body) > 24
+"""
 
 
 @pytest.fixture(scope="module")
@@ -187,3 +196,31 @@ def test_a_result_needs_the_run_file_that_the_run_was_started_with(connection: C
     assert result.run == "first"
     with pytest.raises(BadParameter, match="the server's run of this name has another configuration"):
         connection.result(TABLE | {"horizon": 300})
+
+
+def test_a_pruned_run_is_gone_at_all_services_and_the_command_says_so(folder: Path, connection: Connection) -> None:
+    """The databases are searched while the services run: what is deleted is not in their logs either."""
+    table = {**TABLE, "run": "gone", "intermediary": {"keep_seconds": 3600.0}}
+    connection.run(table)
+    with closing(sqlite3.connect(folder / "aggregator.sqlite3")) as database:
+        rows = database.execute(BODIES, (b'"run":"gone"',)).fetchall()
+    bodies = [body for (body,) in rows]
+
+    def found() -> int:
+        files = b"".join(file.read_bytes() for file in folder.glob("aggregator.sqlite3*"))
+        return sum(body[len(body) // 2 - 8 :][:16] in files for body in bodies)
+
+    assert found() == len(bodies) > 100
+    done = CliRunner().invoke(app, ["prune", "gone", "--data", str(folder), "--json", "-"])
+    assert done.exit_code == 0, done.exception
+    (stone,) = json.loads(done.stdout)["pruned"]
+    assert (stone["run"], stone["state"], stone["guarantee"]["epsilon"]) == ("gone", "finished", 1.0)
+    assert found() == 0
+    with pytest.raises(Gone, match="run gone was pruned at"):
+        connection.view("gone")
+    assert connection.prune("gone").pruned == stone["pruned"]
+    with closing(sqlite3.connect(folder / "server.sqlite3")) as database:
+        counts = database.execute(
+            "SELECT (SELECT count(*) FROM runs WHERE run = 'gone'), (SELECT count(*) FROM cohorts WHERE run = 'gone')"
+        ).fetchone()
+    assert counts == (0, 0)

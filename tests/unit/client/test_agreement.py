@@ -182,3 +182,13 @@ def test_a_refusal_names_the_field_that_was_told_and_not_the_configuration(make_
     with pytest.raises(Refused) as clients:
         check(round_.model_copy(update={"assignments": [grown]}))
     assert clients.value.detail == "cohort.clients = 40: the round says mechanism.clients = 20"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 86_401.0])
+def test_another_time_until_messages_are_scrubbed_is_refused(make_round: MakeRound, seconds: float) -> None:
+    round_ = make_round()
+    (assignment, *others) = round_.assignments
+    longer = assignment.model_copy(update={"cohort": assignment.cohort.model_copy(update={"keep_seconds": seconds})})
+    told = round_.model_copy(update={"assignments": [longer, *others]})
+    with pytest.raises(Refused, match=rf"cohort\.keep_seconds = {seconds}"):
+        check_round(config_of(round_), RUN_ID, told, longer)

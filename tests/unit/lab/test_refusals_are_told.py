@@ -243,3 +243,12 @@ def test_what_another_party_says_never_steers_the_terminal(tmp_path: Path, capsy
     assert shown.out.endswith(r'{"reason": "\u001b]0;owned\u009b2J\u202e"}')
     assert f"\ufffd]0;owned\ufffd2J\ufffd\n{BadRunFile.code} {run_file}: " in shown.err
     assert BatchAnswer(cohort="c1", state="aborted", reason=STEERING * 10**6).reason == lie.detail
+
+
+def test_a_configuration_that_keeps_messages_for_a_day_has_the_digest_that_it_had() -> None:
+    def digest(**keep: float) -> bytes:
+        table = {"run": "r", "arms": 2, "horizon": 100, "mechanism": {"name": "identity"}, "intermediary": keep}
+        return RunConfig.model_validate(table).digest()
+
+    assert digest() == digest(keep_seconds=86_400.0)
+    assert len({digest(), digest(keep_seconds=0.0), digest(keep_seconds=1.0)}) == 3

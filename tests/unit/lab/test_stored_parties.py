@@ -28,7 +28,10 @@ from tests.support.manual_clock import ManualClock
 from tests.support.server_harness import config, key_folder
 
 WANTED = Wanted("first", 1, None, 3)
-RUN = "INSERT INTO runs VALUES (1, 'first', {}, x'00', x'00', x'00', x'00', 'running', NULL)"
+RUN = (
+    "INSERT INTO runs (number, run, config, digest, run_id, ticket_key, seal_key, state) "
+    "VALUES (1, 'first', {}, x'00', x'00', x'00', x'00', 'running')"
+)
 
 
 @pytest.fixture
