@@ -214,7 +214,7 @@ def test_a_pruned_run_is_gone_at_all_services_and_the_command_says_so(folder: Pa
     done = CliRunner().invoke(app, ["prune", "gone", "--data", str(folder), "--json", "-"])
     assert done.exit_code == 0, done.exception
     (stone,) = json.loads(done.stdout)["pruned"]
-    assert (stone["run"], stone["state"], stone["guarantee"]["epsilon"]) == ("gone", "finished", 1.0)
+    assert (stone["run"], stone["state"], stone["guarantee"]["kind"]) == ("gone", "finished", "none")
     assert found() == 0
     with pytest.raises(Gone, match="run gone was pruned at"):
         connection.view("gone")

@@ -1,0 +1,103 @@
+"""Tests that queries and dumps of PostgreSQL databases have nothing of messages and batches that were deleted."""
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from sqlalchemy import select
+
+from distrust.common.database import Database
+from distrust.common.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
+from distrust.common.messages.status import Settled
+from distrust.server.coordinator import RunCoordinator
+from distrust.server.housekeeper import Housekeeper
+from distrust.server.service import Service
+from distrust.server.store import open_database
+from distrust.server.tables import BATCHES, TOMBSTONES
+from distrust.server.tables import METADATA as SERVER_METADATA
+from distrust.shuffler.service import REPORT, Shuffler
+from tests.support.cohorts import Authority, report
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.manual_clock import ManualClock
+from tests.support.postgres import create_database, postgres, programs
+from tests.support.server_harness import KEYS, REWARDS, ServerHarness, config
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+def dumped(url: str) -> str:
+    program = (programs() / "initdb").resolve().with_name("pg_dump")  # of the same version
+    return subprocess.run([program, url], capture_output=True, text=True, check=True).stdout
+
+
+def test_an_intermediary_scrubs_and_prunes(server: str) -> None:
+    url, clock, authority = create_database(server, "forgetful_shuffler"), ManualClock(), Authority()
+    cohort = authority.sealed(clients=600, minimum=1, keep_seconds=10.0)
+    bodies = {slot: report(cohort, slot) for slot in range(cohort.clients)}
+    parts = [body[40:72].hex() for body in bodies.values()]
+    with closing(Database(url, METADATA, VERSION)) as database, closing(Shuffler(database, clock)) as shuffler:
+        shuffler.open(cohort)
+        upload = authority.upload(cohort, REPORT, bodies)
+        assert shuffler.receive(cohort.address, REPORT, upload).accepted == cohort.clients
+        shuffler.settle(cohort.run_digest, Settled(cohorts=[cohort.cohort]))
+        shuffler.close()  # the batch is released
+        before = dumped(url)
+        assert all(part in before for part in parts)
+        clock.advance(10)
+        shuffler.scrub()
+        after = dumped(url)
+        assert not any(part in after for part in parts)
+        assert shuffler.receive(cohort.address, REPORT, upload).accepted == cohort.clients
+        with database.reading() as connection:
+            assert connection.execute(select(MESSAGES)).first() is None
+            assert len(connection.execute(select(DIGESTS)).all()) == cohort.clients
+        first = shuffler.prune(cohort.run_digest)
+        assert shuffler.prune(cohort.run_digest) == first
+        with database.reading() as connection:
+            left = {table.name for table in METADATA.sorted_tables if connection.execute(select(table)).first()}
+            assert left == {PRUNED.name}
+            assert connection.execute(select(COHORTS)).first() is None
+
+
+class OnPostgres(ServerHarness):
+    """The server's logic over a database of PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        self.intermediaries, self.rung = InMemoryIntermediaries(), list[str]()
+        self.database = open_database(url)
+        self.service = Service(self.database, KEYS, self.rung.append, clock=ManualClock())
+        self.coordinator = RunCoordinator(self.service, self.intermediaries, retry=0.001)
+
+
+def test_the_server_scrubs_and_prunes(server: str) -> None:
+    url = create_database(server, "forgetful_server")
+    harness = OnPostgres(url)
+    table = {"name": "central-laplace-discrete", "epsilon": 2.0, "via": "aggregator"}
+    harness.service.create(config(horizon=100, mechanism=table, intermediary={"keep_seconds": 0.0}))
+
+    async def whole() -> None:
+        await harness.play("demo", InMemoryClients(harness.intermediaries, REWARDS))
+        keeper = Housekeeper(harness.service, harness.intermediaries)
+        with harness.database.reading() as connection:
+            bodies = list(connection.execute(select(BATCHES.c.body)).scalars())
+        before = dumped(url)
+        assert all(body in before for body in bodies)
+        await keeper.turn()
+        after = dumped(url)
+        assert not any(body in after for body in bodies)
+        await keeper.prune("demo")
+        await harness.stop()
+
+    asyncio.run(asyncio.wait_for(whole(), 240))
+    with closing(open_database(url)) as database, database.reading() as connection:
+        left = {one.name for one in SERVER_METADATA.sorted_tables if connection.execute(select(one)).first()}
+    assert left == {TOMBSTONES.name}
+    assert '"demo.1' not in dumped(url)
