@@ -23,8 +23,8 @@ from distrust.lab.stack.stack import NAMES, Stack
 
 CHANNELS = {
     "sealed": ('name = "local-laplace-discrete", epsilon = 1.0, via = "shuffler"', 'name = "successive-elimination"'),
-    "bits": ('name = "shuffled-binomial", epsilon = 1.0, delta = 1e-3', 'name = "successive-elimination"'),
-    "assigned": ('name = "shuffled-laplace", epsilon = 1.0, delta = 1e-3', 'name = "almost-free", model = "shuffled"'),
+    "bits": ('name = "shuffled-binomial", epsilon = 1.0, delta = 1e-6', 'name = "successive-elimination"'),
+    "assigned": ('name = "shuffled-laplace", epsilon = 1.0, delta = 1e-6', 'name = "almost-free", model = "shuffled"'),
     "masked": ('name = "distributed-polya", epsilon = 1.0', 'name = "successive-elimination"'),
 }
 DAY = 86_400
@@ -125,6 +125,7 @@ def run_file(channel: str, name: str, clients: int, keep: float) -> RunFile:
         horizon = {clients}
         policy = {{{policy}{batch}}}
         mechanism = {{{mechanism}}}
+        budget = {{epsilon = 2.0, delta = 1e-5, min_survivors = 2}}
         intermediary = {{keep_seconds = {keep}}}
         environment = {{{world}, seed = 1}}
         fleet = {{processes = 1}}
