@@ -50,7 +50,7 @@ class Loopback:
             text = text.replace(port, str(free))
         for host in load()["services"]:
             text = re.sub(rf"(^|//){host}:(?=\d)", r"\g<1>127.0.0.1:", text)
-        return "127.0.0.1" if text == "0.0.0.0" else text
+        return "127.0.0.1" if text == "0.0.0.0" else re.sub(r"^:(?=\d+$)", "127.0.0.1:", text)
 
     def place(self, volume: str) -> Path:
         """Return the folder of a volume: inside another's where a service mounts it there."""
