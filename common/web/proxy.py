@@ -15,9 +15,9 @@ from distrust.common.web.problems import RETRY_SECONDS, document
 from distrust.common.web.settings import ServiceSettings, is_loopback
 from distrust.common.web.waiting import LONGEST_WAIT
 
-TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
+_TEMPLATE = Path(__file__).with_name("haproxy.cfg.jinja")
 
-PLACES = 256
+IN_WORK = 256
 """Requests in work at once beside those that wait for news. Others queue in the proxy."""
 
 SILENT_SECONDS = 15
@@ -56,10 +56,10 @@ def haproxy_config(settings: ServiceSettings) -> str:
     listen = settings.proxy_listen or f"127.0.0.1:{settings.port + ABOVE}"
     if settings.operator_token_file is None and not is_loopback(_host(listen)):
         raise BadParameter("proxy_listen", listen, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
-    places = settings.max_waits + PLACES
+    places = settings.max_waits + IN_WORK
     most = min(places, settings.max_connections) - 1
     if settings.caller_connections > most:
-        why = f"must be at most {most}, below max_connections and max_waits + {PLACES}: others have to have places"
+        why = f"must be at most {most}, below max_connections and max_waits + {IN_WORK}: others have to have places"
         raise BadParameter("caller_connections", settings.caller_connections, why)
     target = settings.proxy_target or _address_of(settings)
     values: dict[str, Any] = {
@@ -86,7 +86,7 @@ def haproxy_config(settings: ServiceSettings) -> str:
     }
     # The values are checked settings, and the result is no page.
     lines = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701
-    return lines.from_string(TEMPLATE.read_text("utf-8")).render(values) + "\n"
+    return lines.from_string(_TEMPLATE.read_text("utf-8")).render(values) + "\n"
 
 
 def _problem(settings: ServiceSettings, status: int) -> dict[str, Any]:
