@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sqlalchemy import Connection, Executable, LargeBinary, Row, bindparam, func, insert, or_, select, union_all, update
 
@@ -131,7 +131,7 @@ def add_cohort(tx: Connection, cohort: Cohort, stage: CohortStage, since: float)
     body = cohort.model_dump_json().encode()
     row = {"run_digest": cohort.run_digest, "cohort": cohort.cohort, "body": body, "stage": stage, "since": since}
     row = {**row, "keep_seconds": cohort.keep_seconds, "settled": False}
-    number: int = tx.execute(_ADD_COHORT, row).inserted_primary_key[0]
+    number = cast("Row[Any]", tx.execute(_ADD_COHORT, row).inserted_primary_key)[0]
     return State(number, *_cohort(body), stage, since, None, settled=False, scrubbed=None)
 
 
@@ -318,7 +318,8 @@ def add_delivery(tx: Connection, state: State) -> int:
     """
     run = state.cohort.run_digest
     one_by_one(tx, run)  # two batches of a run are not counted at once
-    return tx.execute(_ADD_DELIVERY, {"run": run, "digest": state.digest}).scalar_one()
+    position: int = tx.execute(_ADD_DELIVERY, {"run": run, "digest": state.digest}).scalar_one()
+    return position
 
 
 def delivered(tx: Connection, run_digest: bytes, after: int, limit: int) -> tuple[int, list[bytes]]:
