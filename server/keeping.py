@@ -7,6 +7,7 @@ run's batches again after a restart: they are kept until the run is over.
 As at an intermediary, a batch is scrubbed in its place, and a row is deleted once no row near it has a batch.
 """
 
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -81,6 +82,7 @@ class Keeping:
 
     def __init__(self, store: Store) -> None:
         self._store, self._database = store, store.database
+        self._turn = threading.Lock()  # of one sweep: else one could take another's deletions for tidied up
         self._untidy = True  # a process before this one may have scrubbed, and ended
 
     def stored(self, run: str | None = None) -> dict[str, StoredRun]:
@@ -131,11 +133,12 @@ class Keeping:
     def scrub(self, needed: Iterable[str]) -> None:
         """Scrub the batches that are due. needed: runs that still read their batches after a restart."""
         values = {"now": self._store.clock.now(), "needed": [*needed, ""]}
-        while self._scrub_step(values):
-            self._untidy = True
-        if self._untidy:
-            self._delete_empty()
-            self._untidy = not self._database.truncate_log()
+        with self._turn:
+            while self._scrub_step(values):
+                self._untidy = True
+            if self._untidy:
+                self._delete_empty()
+                self._untidy = not self._database.truncate_log()
 
     @repeated
     def _scrub_step(self, values: dict[str, object]) -> bool:
@@ -162,7 +165,8 @@ class Keeping:
             for table in (KEPT, GRANTS, OUTCOMES, EVENTS, REGRETS, COHORTS, RUNS):
                 connection.execute(delete(table).where(table.c.run == bindparam("pruned")), run)
             connection.execute(insert(TOMBSTONES), [{"body": tombstone.model_dump_json()}])
-        self._untidy = True
+        with self._turn:
+            self._untidy = True
 
     @repeated
     def _delete_empty(self) -> None:

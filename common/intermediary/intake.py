@@ -243,4 +243,6 @@ def message_digest(item: Item) -> bytes:
     It outlives both. Labelled bits are few, and could be found from a digest of theirs alone; the ticket is a signature
     that only the client and the server can have.
     """
-    return hashlib.sha256(item.ticket + item.body).digest()
+    digest = hashlib.sha256(item.ticket)
+    digest.update(item.body)  # which may be long: it is not copied
+    return digest.digest()

@@ -13,6 +13,7 @@ Each step changes few rows in one transaction, so that clients do not wait long,
 messages that the next sweep finds.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -91,6 +92,7 @@ class Keeper:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database, self._clock = database, clock
+        self._turn = threading.Lock()  # of one sweep: else one could take another's deletions for tidied up
         self._untidy = True  # a process before this one may have scrubbed, and ended
 
     @repeated
@@ -110,19 +112,20 @@ class Keeper:
     def sweep(self) -> list[str]:
         """Scrub every cohort that is due, and return their addresses."""
         scrubbed = list[str]()
-        while True:
-            with self._database.reading() as tx:
-                due = tx.execute(_DUE, {"now": self._clock.now()}).all()
-            for row in due:
-                self._scrub(row.number)
-                scrubbed.append(cohort_address(row.run_digest, row.cohort))
-            if not due:
-                break
-        self._untidy = self._untidy or bool(scrubbed)
-        if self._untidy:
-            self._move_digests()
-            self._untidy = not self._database.truncate_log()
+        with self._turn:
+            while due := self._due():
+                self._untidy = True
+                for row in due:
+                    self._scrub(row.number)
+                    scrubbed.append(cohort_address(row.run_digest, row.cohort))
+            if self._untidy:
+                self._move_digests()
+                self._untidy = not self._database.truncate_log()
         return scrubbed
+
+    def _due(self) -> Sequence[Any]:
+        with self._database.reading() as tx:
+            return tx.execute(_DUE, {"now": self._clock.now()}).all()
 
     def prune(self, run_digest: bytes) -> float:
         """Delete all that is here of a run, and return when. Idempotent; after an error the same call goes on.
@@ -135,7 +138,8 @@ class Keeper:
         for number in numbers:
             self._scrub_messages(number, _EVERY_SLOT)
         self._forget(run_digest, numbers)
-        self._untidy = True
+        with self._turn:
+            self._untidy = True
         return since
 
     @repeated
