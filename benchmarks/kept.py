@@ -145,7 +145,7 @@ def until_scrubbed(stack: Stack, channel: str) -> None:
     via, end = "aggregator" if channel == "masked" else "shuffler", time.monotonic() + LONGEST
     looks = (
         ("server", f"SELECT count(*) FROM kept WHERE run = '{channel}-0'"),
-        (via, "SELECT count(*) FROM cohorts WHERE due IS NOT NULL AND keep_seconds = 0"),
+        (via, "SELECT count(*) FROM messages"),  # all earlier runs were pruned
     )
     for service, query in looks:
         while _number(stack, service, query):

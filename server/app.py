@@ -49,8 +49,7 @@ from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
-from distrust.server.housekeeper import Housekeeper
-from distrust.server.intermediaries import Intermediaries
+from distrust.server.intermediaries import Housekeeper, Intermediaries
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import KeyFolder
 from distrust.server.service import Service

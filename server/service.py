@@ -32,7 +32,6 @@ from distrust.server.keeping import Keeping, tombstone_of
 from distrust.server.keys import KeyFolder
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
-from distrust.server.reading import RunReader
 from distrust.server.receipts import ReceiptBook
 from distrust.server.rows import RunRow, UnreadRun
 from distrust.server.settlement import Settlement
@@ -47,7 +46,7 @@ WINDOW = 8192
 """Default number of clients in flight in one run; see server.ticket_issuer."""
 
 
-class Service(RunReader):
+class Service(views.RunReader):
     """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
 
     notify     called with a run's name after every commit that its watchers may wait for.

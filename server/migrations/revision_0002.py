@@ -22,7 +22,6 @@ down_revision = "0001"
 OPEN = "the run was open when its database was migrated to wire version 3: start it again under another name"
 
 KEYS = ("ticket_key", "seal_key")
-KEEP_SECONDS = 86_400.0
 
 RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", *KEYS, "state", "reason")))
 COHORTS = sa.table("cohorts", *map(sa.column, ("cohort", "run", "state", "via", "digest", "message")))
@@ -71,7 +70,7 @@ def upgrade() -> None:
 
 def _keep_batches_for_a_day(connection: sa.Connection) -> None:
     """Let all batches be scrubbed a day after the migration. The intermediaries' own migration tells them the same."""
-    due = time.time() + KEEP_SECONDS
+    due = time.time() + 86_400
     columns = [COHORTS.c.cohort, COHORTS.c.run, COHORTS.c.via, sa.literal(due, sa.Float), sa.true()]
     stored = sa.select(*columns).where(COHORTS.c.cohort.in_(sa.select(BATCHES.c.cohort)))
     connection.execute(sa.insert(KEPT).from_select(["cohort", "run", "via", "due", "told"], stored))

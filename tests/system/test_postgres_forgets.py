@@ -12,7 +12,7 @@ from distrust.common.database import Database
 from distrust.common.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
 from distrust.common.messages.status import Settled
 from distrust.server.coordinator import RunCoordinator
-from distrust.server.housekeeper import Housekeeper
+from distrust.server.intermediaries import Housekeeper
 from distrust.server.service import Service
 from distrust.server.store import open_database
 from distrust.server.tables import BATCHES, TOMBSTONES

@@ -20,7 +20,6 @@ OPEN = "the cohort was open when the database was migrated to wire version 3"
 STATED = ("batch", "shares", "confirm", "masked", "unmask")  # stages of an intermediary's own statements in JSON
 
 OPEN_ONLY = sa.text("since IS NOT NULL")
-KEEP_SECONDS = 86_400.0
 DUE_ONLY = sa.text("due IS NOT NULL")
 NAMES = {"uq": "%(table_name)s_%(column_0_N_name)s_key"}  # PostgreSQL's own names; in SQLite the keys have none
 COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -77,7 +76,7 @@ def _rewrite_cohorts(connection: sa.Connection) -> None:
         op.add_column("cohorts", sa.Column(name, kind))
     op.add_column("cohorts", sa.Column("settled", sa.Boolean()))
     op.add_column("cohorts", sa.Column("scrubbed", sa.Float()))
-    kept = {"keep_seconds": KEEP_SECONDS, "due": time.time() + KEEP_SECONDS, "settled": True}
+    kept = {"keep_seconds": 86_400.0, "due": time.time() + 86_400, "settled": True}
     connection.execute(sa.update(COHORTS).values(kept))
     delivered = Counter[bytes]()
     for number, body, stage in wire_1_to_3.rows(connection, COHORTS, "number", "body", "stage"):

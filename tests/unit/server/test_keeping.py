@@ -14,7 +14,7 @@ from distrust.common.errors import Conflict, Gone, RunFailed, Unavailable, Wrong
 from distrust.common.run.listing import RunList, Tombstone
 from distrust.common.run.progress import RunView
 from distrust.server import tables
-from distrust.server.housekeeper import Housekeeper
+from distrust.server.intermediaries import Housekeeper
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.manual_clock import ManualClock
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
