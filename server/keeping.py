@@ -25,9 +25,9 @@ from distrust.server.store import Store
 from distrust.server.tables import (
     BATCHES,
     COHORTS,
+    ENDED,
     EVENTS,
     GRANTS,
-    KEPT,
     OUTCOMES,
     RECEIPTS,
     REGRETS,
@@ -39,13 +39,13 @@ from distrust.server.tables import (
 _SCRUBS = 100  # batches that one transaction scrubs
 _NEAR = 1024  # rows of batches that may lie on the two pages of a SQLite file beside the one of a deleted row
 
-_UNTOLD = select(KEPT.c.cohort, KEPT.c.run, KEPT.c.via).where(KEPT.c.told.is_(False))
-_UNTOLD = _UNTOLD.order_by(KEPT.c.run, KEPT.c.via).limit(MOST_SETTLED)
+_UNTOLD = select(ENDED.c.cohort, ENDED.c.run, ENDED.c.via).where(ENDED.c.told.is_(False))
+_UNTOLD = _UNTOLD.order_by(ENDED.c.run, ENDED.c.via).limit(MOST_SETTLED)
 _NAMED: Any = bindparam("named", expanding=True)
-_TELL = update(KEPT).where(KEPT.c.cohort.in_(_NAMED)).values(told=True)
-_DUE = select(KEPT.c.cohort).where(KEPT.c.due <= bindparam("now"))
-_DUE = _DUE.where(KEPT.c.run.not_in(bindparam("needed", expanding=True))).limit(_SCRUBS)
-_DELETE_DONE = delete(KEPT).where(KEPT.c.due.is_(None), KEPT.c.told.is_(True))
+_TELL = update(ENDED).where(ENDED.c.cohort.in_(_NAMED)).values(told=True)
+_DUE = select(ENDED.c.cohort).where(ENDED.c.due <= bindparam("now"))
+_DUE = _DUE.where(ENDED.c.run.not_in(bindparam("needed", expanding=True))).limit(_SCRUBS)
+_DELETE_DONE = delete(ENDED).where(ENDED.c.due.is_(None), ENDED.c.told.is_(True))
 _SCRUB = update(BATCHES).where(BATCHES.c.cohort.in_(_NAMED)).values(body=None)
 _NOTE = update(COHORTS).where(COHORTS.c.cohort.in_(_NAMED), COHORTS.c.cohort.in_(select(BATCHES.c.cohort)))
 _NOTE = _NOTE.values(scrubbed=bindparam("now"))
@@ -127,7 +127,7 @@ class Keeping:
         with self._database.transaction() as connection:
             for run, seconds in keep_seconds.items():
                 latest = self._store.clock.now() + seconds
-                query = update(KEPT).where(KEPT.c.run == run, KEPT.c.due > latest).values(due=latest)
+                query = update(ENDED).where(ENDED.c.run == run, ENDED.c.due > latest).values(due=latest)
                 connection.execute(query)
 
     def scrub(self, needed: Iterable[str]) -> None:
@@ -148,7 +148,7 @@ class Keeping:
                 connection.execute(_SCRUB, {"named": named})
                 connection.execute(_NOTE, {"named": named, "now": values["now"]})
                 connection.execute(delete(RECEIPTS).where(RECEIPTS.c.cohort.in_(named)))
-                connection.execute(update(KEPT).where(KEPT.c.cohort.in_(named)).values(due=None))
+                connection.execute(update(ENDED).where(ENDED.c.cohort.in_(named)).values(due=None))
             connection.execute(_DELETE_DONE)
             return bool(named)
 
@@ -162,7 +162,7 @@ class Keeping:
                 connection.execute(_RENAME, run)
             for table in (BATCHES, RECEIPTS, STATEMENTS):
                 connection.execute(delete(table).where(table.c.cohort.in_(_OF_RUN)), run)
-            for table in (KEPT, GRANTS, OUTCOMES, EVENTS, REGRETS, COHORTS, RUNS):
+            for table in (ENDED, GRANTS, OUTCOMES, EVENTS, REGRETS, COHORTS, RUNS):
                 connection.execute(delete(table).where(table.c.run == bindparam("pruned")), run)
             connection.execute(insert(TOMBSTONES), [{"body": tombstone.model_dump_json()}])
         with self._turn:

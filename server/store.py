@@ -23,9 +23,9 @@ from distrust.server.rows import CohortRow, EventDetails, GrantRow, RunRow, Unre
 from distrust.server.tables import (
     BATCHES,
     COHORTS,
+    ENDED,
     EVENTS,
     GRANTS,
-    KEPT,
     METADATA,
     OUTCOMES,
     QUOTAS,
@@ -69,7 +69,7 @@ _SPEND = update(QUOTAS).where(QUOTAS.c.participant == bindparam("spender"))
 _SPEND = _SPEND.values(slots=QUOTAS.c.slots + bindparam("more"))
 _ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
 _ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
-_ADD_RECEIPT, _KEEP = insert(RECEIPTS), insert(KEPT)
+_ADD_RECEIPT, _KEEP = insert(RECEIPTS), insert(ENDED)
 _RECEIPTS = select(RECEIPTS.c.slot, RECEIPTS.c.present).where(RECEIPTS.c.cohort == bindparam("cohort"))
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
 
@@ -98,7 +98,7 @@ class Writing:
         due = self._now + config.intermediary.keep_seconds
         columns = [COHORTS.c.cohort, COHORTS.c.run, COHORTS.c.via, literal(due), false()]
         opened = select(*columns).where(COHORTS.c.run == run, COHORTS.c.state == "open")
-        self._do(insert(KEPT).from_select(["cohort", "run", "via", "due", "told"], opened))
+        self._do(insert(ENDED).from_select(["cohort", "run", "via", "due", "told"], opened))
 
     def cohort(self, cohort: Cohort) -> None:
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}

@@ -122,7 +122,7 @@ RECEIPTS = Table(
     Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("present", Boolean, nullable=False),
 )
-KEPT = Table(
+ENDED = Table(
     "kept",
     METADATA,
     Column("cohort", String(80), primary_key=True),

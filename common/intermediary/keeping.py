@@ -43,6 +43,9 @@ from distrust.common.messages.cohort import cohort_address
 MOST_ROWS, MOST_BYTES = 512, 4 * 2**20
 """Messages that one transaction scrubs, and bytes of their bodies; one message is scrubbed in any case."""
 
+SCRUB_SECONDS = 1.0
+"""Pause between two sweeps of a service."""
+
 NEAR = 512
 """Rows of messages that may lie on the two pages of a SQLite file beside the one from which a row is deleted."""
 

@@ -27,6 +27,7 @@ from distrust.common.errors import (
 )
 from distrust.common.intermediary.deadlines import Clock, SystemClock
 from distrust.common.intermediary.intake import check_fits
+from distrust.common.intermediary.keeping import SCRUB_SECONDS
 from distrust.common.intermediary.service import SHORT_TERMS, Intermediary
 from distrust.common.intermediary.tables import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer
@@ -81,9 +82,6 @@ UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
 MOST_DELIVERIES = 32_768
 """Deliveries in one answer: a megabyte of digests."""
-
-SCRUB_SECONDS = 1.0
-"""Pause between two looks for messages that are due to be scrubbed."""
 
 _log = structlog.get_logger("distrust.intermediary")
 

@@ -14,7 +14,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.run.listing import Tombstone
 from distrust.common.wire import utc
 from distrust.lab.cli.console import JsonOption, examples, say
-from distrust.lab.cli.stack import DataOption, ServerOption, TokenFile, server_alone
+from distrust.lab.cli.stack import DataOption, OperatorFile, ServerOption, server_alone
 from distrust.lab.run.connection import Connection
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, running_stack
@@ -60,7 +60,7 @@ def prune_command(
     json: JsonOption = None,
     data: DataOption = DEFAULT,
     server: ServerOption = None,
-    token_file: TokenFile = None,
+    token_file: OperatorFile = None,
 ) -> None:
     """Delete what finished runs left at all three services, for good.
 

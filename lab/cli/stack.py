@@ -49,7 +49,7 @@ ShufflerOption = Annotated[
 AggregatorOption = Annotated[
     str | None, typer.Option("--aggregator", envvar="DISTRUST_AGGREGATOR_URL", help="Address of a running aggregator")
 ]
-TokenFile = Annotated[
+OperatorFile = Annotated[
     Path | None,
     typer.Option("--token-file", envvar="DISTRUST_OPERATOR_TOKEN_FILE", help="The operator's token for --server"),
 ]
@@ -128,7 +128,7 @@ def inspect_command(
     server: ServerOption = None,
     shuffler: ShufflerOption = None,
     aggregator: AggregatorOption = None,
-    token_file: TokenFile = None,
+    token_file: OperatorFile = None,
     inspector_file: InspectorFile = None,
 ) -> None:
     """Print a run's messages side by side, as each party saw them.
