@@ -23,14 +23,14 @@ from distrust.common.web.problems import NO_SNIFFING, bad_fields, document, rend
 from distrust.common.web.settings import ServiceSettings, is_loopback
 from distrust.common.wire import read_message
 
-SMALL = 16 * 1024
+SMALL_BODY = 16 * 1024
 """Bytes of a body that always has room."""
 
 MOST_BODIES = 32
 """Larger bodies at once: each takes up to a quarter of a megabyte beside what is counted, on its way in."""
 
 _CLOSE = "distrust.close"  # key of a request's scope: `Visit.close`
-_BIG = SMALL  # bytes from which parsing leaves the event loop
+_BIG = SMALL_BODY  # bytes from which parsing leaves the event loop
 _PLAIN = 64 * 1024  # bytes from which a body must be plain
 PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
 _FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
@@ -115,7 +115,7 @@ class Visit:
         self.received += size
         if self.received > self._max_body:  # a chunked body has no length to refuse beforehand
             raise HTTPException(413, self._too_large())
-        if self.received > SMALL and not await self._bodies.add(self, size):
+        if self.received > SMALL_BODY and not await self._bodies.add(self, size):
             raise _one_too_many()
 
     def evict(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import BadParameter
-from distrust.common.web.bodies import SMALL
+from distrust.common.web.bodies import SMALL_BODY
 from distrust.common.web.problems import RETRY_SECONDS, document
 from distrust.common.web.settings import ServiceSettings, is_loopback
 from distrust.common.web.waiting import LONGEST_WAIT
@@ -71,7 +71,7 @@ def haproxy_config(settings: ServiceSettings) -> str:
         "places": places,
         "body_rate": math.ceil(settings.body_rate),
         "new_connections": math.ceil(CONNECTION_PERIOD * settings.new_connections),
-        "small": SMALL,
+        "small": SMALL_BODY,
         "crowd": CROWD,
         "caller_waits": math.ceil(settings.caller_requests / 3),
         "caller_crowd": math.ceil(settings.caller_requests / 2),

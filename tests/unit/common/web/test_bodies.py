@@ -13,12 +13,12 @@ from starlette.types import Message
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.messages.upload import ActionRequest, Departure, InboxRequest, Receipts, Upload
-from distrust.common.web.bodies import MOST_BODIES, SMALL, Bodies, JsonBody, Visit, count_values
+from distrust.common.web.bodies import MOST_BODIES, SMALL_BODY, Bodies, JsonBody, Visit, count_values
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Message as Message_
 from distrust.common.wire import read_message
 
-CHUNK = SMALL + 1
+CHUNK = SMALL_BODY + 1
 
 
 class Sender:
@@ -105,7 +105,7 @@ def test_a_small_body_always_has_room() -> None:
     async def whole() -> None:
         bodies = Bodies(3 * CHUNK)
         await Sender(bodies).send(3 * CHUNK, more=False)
-        assert len((await asyncio.wait_for(Sender(bodies).send(SMALL, more=False), 60))["body"]) == SMALL
+        assert len((await asyncio.wait_for(Sender(bodies).send(SMALL_BODY, more=False), 60))["body"]) == SMALL_BODY
 
     asyncio.run(whole())
 
