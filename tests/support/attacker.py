@@ -13,6 +13,9 @@ import sys
 import threading
 from dataclasses import asdict, dataclass
 
+PAUSE_SECONDS = 0.02
+"""Seconds before a connection that was refused or has ended is made again: attackers take no time of this machine."""
+
 KIND = "Content-Type: application/json\r\n"
 
 
@@ -67,6 +70,7 @@ def send(flood: Flood, raw: bytes, stopped: threading.Event, answers: Answers) -
         ):
             while not stopped.is_set() and answered(connection, raw, answers):
                 pass
+        stopped.wait(PAUSE_SECONDS)
 
 
 def answered(connection: socket.socket, raw: bytes, answers: Answers) -> bool:
