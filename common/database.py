@@ -62,13 +62,8 @@ LEAST_POOL = 2  # one holds the service's lock, and one works
 _SERVICES = 3  # that may share a PostgreSQL server
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
 
-_SETTINGS = (
-    "journal_mode=WAL",
-    "synchronous=FULL",
-    f"busy_timeout={1000 * BUSY_SECONDS}",
-    "foreign_keys=ON",
-    "secure_delete=ON",  # what is deleted is overwritten with zeros
-)
+_SETTINGS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={1000 * BUSY_SECONDS}")
+_ZEROED = "secure_delete=ON"  # what is deleted is overwritten with zeros
 """Of each connection to a SQLite file."""
 
 _ISOLATION: dict[bool, dict[str, Any]] = {
@@ -368,7 +363,7 @@ def _server(url: URL, pool: int) -> Engine:
 def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # SQLAlchemy's "begin" event sends BEGIN, not the driver
     cursor = connection.cursor()
-    for setting in _SETTINGS:
+    for setting in (*_SETTINGS, _ZEROED):
         cursor.execute(f"PRAGMA {setting}")
     cursor.close()
 
