@@ -32,7 +32,7 @@ COMMANDS = {
     "data": ("data", "Make the tables that environments draw from."),
     "demo": ("run", "Find the best of ten arms of real ratings that no party sees."),
     "health": ("party", "Ask a service whether it is ready."),
-    "prune": ("prune", "Delete what finished runs left at all three services."),
+    "prune": ("prune", "Delete what finished runs left at all three services, for good."),
     "migrate": ("migrate", "Bring the databases of stopped services to this version's schema."),
     "token": ("tokens", "Make the tokens of operator, inspector and participants."),
 }

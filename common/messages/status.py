@@ -117,7 +117,10 @@ class DeliveryList(Message):
 
 
 class Settled(Message):
-    """Cohorts of one run that the server collects no more: it has committed how they ended, or the run is over."""
+    """Cohorts of one run that the server collects no more: it has committed how they ended, or the run is over.
+
+    cohorts  their names.
+    """
 
     version: Version = WIRE
     cohorts: Annotated[list[Identifier], Field(max_length=MOST_SETTLED)]

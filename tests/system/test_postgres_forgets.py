@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -22,7 +23,7 @@ from tests.support.cohorts import Authority, report
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.manual_clock import ManualClock
 from tests.support.postgres import create_database, postgres, programs
-from tests.support.server_harness import KEYS, REWARDS, ServerHarness, config
+from tests.support.server_harness import REWARDS, ServerHarness, config, key_folder
 
 pytestmark = pytest.mark.slow
 
@@ -70,16 +71,17 @@ def test_an_intermediary_scrubs_and_prunes(server: str) -> None:
 class OnPostgres(ServerHarness):
     """The server's logic over a database of PostgreSQL."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, path: Path) -> None:
         self.intermediaries, self.rung = InMemoryIntermediaries(), list[str]()
         self.database = open_database(url)
-        self.service = Service(self.database, KEYS, self.rung.append, clock=ManualClock())
+        self.keys = key_folder(path)
+        self.service = Service(self.database, self.keys, self.rung.append, clock=ManualClock())
         self.coordinator = RunCoordinator(self.service, self.intermediaries, retry=0.001)
 
 
-def test_the_server_scrubs_and_prunes(server: str) -> None:
+def test_the_server_scrubs_and_prunes(server: str, tmp_path: Path) -> None:
     url = create_database(server, "forgetful_server")
-    harness = OnPostgres(url)
+    harness = OnPostgres(url, tmp_path)
     table = {"name": "central-laplace-discrete", "epsilon": 2.0, "via": "aggregator"}
     harness.service.create(config(horizon=100, mechanism=table, intermediary={"keep_seconds": 0.0}))
 

@@ -200,7 +200,10 @@ def test_intermediaries_tell_the_server_a_count_and_a_mixture_and_no_slot_ticket
     lists = [one for one in sent if one.method == "GET" and one.url.path.endswith("/delivered")]
     for one in lists:  # where two batches end together: digests of cohorts, in the order of their release
         assert set(json.loads(one.answer)) <= {"version", "count", "digests"}
-    sent = [one for one in sent if one not in lists]
+    told = [one for one in sent if one.method == "POST" and one.url.path.endswith("/settled")]
+    for one in told:  # the server names cohorts that are over, and is answered with the same
+        assert json.loads(one.answer) == json.loads(one.body)
+    sent = [one for one in sent if one not in [*lists, *told]]
     assert {(one.method, one.url.path.count("/")) for one in sent} == {("PUT", 4), ("GET", 5)}
     collected = [one for one in sent if one.method == "GET"]
     assert {one.url.path.rpartition("/")[2] for one in collected} == {"batch", "statements"}
