@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from distrust.common.errors import BadParameter
+from distrust.common.errors import BadParameter, ProtocolError, exit_status
 from distrust.common.run.listing import Tombstone
 from distrust.common.wire import utc
-from distrust.lab.cli.console import JsonOption, examples, say
+from distrust.lab.cli.console import JsonOption, err, examples, say
 from distrust.lab.cli.stack import DataOption, OperatorFile, ServerOption, server_alone
 from distrust.lab.run.connection import Connection
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
@@ -65,21 +65,41 @@ def prune_command(
     """Delete what finished runs left at all three services, for good.
 
     The name, the run's id, its guarantee and its times stay. A run that is running is refused: cancel it first. Where a
-    service is away the command exits with 75, and the same command goes on. It asks the server at the address given;
+    service is away the command exits with 75, and the same command goes on. With --before, a run that cannot be pruned
+    keeps no other one waiting: the exit code is the greatest of all. It asks the server at the address given;
     else that of the data folder, and starts the folder's services if they do not run.
     """
     if (run is None) == (before is None):
         raise BadParameter("RUN", run, "give the name of a run, or --before: one of both")
     with _connected(context, data, server, token_file) as connection:
         names = [run] if run is not None else _ended(connection, before or 0.0)
-        done = [connection.prune(name) for name in names]
-    facts = {"pruned": [one.model_dump(mode="json") for one in done]}
-    say(facts, "\n".join(map(Tombstone.line, done)) or f"no run ended before {utc(before or 0.0)}", json)
+        done, refusals = _pruned(connection, names)
+    if done or not refusals:
+        facts = {"pruned": [one.model_dump(mode="json") for one in done]}
+        say(facts, "\n".join(map(Tombstone.line, done)) or f"no run ended before {utc(before or 0.0)}", json)
+    if run in refusals:
+        raise refusals[run]
+    for name, error in refusals.items():
+        err.print(f"run {name} is not pruned: {error.code} {error.detail}", markup=False)
+    if refusals:
+        raise typer.Exit(max(map(exit_status, refusals.values())))
+
+
+def _pruned(connection: Connection, names: list[str]) -> tuple[list[Tombstone], dict[str, ProtocolError]]:
+    """Prune runs, also those after one that cannot be pruned. Return what is left of them, and the refusals by run."""
+    done, refusals = list[Tombstone](), dict[str, ProtocolError]()
+    for name in names:
+        try:
+            done.append(connection.prune(name))
+        except ProtocolError as error:
+            refusals[name] = error
+    return done, refusals
 
 
 def _ended(connection: Connection, before: float) -> list[str]:
-    """Return the runs that ended before a time. One without times is of a program of before, and has ended."""
-    return [one.run for one in connection.runs() if one.state != "running" and (one.ended or 0.0) < before]
+    """Return the runs that ended before a time. One without an end is open in the database, whatever its state says."""
+    over = [one for one in connection.runs() if one.state != "running"]
+    return [one.run for one in over if one.ended is not None and one.ended < before]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ OPEN = "the run was open when its database was migrated to wire version 3: start
 
 KEYS = ("ticket_key", "seal_key")
 
-RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", *KEYS, "state", "reason")))
+RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", *KEYS, "state", "reason", "ended")))
 COHORTS = sa.table("cohorts", *map(sa.column, ("cohort", "run", "state", "via", "digest", "message")))
 BATCHES = sa.table("batches", *map(sa.column, ("cohort", "body")))
 KEPT = sa.table("kept", *map(sa.column, ("cohort", "run", "via", "due", "told")))
@@ -88,13 +88,18 @@ def _end_open_runs(connection: sa.Connection) -> None:
 
 
 def _identify_runs(connection: sa.Connection) -> None:
-    """Give every run the same id and the same public keys: zeros."""
+    """Give every run the same id and the same public keys, zeros, and as its end the time of the migration.
+
+    When a run ended is not stored, so that `distrust prune --before` must not take one that ended just now for an old
+    one.
+    """
     op.add_column("runs", sa.Column("started", sa.Float))
     op.add_column("runs", sa.Column("ended", sa.Float))
     op.add_column("runs", sa.Column("run_id", sa.LargeBinary(16)))
     for key in KEYS:
         op.add_column("runs", sa.Column(key, sa.LargeBinary(32)))
-    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.NO_RUN_ID, **dict.fromkeys(KEYS, bytes(32))))
+    zeros = dict.fromkeys(KEYS, bytes(32))
+    connection.execute(sa.update(RUNS).values(run_id=wire_1_to_3.NO_RUN_ID, ended=time.time(), **zeros))
     with op.batch_alter_table("runs") as batch:
         batch.alter_column("run_id", existing_type=sa.LargeBinary(16), nullable=False)
         for key in KEYS:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -85,8 +86,12 @@ def test_the_server_shows_runs_that_were_finished_and_ends_those_that_were_open(
             text("""INSERT INTO regrets VALUES ('summed', '{"version"\\:1,"curve"\\:[[8,1.5],[24,2.0]]}')""")
         )
         outcomes = {name: json.loads(body) for name, body in before.execute(text("SELECT cohort, body FROM outcomes"))}
+    started = time.time() - 1
     with served(url) as service:
         cohorts = stored(service)
+        ended = {line.run: line.ended for line in service.runs().runs}
+        assert ended.keys() == {*FINISHED, *OPEN}
+        assert all(at is not None and at > started for at in ended.values())
         for run in FINISHED:
             view = service.view(run)
             assert (view.state, view.snapshot.chosen, view.snapshot.pulls) == ("finished", 1, 24)

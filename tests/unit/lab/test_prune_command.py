@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from distrust.common.errors import BadParameter, ProtocolError, exit_status
+from distrust.common.errors import BadParameter, Conflict, ProtocolError, RunFailed, Unavailable, exit_status
 from distrust.common.run.listing import Tombstone
 from distrust.common.run.progress import RunLine
 from distrust.lab.__main__ import app
@@ -28,7 +28,7 @@ def line(run: str, state: str = "finished", ended: float | None = None) -> RunLi
 def pruned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the runs that the command prunes, of a server with these."""
     runs = [
-        line("before-times"),
+        line("without-an-end"),
         line("old", ended=NOW - 90_000),
         line("new", "failed", ended=NOW - 3000),
         line("open", "running"),
@@ -52,10 +52,10 @@ def command(*words: str) -> Result:
     ("words", "chosen"),
     [
         (("old",), ["old"]),
-        (("--before", "1d"), ["before-times", "old"]),
-        (("--before", "10m"), ["before-times", "old", "new"]),
-        (("--before", "2001-01-31"), ["before-times"]),
-        (("--before", "2999-01-31T12:00+01:00"), ["before-times", "old", "new"]),
+        (("--before", "1d"), ["old"]),
+        (("--before", "10m"), ["old", "new"]),
+        (("--before", "2001-01-31"), []),
+        (("--before", "2999-01-31T12:00+01:00"), ["old", "new"]),
     ],
 )
 def test_a_run_or_all_that_ended_before_a_time_are_pruned_and_none_that_runs(
@@ -65,7 +65,28 @@ def test_a_run_or_all_that_ended_before_a_time_are_pruned_and_none_that_runs(
     assert (done.exit_code, pruned) == (0, chosen), done.exception
     assert [one["run"] for one in json.loads(done.stdout)["pruned"]] == chosen
     shown = command(*words, *URL).stdout
-    assert shown.splitlines() == [f"run {run} was pruned at 1970-01-01 00:00:00 UTC: it finished" for run in chosen]
+    told = [f"run {run} was pruned at 1970-01-01 00:00:00 UTC: it finished" for run in chosen]
+    assert shown.splitlines() == (told or ["no run ended before 2001-01-31 00:00:00 UTC"])
+
+
+@pytest.mark.parametrize(("new", "status"), [(Conflict("it runs"), 75), (RunFailed("it failed"), 75), (None, 75)])
+def test_a_run_that_cannot_be_pruned_keeps_no_other_waiting_and_the_worst_error_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, pruned: list[str], new: ProtocolError | None, status: int
+) -> None:
+    refusals: dict[str, ProtocolError | None] = {"old": Unavailable("the shuffler is away"), "new": new}
+    whole = Connection.prune
+
+    def prune(self: Connection, run: str) -> Tombstone:
+        refusal = refusals[run]
+        if refusal is not None:
+            raise refusal
+        return whole(self, run)
+
+    monkeypatch.setattr(Connection, "prune", prune)
+    done = command("--before", "10m", *URL)
+    assert (done.exit_code, pruned) == (status, ["new"] if new is None else [])
+    assert "run old is not pruned: unavailable the shuffler is away" in done.stderr
+    assert done.stdout.startswith("run new was pruned at ") == (new is None)
 
 
 @pytest.mark.parametrize("words", [(), ("old", "--before", "1d")])
