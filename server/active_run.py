@@ -113,7 +113,7 @@ class ActiveRun:
     @repeated
     def _commit_end(self, state: Literal["failed", "finished"], reason: str | None) -> None:
         with self._store.writing() as writing:
-            writing.end(self.config, state, reason)
+            writing.end(self.config.run, self.config.intermediary.keep_seconds, state, reason)
             writing.event(self.config.run, kind=state, detail=reason)
         self.end(state, reason)
 

@@ -126,11 +126,13 @@ async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep)
     dependencies=[OperatorOnly],
     responses=problems(Unauthorized, WrongCohort, Conflict, Unavailable),
 )
-async def prune_run(run: str, request: Request) -> Tombstone:
+async def prune_run(run: str, request: Request, service: ServiceDep, coordinator: CoordinatorDep) -> Tombstone:
     """Delete what a finished run left at all three services, and return its tombstone. Idempotent.
 
     After 503 the same call goes on. A run that is running is refused: cancel it first.
     """
+    if run not in {active.config.run for active in service.running()}:
+        coordinator.forget(run)  # before its name is another run's
     housekeeper: Housekeeper = request.app.state.housekeeper
     return await housekeeper.prune(run)
 

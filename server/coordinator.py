@@ -139,17 +139,17 @@ class RunCoordinator:
         try:
             await self._intermediaries.open(cohort)
         except Gone as error:
-            raise await self._gone(cohort.run, cohort.via, error) from error
+            raise await self._gone(cohort.run, cohort.run_digest, cohort.via, error) from error
         except Unauthorized as error:  # of this server: its caller's own token was accepted
             raise Unavailable(f"the {cohort.via} refuses this server's token: {error.detail}") from error
 
-    async def _gone(self, run: str, via: Via, error: Gone) -> RunFailed:
+    async def _gone(self, run: str, run_digest: bytes, via: Via, error: Gone) -> RunFailed:
         """End a run of which its intermediary has deleted what this server asks for, and return why.
 
         It deletes only what a later state of this server has settled or pruned.
         """
         why = f"the {via} deleted what this server asks for ({error.detail}): its database is an old copy"
-        await asyncio.to_thread(self._service.fail, run, why)
+        await asyncio.to_thread(self._service.fail, run, run_digest, why)
         return RunFailed(why)
 
     def _note_opening(self, cohort: Cohort) -> None:
@@ -204,7 +204,7 @@ class RunCoordinator:
                 try:
                     page = await self._intermediaries.delivered(active.run_digest, via, after + len(listed))
                 except Gone as error:
-                    raise await self._gone(run, via, error) from error
+                    raise await self._gone(run, active.run_digest, via, error) from error
                 if len(page.digests) % COHORT_DIGEST:
                     raise BadMessage(f"the {via} lists deliveries of run {run} in {len(page.digests)} bytes")
                 fresh = [page.digests[at : at + COHORT_DIGEST] for at in range(0, len(page.digests), COHORT_DIGEST)]
@@ -237,7 +237,7 @@ class RunCoordinator:
             self._watch(cohort, opened=True, in_doubt=failed)
 
     def forget(self, run: str) -> None:
-        """Stop collecting for a run that was cancelled."""
+        """Stop collecting for a run that is over."""
         self._opened.pop(run, None)
         prefix = f"{run}."
         for name, task in list(self._collectors.items()):
@@ -310,7 +310,7 @@ class RunCoordinator:
                 begun = await self._settle_and_serve(cohort, answer, places)
             except NotComparedError:  # it numbers the batch behind the end of its list
                 why = misnumbered(self._service.active_run(cohort.run), cohort, answer)
-                await asyncio.to_thread(self._service.fail, cohort.run, why)
+                await asyncio.to_thread(self._service.fail, cohort.run, cohort.run_digest, why)
                 return True
         except BadMessage as error:
             begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
@@ -373,7 +373,7 @@ class RunCoordinator:
         except (WrongCohort, Conflict, Aborted, BadMessage, BadParameter) as error:
             return _aborted(cohort, error)
         except Gone as error:
-            raise await self._gone(cohort.run, cohort.via, error) from error
+            raise await self._gone(cohort.run, cohort.run_digest, cohort.via, error) from error
         return None if answer.state == "waiting" else answer
 
     async def _relay(self, cohort: Cohort) -> None:

@@ -95,11 +95,10 @@ class Housekeeper:
         digest, parties = await asyncio.to_thread(self._service.prunable, run)
         for via in sorted(parties):
             await self._intermediaries.prune(digest, via)
-        tombstone = await asyncio.to_thread(self._service.prune, run)
+        tombstone = await asyncio.to_thread(self._service.prune, run, digest)
         await asyncio.to_thread(self._scrub)  # what was deleted is in SQLite's log until then
         return tombstone
 
     def _scrub(self) -> None:
-        """Scrub the batches that are due. Those of a stream are read again after a restart, while their run goes on."""
-        running = [active.config for active in self._service.running()]
-        self._service.keeping.scrub([config.run for config in running if config.mechanism.batches is not None])
+        """Scrub the batches that are due. A restart reads those of open streams again."""
+        self._service.keeping.scrub(self._service.needed())

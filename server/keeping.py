@@ -156,17 +156,19 @@ class Keeping:
     def prune(self, tombstone: Tombstone) -> None:
         """Delete a run's rows, and add its tombstone, in one transaction."""
         run = {"pruned": tombstone.run}
-        with self._database.transaction() as connection:
-            connection.execute(_SCRUB_RUN, run)
-            if connection.dialect.name == "sqlite":
-                connection.execute(_RENAME, run)
-            for table in (BATCHES, RECEIPTS, STATEMENTS):
-                connection.execute(delete(table).where(table.c.cohort.in_(_OF_RUN)), run)
-            for table in (ENDED, GRANTS, OUTCOMES, EVENTS, REGRETS, COHORTS, RUNS):
-                connection.execute(delete(table).where(table.c.run == bindparam("pruned")), run)
-            connection.execute(insert(TOMBSTONES), [{"body": tombstone.model_dump_json()}])
-        with self._turn:
-            self._untidy = True
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(_SCRUB_RUN, run)
+                if connection.dialect.name == "sqlite":
+                    connection.execute(_RENAME, run)
+                for table in (BATCHES, RECEIPTS, STATEMENTS):
+                    connection.execute(delete(table).where(table.c.cohort.in_(_OF_RUN)), run)
+                for table in (ENDED, GRANTS, OUTCOMES, EVENTS, REGRETS, COHORTS, RUNS):
+                    connection.execute(delete(table).where(table.c.run == bindparam("pruned")), run)
+                connection.execute(insert(TOMBSTONES), [{"body": tombstone.model_dump_json()}])
+        finally:  # also where only the commit's confirmation is lost
+            with self._turn:
+                self._untidy = True
 
     @repeated
     def _delete_empty(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
+from distrust.common.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import CohortState
 from distrust.common.run.config import RunConfig
@@ -61,6 +62,14 @@ class UnreadRun:
     run: str
     words: dict[str, Any]
     why: str
+    state: RunState
+
+    @property
+    def keep_seconds(self) -> float:
+        """Return for how long the run's batches are kept, as far as its words tell; else 0."""
+        words = self.words.get("intermediary", {})
+        seconds = words.get("keep_seconds", KEEP_SECONDS) if isinstance(words, dict) else None
+        return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds <= LONGEST_KEPT else 0.0
 
 
 class EventDetails(TypedDict, total=False):
@@ -82,4 +91,4 @@ def read_run(run: str, text: str, identity: RunIdentity, state: RunState, reason
             words = json.loads(text)
         except ValueError:
             words = {}
-        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig))
+        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig), state)

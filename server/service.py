@@ -1,7 +1,6 @@
 """Decides for the server: creates runs once, serves them from committed outcomes, shows and cancels them."""
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -9,7 +8,7 @@ import structlog
 
 from distrust.common.database import Database
 from distrust.common.database_faults import repeated
-from distrust.common.errors import BadMessage, Conflict, Gone, RunFailed, WrongCohort, WrongStage
+from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
 from distrust.common.intermediary.deadlines import Clock
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import BatchAnswer
@@ -17,7 +16,6 @@ from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.messages.status import RecordList, StatementList, Transcript
 from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.run.config import RunConfig
-from distrust.common.run.listing import RunList, Tombstone
 from distrust.common.run.progress import (
     RegretCurve,
     RunView,
@@ -28,12 +26,12 @@ from distrust.server import views
 from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Admission, Caller
 from distrust.server.deliveries import Deliveries, unknown_statements
-from distrust.server.keeping import Keeping, tombstone_of
 from distrust.server.keys import KeyFolder
+from distrust.server.known_runs import KnownRuns
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
 from distrust.server.receipts import ReceiptBook
-from distrust.server.rows import RunRow, UnreadRun
+from distrust.server.rows import RunRow
 from distrust.server.settlement import Settlement
 from distrust.server.store import Store
 from distrust.server.ticket_issuer import Begun, TicketIssuer
@@ -46,7 +44,7 @@ WINDOW = 8192
 """Default number of clients in flight in one run; see server.ticket_issuer."""
 
 
-class Service(views.RunReader):
+class Service(KnownRuns):
     """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
 
     notify     called with a run's name after every commit that its watchers may wait for.
@@ -63,24 +61,11 @@ class Service(views.RunReader):
         *,
         clock: Clock | None = None,
     ) -> None:
-        self.store = Store(database, clock)
-        self.keeping = Keeping(self.store)
-        self._keys, self._notify = keys, notify
+        super().__init__(Store(database, clock), keys, notify)
         self._issuer = TicketIssuer(self.store, window, admission or Admission())
         self._receipts = ReceiptBook(self.store)
         self._settlement = Settlement(self.store, self._receipts)
-        self._deliveries, self._lock = Deliveries(self.store), threading.Lock()
-        self._runs: dict[str, ActiveRun] = {}
-        self._unread: dict[str, UnreadRun] = {}
-        for row in self.store.runs():
-            if isinstance(row, UnreadRun):
-                _log.error("run_refused", run=row.run, why=row.why)
-                self._unread[row.run] = row
-            else:
-                self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys)
-        keys.keep(self.store.open_runs().values())
-        self._tombstones = self.keeping.tombstones()
-        self.keeping.rebase({run: active.config.intermediary.keep_seconds for run, active in self._runs.items()})
+        self._deliveries = Deliveries(self.store)
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
         """Start a run. Return it, and whether it is new. Idempotent: the same configuration is the same run.
@@ -97,63 +82,16 @@ class Service(views.RunReader):
                 raise Conflict(f"run {config.run} exists with another configuration; parameters never change")
         return self.view(config.run), known is None
 
-    def runs(self) -> RunList:
-        """Return all runs, oldest first; after them those whose stored configuration cannot be read; pruned ones."""
-        stored = self.keeping.stored()
-        lines = [views.run_line(active) for active in list(self._runs.values())]
-        lines += map(views.unread_line, self._unread.values())
-        return RunList(runs=[views.with_times(line, stored) for line in lines], pruned=list(self._tombstones))
-
-    def active_run(self, run: str) -> ActiveRun:
-        """Return a run. Raises WrongCohort; Gone for a pruned one; RunFailed where its configuration is refused."""
-        unread = self._unread.get(run)
-        if unread is not None:
-            raise RunFailed(f"run {run} failed: its stored configuration is refused: {unread.why}")
-        active = self._runs.get(run)
-        if active is None:
-            tombstone = self.pruned(run)
-            if tombstone is not None:
-                raise Gone(tombstone.line(), run=run, run_digest=tombstone.run_digest.hex())
-            raise WrongCohort(f"run {run} is not known here")
-        return active
-
-    def pruned(self, run: str) -> Tombstone | None:
-        """Return what is left of the last pruned run of this name; None while there is a run of it."""
-        known = run in self._runs or run in self._unread
-        return next((one for one in reversed(self._tombstones) if one.run == run and not known), None)
-
-    def prunable(self, run: str) -> tuple[bytes, set[Via]]:
-        """Return R of a run that is over, and the intermediaries that have a part of it. Raises as `prune`."""
-        stored = self.keeping.stored(run).get(run)
-        if stored is None:
-            raise WrongCohort(f"run {run} is not known here")
-        if stored.state == "running":
-            raise Conflict(f"run.state = 'running': run {run} must be over before it is pruned; cancel it first")
-        return stored.run_digest, self.store.intermediaries(run)
-
-    def prune(self, run: str) -> Tombstone:
-        """Delete a run's rows, once its intermediaries have theirs. Raises Conflict for a running one, WrongCohort."""
-        with self._lock:
-            self.prunable(run)
-            spent = views.spent(self._runs.get(run))
-            tombstone = tombstone_of(self.keeping.stored(run)[run], spent, self.store.clock.now())
-            self.keeping.prune(tombstone)
-            self._tombstones.append(tombstone)
-            self._runs.pop(run, None)
-            self._unread.pop(run, None)
-        self._notify(run)
-        return tombstone
-
-    def running(self) -> list[ActiveRun]:
-        """Return the runs that still want clients."""
-        return [active for active in list(self._runs.values()) if active.state == "running"]
-
     def view(self, run: str) -> RunView:
         return views.run_view(self.active_run(run), self.store)
 
     def cancel(self, run: str, reason: str) -> RunView:
-        """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is."""
-        self._stop(run, "cancelled", reason)
+        """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is.
+
+        Raises RunFailed for one whose configuration is refused, once its end is committed.
+        """
+        if not self.cancel_unread(run, reason):
+            self._stop(run, "cancelled", reason)
         return self.view(run)
 
     def uncompared(self, run: str) -> set[Via]:
@@ -168,9 +106,12 @@ class Service(views.RunReader):
             self._stop(run, "failed", error.detail)
             raise
 
-    def fail(self, run: str, reason: str) -> None:
-        """End a run whose intermediary has told what does not fit this server's database."""
-        self._stop(run, "failed", reason)
+    def fail(self, run: str, run_digest: bytes, reason: str) -> None:
+        """End the run with digest R, whose intermediary has told what does not fit this server's database.
+
+        A run that was pruned may have left its name to another one, which stays as it is.
+        """
+        self._stop(run, "failed", reason, run_digest)
 
     def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
         try:
@@ -180,14 +121,18 @@ class Service(views.RunReader):
             raise
 
     @repeated
-    def _stop(self, run: str, state: Literal["cancelled", "failed"], reason: str) -> None:
-        """Commit the end of a run that is still running, and tell its watchers."""
+    def _stop(
+        self, run: str, state: Literal["cancelled", "failed"], reason: str, run_digest: bytes | None = None
+    ) -> None:
+        """Commit the end of a run that is still running, and tell its watchers. run_digest: R, if no other is meant."""
         active = self.active_run(run)
+        if run_digest not in {None, active.run_digest}:
+            return
         with active.lock:
             if active.round() is not None:
                 try:
                     with self.store.writing() as writing:
-                        writing.end(active.config, state, reason)
+                        writing.end(run, active.config.intermediary.keep_seconds, state, reason)
                         writing.event(run, kind=state, detail=reason)
                     active.end(state, reason)
                     if state == "failed":
@@ -283,13 +228,16 @@ class Service(views.RunReader):
         """Commit the aggregator's statements from position `after` on, once. Clients read them from then on.
 
         Raises Conflict for a second statement of a stage: the aggregator contradicts itself. Raises BadMessage for
-        another cohort's list, stages out of order and digests of a wrong size. Then none of the list is committed.
+        another cohort's list, stages out of order and digests of a wrong size, RunFailed for a run that is over. Then
+        none of the list is committed.
         """
         if listed.cohort != cohort.cohort:
             raise BadMessage(f"the aggregator's statements are of cohort {listed.cohort}, not of {cohort.cohort}")
         if not listed.statements:
             return
-        with self.active_run(cohort.run).lock:
+        with self.unpruned(cohort.run) as active:
+            if active.state != "running" or active.run_digest != cohort.run_digest:
+                raise RunFailed(f"run {cohort.run} is over: the statements of {cohort.cohort} are not kept")
             fresh = unknown_statements(cohort, self.store.statements(cohort.cohort), after, listed.statements)
             with self.store.writing() as writing:
                 for one in fresh:
@@ -344,7 +292,7 @@ class Service(views.RunReader):
     @repeated
     def keep_regret(self, run: str, regret: RegretCurve) -> RegretCurve:
         """Store a driver's regret curve in place of an earlier one. No policy reads it. Raises WrongCohort."""
-        with self.active_run(run).lock, self.store.writing() as writing:
+        with self.unpruned(run), self.store.writing() as writing:
             writing.regret(run, regret)
         return regret
 

@@ -149,7 +149,7 @@ class Settlement:
                 writing.batch(answer)
             writing.outcome(cohort, outcome, answer, noted=row is not None and bool(row.taken))
             if state != "running":
-                writing.end(active.config, state, learner.fault)
+                writing.end(active.config.run, active.config.intermediary.keep_seconds, state, learner.fault)
             _announce(writing, active.config.run, cohort, outcome, named, unread(outcome, answer))
             _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:

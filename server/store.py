@@ -90,12 +90,11 @@ class Writing:
         keys = {"ticket_key": identity.keys.ticket, "seal_key": identity.keys.seal}
         self._do(insert(RUNS).values({**row, "run_id": identity.run_id, **keys, "started": self._now}))
 
-    def end(self, config: RunConfig, state: RunState, reason: str | None) -> None:
+    def end(self, run: str, keep_seconds: float, state: RunState, reason: str | None) -> None:
         """End a run. Its open cohorts will have no outcome: nothing of them is collected."""
-        run = config.run
         self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason, ended=self._now))
         self._do(update(GRANTS).where(GRANTS.c.run == run).values(participant=None))
-        due = self._now + config.intermediary.keep_seconds
+        due = self._now + keep_seconds
         columns = [COHORTS.c.cohort, COHORTS.c.run, COHORTS.c.via, literal(due), false()]
         opened = select(*columns).where(COHORTS.c.run == run, COHORTS.c.state == "open")
         self._do(insert(ENDED).from_select(["cohort", "run", "via", "due", "told"], opened))

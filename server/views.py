@@ -19,6 +19,7 @@ from distrust.common.run.progress import (
     RoundReport,
     RunEvent,
     RunLine,
+    RunState,
     RunView,
 )
 from distrust.server.active_run import ActiveRun
@@ -79,7 +80,8 @@ def unread_line(unread: UnreadRun) -> RunLine:
     arms, horizon = (value if isinstance(value := words.get(key), int) else 0 for key in ("arms", "horizon"))
     mechanism = words.get("mechanism")
     name = mechanism.get("name") if isinstance(mechanism, dict) else None
-    return RunLine(run=unread.run, state="failed", arms=arms, horizon=horizon, mechanism=str(name or "unknown"))
+    state: RunState = "cancelled" if unread.state == "cancelled" else "failed"
+    return RunLine(run=unread.run, state=state, arms=arms, horizon=horizon, mechanism=str(name or "unknown"))
 
 
 def round_report(

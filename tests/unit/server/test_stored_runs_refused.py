@@ -1,5 +1,6 @@
 """Tests that a stored run that this code refuses is listed as failed, and that others go on."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from distrust.common.errors import Conflict, RunFailed
+from distrust.common.errors import Conflict, RunFailed, Unavailable
 from distrust.server import tables
+from distrust.server.intermediaries import Housekeeper
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
+from tests.unit.server.test_lost_confirmations import Faults
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -105,6 +108,50 @@ def test_a_configuration_that_cannot_be_read_is_listed_too(
     with pytest.raises(Conflict, match="run old exists"):
         harness.service.create(config("old"))
     harness.database.close()
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_an_open_run_that_cannot_be_read_can_be_cancelled_and_pruned_and_its_keys_are_destroyed(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch, *, confirmed: bool
+) -> None:
+    harness = restarted(tmp_path, intermediaries, unknown_mechanism)
+    digest = harness.service.keeping.stored("old")["old"].run_digest
+    with pytest.raises(Conflict, match=r"run\.state = 'running'"):
+        harness.service.prunable("old")
+    if not confirmed:
+        with monkeypatch.context() as patch:
+            Faults(["lost"], patch)
+            with pytest.raises(Unavailable):
+                harness.service.cancel("old", "enough")
+    with pytest.raises(RunFailed, match=r"run old was cancelled: its stored configuration is refused: mechanism\.name"):
+        harness.service.cancel("old", "enough")
+    assert stored_state(harness, "old") == ("cancelled", "enough")
+    assert states(harness) == {"old": "cancelled", "demo": "running"}
+    assert [event.kind for event in harness.service.store.events("old", 0, 9)] == ["round-opened", "cancelled"]
+    assert not harness.keys.file(digest).exists()
+    assert len(list(harness.keys.path.iterdir())) == 1  # of the other run
+    harness.database.close()
+    again = ServerHarness(tmp_path, intermediaries)
+    assert again.service.prune("old", digest).state == "cancelled"
+    assert states(again) == {"demo": "running"}
+    again.database.close()
+
+
+@pytest.mark.parametrize("state", ["running", "cancelled"])
+def test_batches_of_an_open_run_that_cannot_be_read_stay_for_the_version_that_can(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, state: str
+) -> None:
+    first = ServerHarness(tmp_path, intermediaries)
+    first.service.create(config("old", intermediary={"keep_seconds": 0.0}))
+    serve(first, "old", InMemoryClients(intermediaries, REWARDS), until=2)
+    rewrite(first, "old", unknown_mechanism, state)
+    first.database.close()
+    again = ServerHarness(tmp_path, intermediaries)
+    asyncio.run(Housekeeper(again.service, intermediaries).turn())
+    with again.database.reading() as connection:
+        bodies = connection.execute(select(tables.BATCHES.c.body)).scalars().all()
+    assert {body is None for body in bodies} == {state != "running"}
+    again.database.close()
 
 
 def test_the_other_run_is_served_to_its_end(tmp_path: Path, intermediaries: InMemoryIntermediaries) -> None:
