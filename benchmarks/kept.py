@@ -109,7 +109,10 @@ def follow(stack: Stack, number: int, clients: int) -> Sizes:
     file = run_file(channel, f"follow-{number}", clients, 0)
     play(file, stack)
     Connection(stack.urls).prune(file.config.run)
-    whole = (sum(file.stat().st_size for file in stack.data_dir.path.glob(f"{name}.sqlite3*")) for name in NAMES)
+    whole = (
+        sum(file.stat().st_size for file in stack.data_dir.path.glob(f"{name}.sqlite3*") if file.is_file())
+        for name in NAMES
+    )
     return Sizes(number, *whole)
 
 

@@ -4,7 +4,8 @@ A file holds the key that signs the run's tickets, the key that opens its sealed
 analyzer's noise. It is on the disk before the run is committed, so that no run is without keys. It is destroyed once
 the run's end is committed. The database has the public halves alone.
 
-Log event: `keys_kept`, a key file of a run that is over could not be destroyed; the next start tries again.
+Log events: `keys_destroyed`, a key file was destroyed; `keys_kept`, one of a run that is over could not be, and the
+next start tries again.
 """
 
 import fcntl
@@ -16,6 +17,7 @@ import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -81,14 +83,17 @@ def new_run_id() -> bytes:
 
 
 def folder_for(database_url: str) -> Path:
-    """Return the folder of a server's keys, unless it is configured: beside a SQLite database, as NAME.keys.
+    """Return the folder of a server's keys, unless it is configured. No two databases have the same one.
 
-    For a database on another server it is below the working directory.
+    It is beside a SQLite database, as NAME.keys with the whole name of its file. For a database on another server it
+    is below the working directory, and has that database's name, host and port.
     """
     url = make_url(database_url)
     if url.get_backend_name() == "sqlite" and url.database:
-        return Path(url.database).with_suffix(".keys")
-    return Path(".distrust/server.keys")
+        return Path(f"{url.database}.keys")
+    host, port = url.host or url.query.get("host", "local"), url.port or url.query.get("port", 5432)
+    name, schema = url.database or url.username or "", url.query.get("options", "")
+    return Path(".distrust") / f"{quote(f'{name}{schema}', safe='')}@{quote(str(host), safe='')}-{port}.keys"
 
 
 class KeyFolder:
@@ -174,7 +179,8 @@ class KeyFolder:
 
     def _destroy(self, file: Path) -> None:
         try:
-            _remove(file)
+            if _remove(file):
+                _log.info("keys_destroyed", file=str(file))
         except OSError as error:
             _log.error("keys_kept", file=str(file), why=error.strerror)
 
@@ -204,8 +210,11 @@ def destroy_first_keys(database_url: str) -> Path | None:
 
     Its runs are over once the database is migrated. Raises Unavailable for a file that cannot be removed.
     """
-    file = folder_for(database_url)
-    if make_url(database_url).get_backend_name() != "sqlite" or file.is_symlink() or not file.is_file():
+    url = make_url(database_url)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    file = Path(url.database).with_suffix(".keys")
+    if file.is_symlink() or not file.is_file():
         return None
     try:
         raw, _ = read_file(file, _MOST)
@@ -214,21 +223,25 @@ def destroy_first_keys(database_url: str) -> Path | None:
         _remove(file)
     except OSError as error:
         raise Unavailable(f"key file {file}: {error.strerror}") from error
-    except (ValueError, TypeError):  # no key file of ours: the server names it
+    except (ValueError, TypeError):  # no key file of ours
         return None
     return file
 
 
-def _remove(file: Path) -> None:
-    """Overwrite a file's bytes, remove it, and wait for the disk. Copies of it, and of its blocks, are not reached."""
+def _remove(file: Path) -> bool:
+    """Overwrite a file's bytes, remove it, and wait for the disk. Copies of it, and of its blocks, are not reached.
+
+    Return whether it was there.
+    """
     try:
         _fill(file, "r+b", bytes(file.stat().st_size))
     except FileNotFoundError:
-        return
+        return False
     except OSError:  # it can still be removed, as on a full disk that copies what is overwritten
         pass
     file.unlink()
     _sync(file.parent)
+    return True
 
 
 def _raw(keys: Keys) -> bytes:

@@ -56,7 +56,7 @@ def test_what_a_service_writes_is_its_owners_alone(tmp_path: Path, way: str) -> 
     with generous(), attacked("server", tmp_path, WAYS[way]) as service:
         assert httpx.get(f"{service.url}/readyz").is_success
         made = {path.name for path in (tmp_path / ".distrust").iterdir()}
-        assert {"server.sqlite3", "server.sqlite3-wal", "server.keys", "server.sqlite3.lock"} <= made
+        assert {"server.sqlite3", "server.sqlite3-wal", "server.sqlite3.keys", "server.sqlite3.lock"} <= made
         assert shared(tmp_path / ".distrust") == []
 
 

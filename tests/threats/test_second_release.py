@@ -66,14 +66,14 @@ def test_clients_are_not_released_a_second_time_after_server_and_shuffler_went_b
     databases = {name: tmp_path / f"{name}.sqlite3" for name in PARTIES}
     file, copy = tmp_path / "clients.sqlite3", tmp_path / "copy"
     asyncio.run(_created(databases))
-    keys = "server.keys"
+    keys = "server.sqlite3.keys"
     shutil.copytree(tmp_path / keys, copy / keys)
     shutil.copy(databases["server"], copy)
 
     def go_back() -> None:
+        shutil.rmtree(tmp_path / keys)
         for path in [*tmp_path.glob("server.sqlite3*"), *tmp_path.glob("shuffler.sqlite3*")]:
             path.unlink()
-        shutil.rmtree(tmp_path / keys)
         shutil.copytree(copy / keys, tmp_path / keys)
         shutil.copy(copy / databases["server"].name, tmp_path)
 

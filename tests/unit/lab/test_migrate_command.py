@@ -193,7 +193,7 @@ def test_no_other_file_is_taken_for_the_key_file_of_every_run(folder: Path, tmp_
     (tmp_path / "elsewhere").write_text(FIRST_KEYS)
     assert migrate("--data", str(folder)).exit_code == 0
     (folder / "server.keys").unlink()
-    (folder / "server.keys").symlink_to(tmp_path / "elsewhere")  # the server names it
+    (folder / "server.keys").symlink_to(tmp_path / "elsewhere")
     assert json.loads(migrate("--data", str(folder), "--json", "-").stdout)["destroyed"] == []
     assert (folder / "shuffler.keys").read_text() == (tmp_path / "elsewhere").read_text() == FIRST_KEYS
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import structlog
 
 from distrust.common.errors import RunFailed, Unavailable
 from distrust.common.messages.cohort import Cohort, Masking
@@ -141,13 +142,38 @@ def test_keys_of_no_open_run_are_destroyed_and_other_files_are_left_alone(tmp_pa
     folder.write(R, new_keys())
     folder.write(OTHER, new_keys())
     (folder.path / "README").write_text("the operator's")
-    folder.keep([R])
+    with structlog.testing.capture_logs() as lines:
+        folder.keep([R])
+    assert lines == [{"event": "keys_destroyed", "file": str(folder.file(OTHER)), "log_level": "info"}]
     assert {path.name for path in folder.path.iterdir()} == {f"{R.hex()}.key", "README"}
 
 
 def test_the_folder_is_beside_a_sqlite_database_and_else_below_the_working_directory() -> None:
-    assert folder_for("sqlite:////data/server.sqlite3") == Path("/data/server.keys")
-    assert folder_for("postgresql://distrust@db.example/server") == Path(".distrust/server.keys")
+    assert folder_for("sqlite:////data/server.sqlite3") == Path("/data/server.sqlite3.keys")
+    secret = "postgresql://distrust:hidden@db.example/server?sslmode=require"
+    assert folder_for(secret) == Path(".distrust/server@db.example-5432.keys")
+
+
+def test_no_two_databases_have_the_same_folder() -> None:
+    """A server destroys in its folder the keys of all runs that its database does not know as open."""
+    urls = [
+        "sqlite:////data/a.db",
+        "sqlite:////data/a.sqlite3",
+        "sqlite:////data/a",
+        "sqlite:////other/a",
+        "postgresql://db.example/a",
+        "postgresql://db.example/b",
+        "postgresql://db.example:5433/a",
+        "postgresql://db-5433.example/a",
+        "postgresql:///a?host=/run/one",
+        "postgresql:///a?host=/run/two",
+        "postgresql:///a?host=/run/two&port=5433",
+        "postgresql://db.example/a?options=-csearch_path=other",
+        "postgresql://db.example/..%2Fa",
+    ]
+    folders = [folder_for(url) for url in urls]
+    assert len(set(folders)) == len(urls)
+    assert {folder.parent for folder in folders[4:]} == {Path(".distrust")}
 
 
 def test_private_keys_are_masked() -> None:
