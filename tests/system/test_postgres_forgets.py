@@ -24,6 +24,7 @@ from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryInte
 from tests.support.manual_clock import ManualClock
 from tests.support.postgres import create_database, postgres, programs
 from tests.support.server_harness import REWARDS, ServerHarness, config, key_folder
+from tests.threats.test_keys_of_ended_runs import forms
 
 pytestmark = pytest.mark.slow
 
@@ -71,22 +72,29 @@ def test_an_intermediary_scrubs_and_prunes(server: str) -> None:
 class OnPostgres(ServerHarness):
     """The server's logic over a database of PostgreSQL."""
 
-    def __init__(self, url: str, path: Path) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         self.intermediaries, self.rung = InMemoryIntermediaries(), list[str]()
         self.database = open_database(url)
-        self.keys = key_folder(path)
+        self.keys = key_folder(folder)
         self.service = Service(self.database, self.keys, self.rung.append, clock=ManualClock())
         self.coordinator = RunCoordinator(self.service, self.intermediaries, retry=0.001)
 
 
-def test_the_server_scrubs_and_prunes(server: str, tmp_path: Path) -> None:
+def test_the_server_scrubs_and_prunes_and_no_dump_of_an_open_run_has_its_keys(server: str, tmp_path: Path) -> None:
     url = create_database(server, "forgetful_server")
     harness = OnPostgres(url, tmp_path)
     table = {"name": "central-laplace-discrete", "epsilon": 2.0, "via": "aggregator"}
-    harness.service.create(config(horizon=100, mechanism=table, intermediary={"keep_seconds": 0.0}))
+    harness.service.create(config(horizon=300, mechanism=table, intermediary={"keep_seconds": 0.0}))
 
     async def whole() -> None:
-        await harness.play("demo", InMemoryClients(harness.intermediaries, REWARDS))
+        clients = InMemoryClients(harness.intermediaries, REWARDS)
+        await harness.play("demo", clients, until=2)
+        keys, dump = harness.service.active_run("demo").keys, dumped(url)
+        assert keys is not None
+        assert keys.public.seal.hex() in dump
+        for secret in (keys.ticket.private_bytes_raw(), keys.seal.private_bytes_raw(), keys.noise):
+            assert not any(form.decode("latin-1") in dump for form in forms(secret))
+        await harness.play("demo", clients)
         keeper = Housekeeper(harness.service, harness.intermediaries)
         with harness.database.reading() as connection:
             bodies = list(connection.execute(select(BATCHES.c.body)).scalars())

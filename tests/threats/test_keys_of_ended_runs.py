@@ -3,9 +3,12 @@
 The thief has every file of the data folder, and what clients sent. It tries each 32 bytes that may be a secret.
 """
 
+import asyncio
 import base64
 import shutil
+import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +28,10 @@ from distrust.server.keys import KeyFolder, Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import OUTCOME_JSON, ReleasedCohort
 from distrust.server.settlement import analyzer_stream
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.recording import RecordedRun, record_run
+from tests.support.server_harness import REWARDS, ServerHarness
+from tests.support.server_harness import config as played_config
 from tests.support.stored_values import values_of
 
 RECORDS, SECRET = 100, 32  # bytes of a secret
@@ -170,6 +176,35 @@ def test_stolen_files_give_the_analyzers_noise_before_the_runs_end_and_not_after
     assert len(central.cohorts()) == 2
     assert fitting_noise(candidates(central.before), central) == [central.keys.noise]
     assert fitting_noise(candidates(central.after), central) == []
+
+
+def test_a_backup_of_the_database_alone_of_an_open_run_opens_no_record_and_has_no_trace_of_its_keys(
+    tmp_path: Path,
+) -> None:
+    """The copy is made as docs/how-to/backup.md says, and beside it are all the files that the database has."""
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(played_config("demo", mechanism=MECHANISMS["sealed"]))
+
+    async def begun() -> None:
+        await harness.play("demo", InMemoryClients(harness.intermediaries, REWARDS), until=2)
+        await harness.coordinator.stop()
+
+    asyncio.run(begun())
+    backup, files_ = tmp_path / "backup", list(tmp_path.glob("server.sqlite3*"))
+    backup.mkdir()
+    source = sqlite3.connect(f"file:{tmp_path}/server.sqlite3?mode=ro", uri=True)
+    with closing(source), closing(sqlite3.connect(backup / "copy.sqlite3")) as target:
+        source.backup(target)
+    for file in files_:
+        shutil.copy(file, backup)
+    keys = harness.service.active_run("demo").keys
+    assert keys is not None
+    secrets = {keys.ticket.private_bytes_raw(), keys.seal.private_bytes_raw(), keys.noise}
+    records = [(one.cohort, body) for one in harness.intermediaries.held.values() for body in one.bodies.values()]
+    assert records
+    assert (traces(backup, secrets), opened(candidates(backup), records)) == (set(), 0)
+    assert (traces(harness.keys.path, secrets), opened(secrets, records)) == (secrets, len(records))
+    harness.database.close()
 
 
 @pytest.mark.parametrize("run", MECHANISMS)

@@ -1,0 +1,87 @@
+"""Tests that a stream goes on over scrubs and restarts as without: its counter is restored from the stored batches."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from distrust.common.mechanisms.central.tree import Tree
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round
+from distrust.common.wire import Via
+from distrust.server import tables
+from distrust.server.intermediaries import Housekeeper
+from distrust.server.learner.rounds import ReleasedCohort
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.server_harness import ServerHarness, config
+
+BATCHES, BATCH = 6, 8
+
+
+def stream(via: Via, keep_seconds: float) -> RunConfig:
+    return config(
+        horizon=BATCHES * BATCH,
+        policy={"name": "linucb", "features": 2, "batch": BATCH},
+        mechanism={"name": "tree", "epsilon": 1.0, "delta": 1e-3, "batches": BATCHES, "via": via},
+        intermediary={"keep_seconds": keep_seconds},
+    )
+
+
+class Learning(InMemoryClients):
+    """Clients of a stream, whose vectors follow from their cohort's round alone."""
+
+    def _messages(self, round_: Round, assignment: Assignment) -> NDArray[np.uint64]:
+        mechanism, cohort = round_.mechanism, assignment.cohort
+        vectors = np.full((cohort.clients, mechanism.dimension), 0.1 + round_.number / 50)
+        return mechanism.randomize(vectors, UnsafeSeededStream(self._seed, cohort.cohort))
+
+
+def released(harness: ServerHarness) -> list[tuple[str, list[float]]]:
+    outcomes = harness.service.store.outcomes("demo")
+    return [(one.cohort, one.sum) for one in outcomes if isinstance(one, ReleasedCohort)]
+
+
+def batches(harness: ServerHarness) -> int:
+    with harness.database.reading() as connection:
+        bodies = connection.execute(select(tables.BATCHES.c.body)).scalars()
+        return sum(body is not None for body in bodies)
+
+
+async def played(harness: ServerHarness, clients: InMemoryClients, until: int) -> None:
+    await asyncio.wait_for(harness.play("demo", clients, until), 240)
+    await harness.coordinator.stop()
+
+
+@pytest.mark.parametrize("via", ["shuffler", "aggregator"])
+@pytest.mark.few(1)
+def test_a_stream_with_keep_seconds_of_0_that_is_scrubbed_and_restarted_has_the_estimates_that_it_has_without(
+    tmp_path: Path, via: Via
+) -> None:
+    folders = [tmp_path / "whole", tmp_path / "restarted"]
+    for folder in folders:
+        folder.mkdir()
+    whole = ServerHarness(folders[0], InMemoryIntermediaries())
+    whole.service.create(stream(via, 86_400.0))
+    asyncio.run(played(whole, Learning(whole.intermediaries, []), 10**9))
+    assert isinstance(whole.service.active_run("demo").learner.rounds[0].mechanism, Tree)
+
+    harness = ServerHarness(folders[1], InMemoryIntermediaries())
+    harness.service.create(stream(via, 0.0))
+    clients = Learning(harness.intermediaries, [])
+    for number in [2, 5, 10**9]:
+        asyncio.run(played(harness, clients, number))
+        open_ = harness.service.active_run("demo").state == "running"
+        asyncio.run(Housekeeper(harness.service, harness.intermediaries).turn())
+        assert batches(harness) == (number - 1 if open_ else 0)
+        harness.database.close()
+        harness = ServerHarness(folders[1], harness.intermediaries)
+    assert released(harness) == released(whole)
+    assert len(released(whole)) == BATCHES
+    ours, theirs = (one.service.view("demo") for one in (harness, whole))
+    assert (ours.state, ours.snapshot) == ("finished", theirs.snapshot)
+    for one in (harness, whole):
+        one.database.close()
