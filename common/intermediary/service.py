@@ -180,7 +180,7 @@ class Intermediary(StageMachine):
     def depart(self, address: str, departure: Departure) -> UploadAnswer:
         """Note clients that leave, and return how many: their stage no longer waits for them.
 
-        Raises WrongCohort, BadMessage.
+        Once no stage is open, nothing is stored. Raises WrongCohort, BadMessage.
         """
         if departure.cohort != name_in(address):
             raise BadMessage(f"a departure from {departure.cohort} was sent to {name_in(address)}")
@@ -189,8 +189,9 @@ class Intermediary(StageMachine):
         self._admit(state, intake, lambda item: item.body)
         with self._database.transaction() as tx:
             state = self._advance(tx, store.need(tx, address, lock=True))
-            gone = store.departed(tx, state.number)
-            store.add_departures(tx, state.number, [item.slot for item in intake.items if item.slot not in gone])
+            if state.stage in self.stages:  # a cohort that is over waits for no client, and may be scrubbed already
+                gone = store.departed(tx, state.number)
+                store.add_departures(tx, state.number, [item.slot for item in intake.items if item.slot not in gone])
             state = self._progressed(tx, state) if intake.items else self._advance(tx, state)
         self._changed(state)
         intake.accepted = len(intake.items)

@@ -134,6 +134,28 @@ def test_a_repeat_is_told_from_a_conflict_after_the_messages_are_gone(
     assert stored(party) == []
 
 
+@pytest.mark.parametrize("aborts", [True, False])
+def test_a_client_that_leaves_a_cohort_that_is_over_leaves_no_row_which_would_keep_the_files_room(
+    party: Party, *, aborts: bool
+) -> None:
+    cohort = party.cohort(keep_seconds=KEEP)
+    party.open(cohort)
+    party.send(cohort, dict(list(party.bodies(cohort).items())[: 1 if aborts else None]))
+    if aborts:
+        party.clock.advance(2 * cohort.stage_seconds)
+    else:
+        party.rest(cohort)
+    assert party.batch().json()["state"] == ("aborted" if aborts else "released")
+    settle(party, cohort)
+    for after in (0.0, KEEP):
+        scrub(party, after)
+        leaving = server.departure(cohort, [0]).model_dump(mode="json")
+        answer = party.client.post(f"/v1/cohorts/{cohort.address}/departures", json=leaving)
+        assert (answer.status_code, answer.json()["accepted"]) == (200, 1)
+    with party.app.state.database.reading() as tx:
+        assert tx.execute(select(MESSAGES)).all() == []
+
+
 @pytest.mark.few(1)
 def test_with_keep_seconds_of_0_the_next_sweep_scrubs(party: Party) -> None:
     cohort = party.cohort(keep_seconds=0.0)
