@@ -106,15 +106,23 @@ class Intake:
                 self.refuse(item.slot, error)
         self.items = kept
 
-    def match_stored(self, stored: Mapping[int, bytes]) -> None:
-        """Accept repeats of committed messages, and refuse changed ones."""
-        known = [item for item in self.items if item.slot in stored]
-        self.items = [item for item in self.items if item.slot not in stored]
-        for item in known:
-            if hmac.compare_digest(stored[item.slot], message_digest(item)):
-                self.accepted += 1
-            else:
-                self.refuse(item.slot, Conflict(f"slot {item.slot}: its message is here already, and differs"))
+    def accept_repeats(self, stored: Mapping[int, bytes]) -> None:
+        """Accept the items that repeat a committed message, by the messages' digests."""
+        fresh = [
+            item for item in self.items if not hmac.compare_digest(stored.get(item.slot, b""), message_digest(item))
+        ]
+        self.accepted += len(self.items) - len(fresh)
+        self.items = fresh
+
+    def refuse_changed(self, stored: Collection[int]) -> None:
+        """Refuse items of slots whose committed message differs."""
+
+        def fault(item: Item) -> ProtocolError | None:
+            if item.slot in stored:
+                return Conflict(f"slot {item.slot}: its message is here already, and differs")
+            return None
+
+        self.reject_if(fault)
 
     def require_members(self, departed: Collection[int], expected: Collection[int] | None) -> None:
         """Refuse clients that left, or that take no part in the stage; `expected` None: all clients do."""

@@ -310,7 +310,10 @@ class Intermediary(StageMachine):
 
     def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
         """Commit new items, count repeats, refuse the rest. Return whether any item came too late."""
-        intake.match_stored(store.digests(tx, state.number, stage, intake.span()))
+        stored = store.digests(tx, state.number, stage, intake.span())
+        intake.accept_repeats(stored)
+        if state.scrubbed is None:  # else no ticket was checked: no stranger may learn which slots have sent
+            intake.refuse_changed(stored)
         closed = stage != state.stage
         late = closed and bool(intake.items)
         if late:

@@ -118,19 +118,33 @@ def test_a_settled_cohort_is_kept_for_the_whole_time_and_then_nothing_of_it_is_l
     assert all(len(digest) == 32 for _, digest in digests)
 
 
-def test_a_repeat_is_told_from_a_conflict_after_the_messages_are_gone(
-    party: Party, kept: Cohort, sent: dict[int, bytes]
+def test_a_repeat_is_accepted_after_the_messages_are_gone_and_no_stranger_learns_which_slots_have_sent(
+    party: Party,
 ) -> None:
-    def counts(bodies: dict[int, bytes]) -> tuple[int, set[str]]:
-        answer = UploadAnswer.model_validate_json(party.send(kept, bodies).content)
-        return answer.accepted, {item.type.rpartition(":")[2] for item in answer.refused}
+    cohort, silent = party.cohort(keep_seconds=KEEP), 4
+    party.open(cohort)
+    bodies = party.bodies(cohort)
+    sent = {slot: body for slot, body in bodies.items() if slot != silent}
+    party.send(cohort, sent)
+    party.clock.advance(cohort.stage_seconds)
+    party.rest(cohort)
+    assert party.batch().json()["state"] == "released"
+    changed = {slot: bytes([body[0] ^ 1]) + body[1:] for slot, body in bodies.items()}
 
-    changed = {slot: bytes([body[0] ^ 1]) + body[1:] for slot, body in sent.items()}
-    settle(party, kept)
-    assert counts(sent) == (kept.clients, set())
+    def told(wanted: dict[int, bytes]) -> tuple[int, dict[int, str]]:
+        answer = party.send(cohort, wanted)
+        if answer.status_code != 200:
+            return 0, dict.fromkeys(wanted, answer.json()["type"].rpartition(":")[2])
+        read = UploadAnswer.model_validate_json(answer.content)
+        return read.accepted, {item.slot: item.type.rpartition(":")[2] for item in read.refused}
+
+    settle(party, cohort)
+    assert told(sent) == (4, {})
+    assert told(changed | {0: sent[0]})[1][1] == "conflict"  # for its ticket
     scrub(party, KEEP)
-    assert counts(sent) == (kept.clients, set())
-    assert counts(changed) == (0, {"conflict"})
+    assert told(sent) == (4, {})
+    assert told(changed) == (0, dict.fromkeys(range(5), "wrong-stage"))
+    assert told(changed | {0: sent[0]}) == (1, dict.fromkeys(range(1, 5), "wrong-stage"))
     assert stored(party) == []
 
 
