@@ -1,7 +1,7 @@
 """Deletes what an intermediary need not keep: messages of cohorts that have ended, and the rows of pruned runs.
 
 A cohort's end is stored together with the time at which its messages are due. From then on the clients' bodies, their
-tickets and report ids are scrubbed, and their digests stay: so a repeat is still told from a conflict. What the
+tickets and report ids are scrubbed, and their digests stay: so a repeat is still told from other messages. What the
 intermediary stored itself, its batch among it, goes at the same time, but not before the server says that it collects
 the cohort no more: after a crash the server collects the batch again. An aborted cohort has no batch.
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Float,
     and_,
     bindparam,
@@ -85,6 +86,9 @@ _MOVE = insert(DIGESTS).from_select(
     select(*_DIGEST_COLUMNS).where(_MOVED, func.length(MESSAGES.c.digest) > 0, _OF_KNOWN),
 )
 _DELETE_MOVED = delete(MESSAGES).where(_MOVED)
+_LEFT = MESSAGES.c.cohort == bindparam("of")
+_FORGET_ROWS = update(MESSAGES).where(_LEFT).values(digest=literal(b""))
+_DELETE_ROWS = delete(MESSAGES).where(_LEFT)
 _NUMBERS = select(COHORTS.c.number, COHORTS.c.cohort).where(COHORTS.c.run_digest == bindparam("run"))
 _CLOSE_RUN = update(COHORTS).where(COHORTS.c.run_digest == bindparam("run"))
 _CLOSE_RUN = _CLOSE_RUN.values(stage="aborted", since=None, due=None, reason="the run was pruned")
@@ -158,8 +162,12 @@ class Keeper:
 
     @repeated
     def _forget(self, run_digest: bytes, numbers: Sequence[int]) -> None:
+        """Delete a run's rows. SQLite keeps those of messages, without a digest, while older rows have a body."""
         with self._database.transaction() as tx:
+            _one_moving(tx)
+            rows = _FORGET_ROWS if tx.dialect.name == "sqlite" else _DELETE_ROWS
             for number in numbers:
+                tx.execute(rows, {"of": number})
                 tx.execute(delete(DIGESTS).where(DIGESTS.c.cohort == number))
             tx.execute(delete(COHORTS).where(COHORTS.c.run_digest == run_digest))
             tx.execute(delete(DELIVERED).where(DELIVERED.c.run_digest == run_digest))
@@ -205,6 +213,7 @@ class Keeper:
     def _move_step(self) -> bool:
         """Delete some rows that have no body, with none near them that has one. Return whether there were any."""
         with self._database.transaction() as tx:
+            _one_moving(tx)
             oldest = tx.execute(_OLDEST_BODY).scalar_one()
             below = _EVERY_ROW if oldest is None else oldest - NEAR
             numbers = list(tx.execute(_EMPTY, {"below": below}).scalars())
@@ -213,3 +222,8 @@ class Keeper:
                 tx.execute(_MOVE, span)
                 tx.execute(_DELETE_MOVED, span)
             return bool(numbers)
+
+
+def _one_moving(tx: Connection) -> None:
+    """Keep out other transactions that move digests or forget a run: a moved digest would outlive its cohort."""
+    store.one_by_one(tx, b"move digests")

@@ -1,7 +1,6 @@
 """Tests that an intermediary deletes what it need not keep, when it may, and that its files do not have it any more."""
 
 import hashlib
-import random
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,6 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import DeliveryList, Settled, Transcript
 from distrust.common.messages.upload import UploadAnswer
-from distrust.shuffler.service import report_size
 from tests.support.cohorts import address
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 
@@ -333,50 +331,4 @@ def test_labelled_bits_cannot_be_found_from_what_is_left_of_them(tmp_path: Path)
         digests = set(tx.execute(select(DIGESTS.c.digest)).scalars())
     assert len(digests) == cohort.clients
     assert digests.isdisjoint(hashlib.sha256(bytes([byte])).digest() for byte in range(256))
-    party.stop()
-
-
-def test_cohorts_whose_messages_lie_between_each_other_leave_no_copies(tmp_path: Path) -> None:
-    """SQLite moves rows as others on their page are deleted: a copy would stay when its own row is scrubbed later."""
-    party, runs = ShufflerParty(tmp_path), [bytes([number]) * 32 for number in range(3)]
-    clients, block = 120, 4
-    cohorts = [
-        server.sealed(clients=clients, minimum=1, run_digest=run, keep_seconds=10.0 * (number + 1))
-        for number, run in enumerate(runs)
-    ]
-    for cohort in cohorts:
-        party.open(cohort)
-    sealed = {
-        cohort.run_digest: {
-            slot: hashlib.shake_256(cohort.run_digest + bytes([slot])).digest(report_size(cohort))
-            for slot in range(clients)
-        }
-        for cohort in cohorts
-    }
-    for first in range(0, clients, block):
-        for cohort in cohorts:
-            party.send(cohort, {slot: sealed[cohort.run_digest][slot] for slot in range(first, first + block)})
-    for number, cohort in enumerate(cohorts):
-        settle(party, cohort)
-        scrub(party, 10)
-        left = [found(party.folder, sealed[run].values()) for run in runs]
-        assert left == [0] * (number + 1) + [clients] * (2 - number)
-    party.stop()
-
-
-def test_a_file_stops_growing_when_runs_are_pruned_or_keep_digests_alone(tmp_path: Path) -> None:
-    """Later runs fill the pages that earlier ones left, but for some digests of runs that are not pruned."""
-    party, sizes, clients = ShufflerParty(tmp_path), list[int](), 128
-    for number in range(6):
-        cohort = server.sealed(clients=clients, minimum=1, run_digest=bytes([number]) * 32, keep_seconds=0.0)
-        party.open(cohort)
-        party.send(cohort, {slot: random.Random(slot).randbytes(report_size(cohort)) for slot in range(clients)})
-        settle(party, cohort)
-        scrub(party)
-        if number < 4:
-            prune(party, cohort)
-        sizes.append((party.folder / "x.sqlite3").stat().st_size)
-        assert (party.folder / "x.sqlite3-wal").stat().st_size == 0
-    assert sizes[3] <= sizes[1] + 4 * 4096
-    assert sizes[5] - sizes[3] < clients * 200
     party.stop()

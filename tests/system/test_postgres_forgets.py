@@ -3,11 +3,13 @@
 import asyncio
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, event, select
 
 from distrust.common.database import Database
 from distrust.common.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
@@ -27,6 +29,8 @@ from tests.support.server_harness import REWARDS, ServerHarness, config, key_fol
 from tests.threats.test_keys_of_ended_runs import forms
 
 pytestmark = pytest.mark.slow
+
+_WAITS = "SELECT 1 FROM pg_locks WHERE NOT granted"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,40 @@ def test_an_intermediary_scrubs_and_prunes(server: str) -> None:
             left = {table.name for table in METADATA.sorted_tables if connection.execute(select(table)).first()}
             assert left == {PRUNED.name}
             assert connection.execute(select(COHORTS)).first() is None
+
+
+def test_a_run_that_is_pruned_beside_a_sweep_leaves_no_digest(server: str) -> None:
+    """The sweep has copied the run's digests, and not committed yet, when the prune deletes them."""
+    url, clock, authority = create_database(server, "pruned_beside_a_sweep"), ManualClock(), Authority()
+    cohort = authority.sealed(keep_seconds=0.0)
+    with (
+        closing(Database(url, METADATA, VERSION)) as database,
+        closing(Shuffler(database, clock)) as shuffler,
+        ThreadPoolExecutor(1) as other,
+    ):
+        shuffler.open(cohort)
+        bodies = {slot: report(cohort, slot) for slot in range(cohort.clients)}
+        shuffler.receive(cohort.address, REPORT, authority.upload(cohort, REPORT, bodies))
+        shuffler.settle(cohort.run_digest, Settled(cohorts=[cohort.cohort]))
+        shuffler.close()  # the batch is released
+        pruning = list[Future[float]]()
+
+        def beside(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+            if not pruning and statement.startswith("DELETE FROM messages WHERE messages.number"):
+                pruning.append(other.submit(shuffler.keeper.prune, cohort.run_digest))
+                with closing(psycopg.connect(url)) as look:
+                    while not pruning[0].done() and not look.execute(_WAITS).fetchall():
+                        look.rollback()
+
+        event.listen(Engine, "before_cursor_execute", beside)
+        try:
+            shuffler.scrub()
+            pruning[0].result(60)
+        finally:
+            event.remove(Engine, "before_cursor_execute", beside)
+        with database.reading() as connection:
+            left = {table.name for table in METADATA.sorted_tables if connection.execute(select(table)).first()}
+    assert left == {PRUNED.name}
 
 
 class OnPostgres(ServerHarness):
