@@ -14,7 +14,7 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.run.listing import Tombstone
-from distrust.common.wire import Via
+from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.service import Service
 
 TURN_SECONDS = 1.0
@@ -70,19 +70,19 @@ class Housekeeper:
             await asyncio.sleep(TURN_SECONDS)
 
     async def turn(self) -> None:
-        """Tell what is over, and scrub what is due. An intermediary that is away keeps nothing else waiting."""
-        fault: ProtocolError | None = None
-        for (run, via), cohorts in (await asyncio.to_thread(self._service.keeping.untold)).items():
-            stored = await asyncio.to_thread(self._service.keeping.stored, run)
-            try:
-                if run in stored:  # else it was pruned just now
-                    await self._intermediaries.settle(stored[run].run_digest, via, cohorts)
-                    await asyncio.to_thread(self._service.keeping.told, cohorts)
-            except ProtocolError as error:
-                fault = error
+        """Scrub what is due, and tell what is over. An intermediary that is away keeps nothing else waiting."""
         await asyncio.to_thread(self._scrub)
-        if fault is not None:
-            raise fault
+        for fault in await asyncio.gather(*map(self._tell, INTERMEDIARIES), return_exceptions=True):
+            if fault is not None:
+                raise fault
+
+    async def _tell(self, via: Via) -> None:
+        """Tell one intermediary which cohorts are over. The first fault ends its part of a turn."""
+        for run, cohorts in (await asyncio.to_thread(self._service.keeping.untold, via)).items():
+            stored = await asyncio.to_thread(self._service.keeping.stored, run)
+            if run in stored:  # else it was pruned just now
+                await self._intermediaries.settle(stored[run].run_digest, via, cohorts)
+                await asyncio.to_thread(self._service.keeping.told, cohorts)
 
     async def prune(self, run: str) -> Tombstone:
         """Delete what a finished run left: at its intermediaries first, then here. Return what is left.

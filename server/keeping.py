@@ -39,8 +39,8 @@ from distrust.server.tables import (
 _SCRUBS = 100  # batches that one transaction scrubs
 _NEAR = 1024  # rows of batches that may lie on the two pages of a SQLite file beside the one of a deleted row
 
-_UNTOLD = select(ENDED.c.cohort, ENDED.c.run, ENDED.c.via).where(ENDED.c.told.is_(False))
-_UNTOLD = _UNTOLD.order_by(ENDED.c.run, ENDED.c.via).limit(MOST_SETTLED)
+_UNTOLD = select(ENDED.c.cohort, ENDED.c.run).where(ENDED.c.told.is_(False), ENDED.c.via == bindparam("at"))
+_UNTOLD = _UNTOLD.order_by(ENDED.c.run).limit(MOST_SETTLED)
 _NAMED: Any = bindparam("named", expanding=True)
 _TELL = update(ENDED).where(ENDED.c.cohort.in_(_NAMED)).values(told=True)
 _DUE = select(ENDED.c.cohort).where(ENDED.c.due <= bindparam("now"))
@@ -104,12 +104,12 @@ class Keeping:
         with self._database.reading() as connection:
             return [Tombstone.model_validate_json(body) for (body,) in connection.execute(query)]
 
-    def untold(self) -> dict[tuple[str, Via], list[str]]:
-        """Return ended cohorts by run and intermediary, which must be told that they are collected no more."""
-        told: dict[tuple[str, Via], list[str]] = {}
+    def untold(self, via: Via) -> dict[str, list[str]]:
+        """Return by run ended cohorts of an intermediary, which must be told that they are collected no more."""
+        told: dict[str, list[str]] = {}
         with self._database.reading() as connection:
-            for row in connection.execute(_UNTOLD):
-                told.setdefault((row.run, row.via), []).append(row.cohort)
+            for row in connection.execute(_UNTOLD, {"at": via}):
+                told.setdefault(row.run, []).append(row.cohort)
         return told
 
     @repeated

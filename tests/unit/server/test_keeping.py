@@ -2,15 +2,16 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from distrust.common.errors import Conflict, Gone, RunFailed, Unavailable, WrongCohort, WrongStage
+from distrust.common.messages.status import MOST_SETTLED
 from distrust.common.run.listing import RunList, Tombstone
 from distrust.common.run.progress import RunView
 from distrust.server import tables
@@ -108,9 +109,35 @@ def test_an_intermediary_that_is_away_is_told_later_and_batches_are_scrubbed_all
         turn(harness)
     assert (batches(harness), harness.intermediaries.settled) == ([], set())
     harness.intermediaries.down = False
-    turn(harness)
+    for _ in range(2):  # the second turn finds nothing more to do
+        turn(harness)
     assert harness.intermediaries.settled == harness.intermediaries.held.keys()
     assert "kept" not in rows(harness)
+
+
+def test_an_intermediary_that_is_gone_for_good_keeps_the_other_one_from_nothing(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is more to tell than one turn tells, and the runs of the one that is gone come first."""
+    finish(harness, "away", mechanism=SUMMED)
+    finish(harness, "near")
+    near = {name for name, one in harness.intermediaries.held.items() if one.cohort.via == "shuffler"}
+    row = {"run": "away", "via": "aggregator", "due": None, "told": False}
+    with harness.database.transaction() as connection:
+        connection.execute(insert(tables.ENDED), [{**row, "cohort": f"away.1.0.{n}"} for n in range(2, MOST_SETTLED)])
+    whole, asked = harness.intermediaries.settle, list[str]()
+
+    async def settle(run_digest: bytes, via: str, cohorts: Sequence[str]) -> None:
+        asked.append(via)
+        if via == "aggregator":
+            raise Unavailable("the aggregator is gone")
+        await whole(run_digest, via, cohorts)
+
+    monkeypatch.setattr(harness.intermediaries, "settle", settle)
+    with pytest.raises(Unavailable, match="is gone"):
+        turn(harness, KEEP)
+    assert (harness.intermediaries.settled, batches(harness)) == (near, [])
+    assert asked.count("aggregator") == 1
 
 
 def test_open_cohorts_of_a_cancelled_run_are_settled_too(harness: ServerHarness) -> None:
