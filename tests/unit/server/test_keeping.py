@@ -246,7 +246,7 @@ def test_an_old_copy_of_the_database_releases_nothing_of_a_pruned_run(
     copied.mkdir()
     harness.database.close()
     shutil.copy(tmp_path / "server.sqlite3", copied / "server.sqlite3")
-    shutil.copytree(tmp_path / "server.keys", copied / "server.keys")
+    shutil.copytree(tmp_path / "server.keys", copied / "server.keys")  # without them the run fails before it asks
     later = ServerHarness(tmp_path, harness.intermediaries)
     later.service.cancel("demo", "enough")
     prune(later)
