@@ -5,7 +5,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Final, Generic, Literal, TypeVar
 
 from sqlalchemy import Connection
@@ -150,12 +150,16 @@ class Aggregator(Intermediary):
         return asked.slots
 
     def statements(self, address: str, after: int) -> StatementList:
-        """Return the statements of the stages that have opened, without the first `after`. Raises WrongCohort."""
+        """Return the statements of the stages that have opened, without the first `after`. Raises WrongCohort.
+
+        Once the first one was scrubbed there are none.
+        """
         state = self.settled(address)
         with self._database.reading() as tx:
-            bodies = [store.statement(tx, state.number, stage) for stage in STATED]
-        views = [StageView.model_validate_json(body) for body in bodies if body is not None]
-        stated = [Statement(stage=stage, digest=_stated(view)) for stage, view in zip(STATED, views, strict=False)]
+            bodies = [(stage, store.statement(tx, state.number, stage)) for stage in STATED]
+        opened = takewhile(lambda one: one[1] is not None, bodies)
+        views = [(stage, StageView.model_validate_json(body or b"")) for stage, body in opened]
+        stated = [Statement(stage=stage, digest=_stated(view)) for stage, view in views]
         return StatementList(cohort=state.name, statements=stated[after:], over=state.stage in {"done", "aborted"})
 
     def _keys_of(self, item: Item) -> bytes:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.crypto.graph import Roster
-from distrust.common.messages.status import StageView
+from distrust.common.intermediary import keeping
+from distrust.common.messages.status import Settled, StageView, Statement
 from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
 from tests.support.cohorts import address
 
@@ -79,3 +81,26 @@ def test_two_cohorts_never_have_one_challenge_and_a_restart_keeps_it(tmp_path: P
         challenges.add(challenge)
         harness.stop()
     assert len(challenges) == 4
+
+
+def test_a_half_scrubbed_cohort_gives_no_statement_for_another_stages(
+    harness: AggregatorHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message at a time is scrubbed. At each moment a stage has its own statement, or none."""
+    for stage in STAGES:
+        harness.answer(stage, range(5))
+    assert harness.released().state == "released"
+    whole = harness.service.statements(address("c1"), 0).statements
+    harness.service.settle(harness.cohort.run_digest, Settled(cohorts=["c1"]))
+    monkeypatch.setattr(keeping, "MOST_BYTES", 1)
+    seen, step = list[list[Statement]](), keeping.Keeper._scrub_step
+
+    def watched(self: keeping.Keeper, values: dict[str, Any]) -> int:
+        seen.append(harness.service.statements(address("c1"), 0).statements)
+        return step(self, values)
+
+    monkeypatch.setattr(keeping.Keeper, "_scrub_step", watched)
+    harness.clock.advance(harness.cohort.keep_seconds)
+    harness.service.scrub()
+    assert (seen[0], seen[-1], len(whole)) == (whole, [], 3)
+    assert all(statements in (whole, []) for statements in seen)
