@@ -85,16 +85,18 @@ class Housekeeper:
                 await asyncio.to_thread(self._service.keeping.told, cohorts)
 
     async def prune(self, run: str) -> Tombstone:
-        """Delete what a finished run left: at its intermediaries first, then here. Return what is left.
+        """Delete what a finished run left: at both intermediaries first, then here. Return what is left.
 
-        Idempotent; after an error the same call goes on. Raises Conflict for a running one, WrongCohort, Unavailable.
+        Idempotent; after an error the same call goes on. The intermediaries are asked again for a run that was pruned:
+        one that was restored from an older copy has it again. Raises Conflict for a running one, WrongCohort,
+        Unavailable.
         """
         known = await asyncio.to_thread(self._service.pruned, run)
+        digest = known.run_digest if known is not None else (await asyncio.to_thread(self._service.prunable, run))[0]
+        for via in INTERMEDIARIES:
+            await self._intermediaries.prune(digest, via)
         if known is not None:
             return known
-        digest, parties = await asyncio.to_thread(self._service.prunable, run)
-        for via in sorted(parties):
-            await self._intermediaries.prune(digest, via)
         tombstone = await asyncio.to_thread(self._service.prune, run, digest)
         await asyncio.to_thread(self._scrub)  # what was deleted is in SQLite's log until then
         return tombstone

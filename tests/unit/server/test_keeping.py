@@ -187,7 +187,7 @@ def test_a_pruned_run_leaves_a_tombstone_alone_and_its_name_is_free(harness: Ser
     told = (stone.run, stone.run_id, stone.run_digest, stone.state, stone.guarantee)
     assert told == ("demo", view.run_id, digest, "finished", spent)
     assert (stone.started, stone.ended, stone.pruned) == (1000.0, 1000.0, 1000.0)
-    assert harness.intermediaries.pruned == {(digest, "shuffler")}
+    assert harness.intermediaries.pruned == {(digest, "shuffler"), (digest, "aggregator")}
     assert len(batches(harness)) == found(tmp_path, bodies) < len(bodies)  # those of the other run
     with pytest.raises(Gone, match="run demo was pruned at 1970-01-01 00:16:40 UTC: it finished at"):
         harness.service.view("demo")
@@ -224,6 +224,23 @@ def test_with_an_intermediary_away_the_run_stays_whole_here_and_the_same_call_go
     assert harness.service.runs().pruned == []
     harness.intermediaries.down = False
     assert prune(harness).state == "finished"
+
+
+def test_a_pruned_run_is_pruned_again_at_intermediaries_that_were_restored_from_older_copies(
+    harness: ServerHarness,
+) -> None:
+    finish(harness)
+    held, listed = dict(harness.intermediaries.held), dict(harness.intermediaries.delivered_digests)
+    stone = prune(harness)
+    pruned = set(harness.intermediaries.pruned)
+    harness.intermediaries.held, harness.intermediaries.delivered_digests = held, listed
+    harness.intermediaries.pruned.clear()
+    harness.intermediaries.down = True
+    with pytest.raises(Unavailable):
+        prune(harness)
+    harness.intermediaries.down = False
+    assert prune(harness) == stone
+    assert (harness.intermediaries.pruned, harness.intermediaries.held) == (pruned, {})
 
 
 @pytest.mark.parametrize("settled", [True, False])
