@@ -1,5 +1,6 @@
 """Tests that each test is in exactly one stage of CI, and what each stage and target needs of the machine."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +39,45 @@ def test_every_mark_is_in_one_stage_of_ci_and_make_test_has_the_first_two() -> N
 def test_ci_plays_every_stage() -> None:
     text = (ROOT / ".ci" / "run").read_text("utf-8")
     assert re.findall(r"^stage (\w+) \|\|", text, re.MULTILINE) == list(STAGES)
+
+
+def ci_function(name: str, folder: Path, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Call one function of `.ci/run` in a folder, whose `.venv/bin` has these programs and is first on the path."""
+    text = (ROOT / ".ci" / "run").read_text("utf-8")
+    (function,) = re.findall(rf"^{name}\(\) [({{]\n.*?^[)}}]$", text, re.MULTILINE | re.DOTALL)
+    place = folder / ".venv" / "bin"
+    place.mkdir(parents=True, exist_ok=True)
+    for program, script in programs.items():
+        (place / program).write_text(f"#!/bin/sh\n{script}\n")
+        (place / program).chmod(0o755)
+    script = f'say() {{ echo "$*"; }}\nstage() {{ echo "$1 with $A"; }}\n{function}\n{name} || exit 1'
+    environment = {"PATH": f"{place}:{os.environ['PATH']}", "A": "none"}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+
+
+def test_ci_plays_the_fast_tests_with_other_features_or_fails(tmp_path: Path) -> None:
+    played = ci_function("fast_elsewhere", tmp_path, python="echo A=one; echo B=")
+    assert (played.returncode, played.stdout) == (0, "A=one\nB=\nfast with one\n")
+    for broken in ("echo A=one; exit 1", "exit 0"):
+        ended = ci_function("fast_elsewhere", tmp_path, python=broken)
+        assert (ended.returncode, ended.stdout) == (1, ""), broken
+
+
+def test_ci_sees_a_changed_checkout_before_the_demo_after_the_first_stage_and_at_the_end(tmp_path: Path) -> None:
+    for git, code, words in (("true", 0, ""), ("echo '?? new'", 1, "?? new\n"), ("exit 128", 1, "")):
+        ended = ci_function("clean", tmp_path, git=git)
+        assert (ended.returncode, ended.stdout) == (code, words), git
+    text = (ROOT / ".ci" / "run").read_text("utf-8")
+    stages = re.findall(r"^(clean|demo|stage \w+|make [\w-]+(?= <)) .*\|\| failed", text, re.MULTILINE)
+    assert (stages[:2], stages[3], stages[-1]) == (["clean", "demo"], "clean", "clean")
+
+
+def test_ci_gives_the_demos_user_no_file_of_the_checkout() -> None:
+    """What a clone shares with its origin by hard links changes its owner there, too."""
+    clones = re.findall(r"^ *git clone .*$", (ROOT / ".ci" / "run").read_text("utf-8"), re.MULTILINE)
+    assert clones
+    assert all(" --no-hardlinks " in line for line in clones)
 
 
 def test_ci_leaves_nothing_out_that_other_runs_pick_from() -> None:
