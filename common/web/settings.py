@@ -158,6 +158,8 @@ class ServiceSettings(BaseSettings):
             raise BadParameter("max_bodies", self.max_bodies, f"must be at least max_body = {self.max_body}")
         if self.operator_token() is None and not is_loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
+        if self.operator_token() is None and self.behind_proxy:  # all its callers seem to be on this machine
+            raise BadParameter("behind_proxy", True, "must be unset unless DISTRUST_OPERATOR_TOKEN_FILE is set")
         own = self.tls() is not None and self.client_ca is not None
         if not (own or self.behind_proxy or is_loopback(self.host)):
             own_tls = "DISTRUST_TLS_CERT, DISTRUST_TLS_KEY and DISTRUST_CLIENT_CA are set"

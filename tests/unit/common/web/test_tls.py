@@ -252,6 +252,15 @@ def test_beyond_loopback_a_service_has_a_token_and_a_proxy_or_known_callers(
         ServiceSettings(host=host, **token, **known, behind_proxy=True).check()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_behind_a_proxy_a_service_on_loopback_has_a_token_too(host: str, tmp_path: Path) -> None:
+    """A caller of the network who names localhost in `Host` would be its operator."""
+    with pytest.raises(BadParameter, match="must be unset unless DISTRUST_OPERATOR_TOKEN_FILE is set"):
+        ServiceSettings(host=host, behind_proxy=True).check()
+    (tmp_path / "token").write_text("sesame")
+    ServiceSettings(host=host, behind_proxy=True, operator_token_file=tmp_path / "token").check()
+
+
 def test_an_empty_variable_is_an_unset_file() -> None:
     """Templates of containers leave variables empty."""
     assert ServiceSettings(tls_cert="", tls_key="", client_ca="").tls() is None
