@@ -87,7 +87,8 @@ def told(where: str, raw: bytes) -> tuple[int, dict[str, str], bytes]:
 
 def test_a_service_hears_of_its_caller_what_the_caller_says_and_nothing_of_its_way(tmp_path: Path) -> None:
     names = ("Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Forwarded-Proto", "x-forwarded-host")
-    way = dict.fromkeys(names, "x")
+    others = ("X_Forwarded_For", "X-Client-IP", "True-Client-IP", "X-Cluster-Client-IP", "CF-Connecting-IP")
+    way = dict.fromkeys((*names, *others), "x")
     with recorded(tmp_path) as where, caller(where, "127.0.0.2") as client:
         own = {"Host": "mixer.example", "Authorization": "Bearer sesame", "Accept": "*/*"}
         assert client.get("/v1/cohorts", headers={**own, **way}).is_success
