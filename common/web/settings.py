@@ -104,6 +104,20 @@ class ServiceSettings(BaseSettings):
         str,
         Field(pattern=r"^[^'\n]*$", description="proxy: PEM file with certificates and key; unset: no TLS"),
     ] = ""
+    proxy_user: Annotated[
+        str,
+        Field(
+            pattern=r"^([a-z_][a-z0-9_-]*)?$",
+            description="proxy: user and group that it becomes when root has started it; unset: its starter",
+        ),
+    ] = ""
+    proxy_chroot: Annotated[
+        str,
+        Field(
+            pattern=r"^(/[A-Za-z0-9._/-]*)?$",
+            description="proxy: folder out of which it sees no file when root has started it; unset: none",
+        ),
+    ] = ""
     min_free: Annotated[int, Field(ge=0, description="bytes of free disk below which a service is not ready")] = 2**24
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")

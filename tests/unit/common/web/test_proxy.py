@@ -1,5 +1,6 @@
 """Tests that a proxy's configuration is made from the service's settings, and refuses what would open the service."""
 
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ ANYWHERE = {"proxy_listen": "*:443", "proxy_target": "localhost:8702", "operator
 @pytest.mark.parametrize("party", PARTIES)
 def test_haproxy_accepts_the_configuration_of_each_party(party: str, tmp_path: Path) -> None:
     certificate = str(Certificates(tmp_path).issue("mixer", "mixer.example").together())
-    for fields in ({}, ANYWHERE, {**ANYWHERE, "proxy_certificate": certificate}, {"host": "::1"}):
+    unprivileged = {"proxy_user": "daemon", "proxy_chroot": str(tmp_path)}
+    for fields in ({}, ANYWHERE, {**ANYWHERE, "proxy_certificate": certificate, **unprivileged}, {"host": "::1"}):
         checked = accepted(haproxy_config(settings_of(party, **fields)), tmp_path)
         assert (checked.returncode, "WARNING" in checked.stderr) == (0, False), checked.stderr
 
@@ -36,6 +38,16 @@ def test_a_proxy_that_the_network_reaches_needs_an_operators_token_which_it_does
         assert f"bind {listen}\n" in config
         assert "nowhere" not in config
     assert "bind 127.0.0.1:9702\n" in haproxy_config(settings_of("shuffler"))
+
+
+def test_a_proxy_that_root_starts_becomes_another_user_where_the_settings_name_one() -> None:
+    """No other has a user of its own: one without rights could not start it."""
+    config = haproxy_config(settings_of("shuffler", proxy_user="haproxy", proxy_chroot="/var/lib/haproxy"))
+    (whole,) = re.findall(r"^global\n((?: +.*\n)+)", config, re.MULTILINE)
+    assert {"user haproxy", "group haproxy", "chroot /var/lib/haproxy"} <= {
+        line.partition("#")[0].strip() for line in whole.splitlines()
+    }
+    assert not re.search(r"^ +(user|group|chroot) ", haproxy_config(settings_of("shuffler", **ANYWHERE)), re.MULTILINE)
 
 
 def test_no_address_has_all_connections_or_all_places() -> None:
@@ -70,6 +82,9 @@ def test_a_proxy_reaches_the_service_where_it_listens_and_looks_a_name_up_again(
         {"proxy_listen": "8702"},
         {"proxy_target": "mixer:1 backup"},
         {"proxy_target": ":1"},
+        {"proxy_user": "root\n    stats enable"},
+        {"proxy_chroot": "relative"},
+        {"proxy_chroot": "/a uid 0"},
         {"proxy_certificate": "a' crt '/etc/other.pem"},
         {"proxy_certificate": "a.pem\n    stats enable"},
     ],
