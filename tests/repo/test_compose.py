@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from distrust.client.settings import FleetSettings
+from distrust.common.web.proxy import STOP_SECONDS
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, choose_ports, make_tokens
 from tests.support.attacks import until
@@ -124,6 +125,11 @@ def test_only_the_server_is_published_and_on_loopback_only() -> None:
     assert {name: service["ports"] for name, service in SERVICES.items() if "ports" in service} == {
         "server-proxy": [f"127.0.0.1:{PORTS['server']}:{LISTENS['server-proxy']}"]
     }
+
+
+def test_every_container_has_longer_to_stop_than_requests_in_flight_have() -> None:
+    for name, service in SERVICES.items():
+        assert int(service["stop_grace_period"].removesuffix("s")) > STOP_SECONDS, name
 
 
 @pytest.mark.parametrize("name", SERVICES)
