@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
@@ -14,7 +14,7 @@ from distrust.common.messages.upload import InboxRequest, UploadAnswer
 from distrust.common.web.app import OperatorOnly
 from distrust.common.web.bodies import JsonBody, MessageRoute, release_body
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
-from distrust.common.web.problems import problems
+from distrust.common.web.problems import mark_fault, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import NotifierDep, Wait, Waiting
 
@@ -42,33 +42,35 @@ router = APIRouter(prefix="/v1", tags=["aggregator"], route_class=MessageRoute)
 
 
 @router.post("/cohorts/{run}/{cohort}/keys", responses=UPLOAD_PROBLEMS)
-def take_keys(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+def take_keys(address: Address, body: UploadBody, aggregator: AggregatorDep, response: Response) -> UploadAnswer:
     """Take many clients' public keys. Return how many, and the refused ones."""
-    return aggregator.receive(address, KEYS, body)
+    return mark_fault(aggregator.receive(address, KEYS, body), response)
 
 
 @router.post("/cohorts/{run}/{cohort}/shares", responses=UPLOAD_PROBLEMS)
-def take_shares(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+def take_shares(address: Address, body: UploadBody, aggregator: AggregatorDep, response: Response) -> UploadAnswer:
     """Take commitments, and boxes for neighbours. Return how many, and the refused ones."""
-    return aggregator.receive(address, SHARES, body)
+    return mark_fault(aggregator.receive(address, SHARES, body), response)
 
 
 @router.post("/cohorts/{run}/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
-def take_confirmations(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+def take_confirmations(
+    address: Address, body: UploadBody, aggregator: AggregatorDep, response: Response
+) -> UploadAnswer:
     """Take clients' confirmations of the shares that they hold. Return how many, and the refused ones."""
-    return aggregator.receive(address, CONFIRM, body)
+    return mark_fault(aggregator.receive(address, CONFIRM, body), response)
 
 
 @router.post("/cohorts/{run}/{cohort}/masked", responses=UPLOAD_PROBLEMS)
-def take_masked(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+def take_masked(address: Address, body: UploadBody, aggregator: AggregatorDep, response: Response) -> UploadAnswer:
     """Take masked vectors. Return how many, and the refused ones."""
-    return aggregator.receive(address, MASKED, body)
+    return mark_fault(aggregator.receive(address, MASKED, body), response)
 
 
 @router.post("/cohorts/{run}/{cohort}/unmask", responses=UPLOAD_PROBLEMS)
-def take_unmask(address: Address, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+def take_unmask(address: Address, body: UploadBody, aggregator: AggregatorDep, response: Response) -> UploadAnswer:
     """Take the shares that rebuild the masks. Return how many, and the refused ones."""
-    return aggregator.receive(address, UNMASK, body)
+    return mark_fault(aggregator.receive(address, UNMASK, body), response)
 
 
 @router.get("/cohorts/{run}/{cohort}/stage", responses=problems(WrongCohort))

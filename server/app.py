@@ -41,7 +41,7 @@ from distrust.common.run.progress import (
 from distrust.common.run.round import RoundView, TicketAnswer
 from distrust.common.web.app import Each, OperatorOnly, Participation, Readers, ReadersMessageRoute, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
-from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.problems import RETRY_SECONDS, mark_fault, problems
 from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.server.admission import Admission
 from distrust.server.coordinator import RunCoordinator
@@ -217,12 +217,17 @@ async def cohort_records(
     "/runs/{run}/cohorts/{cohort}/receipts", responses=problems(WrongCohort, WrongStage, BadMessage, Unavailable)
 )
 async def give_receipts(
-    run: str, cohort: str, body: Annotated[Receipts, JsonBody.of(Receipts)], *, coordinator: CoordinatorDep
+    run: str,
+    cohort: str,
+    body: Annotated[Receipts, JsonBody.of(Receipts)],
+    *,
+    coordinator: CoordinatorDep,
+    response: Response,
 ) -> UploadAnswer:
     """Take what clients of a crowd say of their records, before its batch is analyzed. A first answer counts."""
     if body.cohort != cohort:
         raise BadMessage(f"receipts of {body.cohort} were sent to {cohort}")
-    return await coordinator.receipts(run, body)
+    return mark_fault(await coordinator.receipts(run, body), response)
 
 
 @list_routes.get("/runs/{run}/rounds", tags=["rounds"], responses=problems(WrongCohort))

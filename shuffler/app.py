@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from pydantic import Field
 
 from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
@@ -11,7 +11,7 @@ from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.bodies import JsonBody, MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
-from distrust.common.web.problems import problems
+from distrust.common.web.problems import mark_fault, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import NotifierDep, Wait
 from distrust.shuffler.service import REPORT, Shuffler
@@ -36,17 +36,20 @@ router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 
 
 @router.post("/cohorts/{run}/{cohort}/reports", responses=UPLOAD_PROBLEMS)
-def take_reports(address: Address, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
+def take_reports(address: Address, body: UploadBody, shuffler: ShufflerDep, response: Response) -> UploadAnswer:
     """Take many clients' reports. Return how many, and the refused ones."""
-    return shuffler.receive(address, REPORT, body)
+    return mark_fault(shuffler.receive(address, REPORT, body), response)
 
 
 @router.post("/cohorts/{run}/{cohort}/actions", responses=problems(BadMessage, WrongCohort, WrongStage, Aborted))
 def tell_actions(
-    address: Address, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
+    address: Address,
+    body: Annotated[ActionRequest, JsonBody.of(ActionRequest)],
+    shuffler: ShufflerDep,
+    response: Response,
 ) -> ActionAnswer:
     """Return the actions that the shuffler assigned to clients' slots: a slot's to its first claimant only."""
-    return shuffler.actions(address, body)
+    return mark_fault(shuffler.actions(address, body), response)
 
 
 @router.get("/cohorts/{run}/{cohort}", responses=problems(WrongCohort))

@@ -19,7 +19,7 @@ from distrust.common.messages.upload import MOST_LISTED, Item, RefusedItem, Uplo
 from distrust.common.modular import packed_size
 from distrust.common.wire import Via
 
-MOST_BAD_TICKETS = 64
+MOST_BAD_TICKETS = 8
 """Signatures of one upload that may be wrong. After that many the rest is refused unverified: each costs 0.1 ms."""
 
 _AROUND = 1024  # bytes of JSON around one item's body, at most

@@ -37,7 +37,7 @@ from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import Each, InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
-from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, problems
+from distrust.common.web.problems import NO_SNIFFING, RETRY_SECONDS, mark_fault, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import SWEEP_SECONDS, NotifierDep, Wait, Waiting
 
@@ -141,9 +141,11 @@ def cohorts(
 
 
 @router.post("/cohorts/{run}/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
-def depart(address: Address, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep) -> UploadAnswer:
+def depart(
+    address: Address, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep, response: Response
+) -> UploadAnswer:
     """Take departures: the stage no longer waits for these clients. Return the refused ones."""
-    return party.depart(address, body)
+    return mark_fault(party.depart(address, body), response)
 
 
 @router.get(

@@ -3,7 +3,7 @@
 import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,19 +12,34 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from distrust.common.errors import BadMessage, ProtocolError
+from distrust.common.errors import BadMessage, BadTicket, ProtocolError
 from distrust.common.messages.explain import explain_all
+from distrust.common.messages.upload import ActionAnswer, UploadAnswer
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1  # that a refused caller is asked to wait
 NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 """Header of every answer: a browser takes it for what its content type says, not for a script or a page."""
 
+FAULT = "X-Distrust-Fault"
+"""Header of an answer 200 that refused an item which no honest client sends. The proxy counts it, and removes it."""
+
 CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
 _MOST_LINES = 20  # in an answer to a bulk body of bad items
 _MOST_TOLD = 500  # faults of a body; each is built before the first one can be told
+_FAULTS = frozenset({BadMessage("").urn, BadTicket("").urn})
 _Handler = Callable[[Request, Exception], Awaitable[Response]]
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
+
+
+A = TypeVar("A", UploadAnswer, ActionAnswer)
+
+
+def mark_fault(answer: A, response: Response) -> A:
+    """Return the answer. Its response gets the header FAULT if a listed item was malformed, or had a wrong ticket."""
+    if any(item.type in _FAULTS for item in answer.refused):
+        response.headers[FAULT] = "1"
+    return answer
 
 
 def problems(*errors: type[ProtocolError]) -> dict[int | str, dict[str, Any]]:

@@ -24,7 +24,7 @@ class Flood:
     """What an attacker sends.
 
     line    method and path.
-    body    JSON; `fill` letters stand where it has an underscore.
+    body    JSON; `fill` letters, if any, stand where it has an underscore.
     source  the address from which the attacker comes.
     """
 
@@ -37,7 +37,7 @@ class Flood:
 
     def whole(self) -> bytes:
         """Return the bytes of a request."""
-        body = self.body.replace("_", "A" * self.fill, 1)
+        body = self.body.replace("_", "A" * self.fill, 1) if self.fill else self.body
         about = f"{KIND}Content-Length: {len(body)}\r\n" if body else ""
         return f"{self.line} HTTP/1.1\r\nHost: localhost\r\n{about}\r\n{body}".encode()
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -24,6 +26,7 @@ from tests.support.honest_work import CLIENTS, SERVER, TARGETS, Target
 TOKEN = "sesame"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 START_SECONDS = 60.0
+MOST_HONEST = 2  # connections of honest clients
 
 
 class Timed(httpx.Client):
@@ -64,7 +67,10 @@ class Attacked:
     def __post_init__(self) -> None:
         kept = httpx.Limits(keepalive_expiry=IDLE_SECONDS)  # as that of our own clients
         headers = {**OPERATOR, "Content-Type": "application/json"}
-        self._client = Timed(base_url=self.url, headers=headers, timeout=120, limits=kept)
+        self._clients = [
+            Timed(base_url=self.url, headers=headers, timeout=120, limits=kept) for _ in range(MOST_HONEST)
+        ]
+        self._client = self._clients[0]
 
     @property
     def url(self) -> str:
@@ -128,7 +134,8 @@ class Attacked:
     def close(self) -> None:
         """Close all connections, the honest client's too."""
         self.hang_up()
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def counted(self, status: int) -> int:
         """Return how many requests the service has answered with this status."""
@@ -151,12 +158,20 @@ class Attacked:
         self._client.put(f"/v1/cohorts/{address(name)}", content=cohort.model_dump_json()).raise_for_status()
         return cohort
 
-    def honest_seconds(self, times: int = 7) -> float:
-        """Play `times` pieces of honest work on one connection, and return the mean seconds of waiting for answers."""
-        began = self._client.seconds
-        for _ in range(times):
-            self.target.play(self._client, f"honest{next(self._names)}")()
-        return (self._client.seconds - began) / times
+    def honest_seconds(self, times: int = 7, connections: int = 1) -> float:
+        """Play `times` pieces of honest work on each connection. Return the mean seconds of waiting for one piece.
+
+        connections  MOST_HONEST at most, all at once.
+        """
+
+        def waited(client: Timed) -> float:
+            began = client.seconds
+            for _ in range(times):
+                self.target.play(client, f"honest{next(self._names)}")()
+            return (client.seconds - began) / times
+
+        with ThreadPoolExecutor(connections) as pool:
+            return fmean(pool.map(waited, self._clients[:connections]))
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:

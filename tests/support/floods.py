@@ -15,10 +15,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import httpx
+
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.upload import Item, Upload
 from tests.support.attacker import Flood
 from tests.support.attacks import Attacked, attacked
 from tests.support.cohorts import address
+from tests.support.honest_work import ATTACKED
 from tests.support.proxy import PARTIES, proxied
 
 INTERMEDIARIES = ("shuffler", "aggregator")
@@ -33,11 +39,15 @@ FAULTS = ",".join(["{}"] * 5400)
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One way to attack: connections that are made once, or a flood by another process without a pause."""
+    """One way to attack: connections that are made once, or a flood by another process without a pause.
+
+    honest  connections of the honest work beside it.
+    """
 
     connect: Callable[[Attacked], None] | None = None
     flood: Callable[[Attacked], Flood] | None = None
     parties: tuple[str, ...] = PARTIES
+    honest: int = 1
 
 
 def _abandon(service: Attacked) -> None:
@@ -87,6 +97,17 @@ def _bad_json(service: Attacked) -> Flood:
     return Flood(f"POST {service.target.upload}", 2, body)
 
 
+def wrong_tickets(service: Attacked) -> Flood:
+    """Return a flood of uploads of invented tickets, 8 kB each, for all slots. Any caller may read the digest."""
+    path = service.target.upload
+    cohort, _, last = path.rpartition("/")
+    stage: Any = {"reports": "report"}.get(last, last)
+    terms = Cohort.model_validate_json(httpx.get(f"http://127.0.0.1:{service.inside}{cohort}/terms").content)
+    items = [Item(slot=slot, ticket=bytes(64), body=b"") for slot in range(ATTACKED)]
+    upload = Upload(cohort=terms.cohort, digest=terms.digest(), stage=stage, items=items)
+    return Flood(f"POST {path}", 8, upload.model_dump_json())
+
+
 def _small_call(service: Attacked) -> Flood:
     return Flood(f"GET {service.target.poll.partition('?')[0]}", 100)
 
@@ -102,6 +123,7 @@ ATTACKS = {
     "eight bodies of 15 MB": Attack(flood=_bodies(8, 15_000_000)),
     "thirty bodies of 600 kB": Attack(flood=_bodies(30, 600_000)),
     "bad JSON of 16 kB on two connections": Attack(flood=_bad_json),
+    "64 wrong tickets on eight connections": Attack(flood=wrong_tickets, parties=INTERMEDIARIES, honest=2),
     "100 connections of GET /healthz": Attack(flood=lambda _: Flood("GET /healthz", 100)),
     "100 connections of GET /openapi.json": Attack(flood=lambda _: Flood("GET /openapi.json", 100)),
     "100 connections of a small call": Attack(flood=_small_call),
@@ -123,10 +145,10 @@ def harm(service: Attacked, attack: Attack, pieces: int) -> Harm:
     """
     if service.port != service.inside:
         service.source = f"127.0.0.{next(ADDRESSES)}"
-    before = service.honest_seconds(pieces)
+    before = service.honest_seconds(pieces, attack.honest)
     if attack.connect is not None:
         attack.connect(service)
-        during, answers = service.honest_seconds(pieces), {}
+        during, answers = service.honest_seconds(pieces, attack.honest), {}
         service.hang_up()
         return Harm(during / before, answers)
     assert attack.flood is not None
@@ -135,7 +157,7 @@ def harm(service: Attacked, attack: Attack, pieces: int) -> Harm:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
         assert attacker.stdout is not None
         assert attacker.stdout.readline() == "begun\n"
-        during = service.honest_seconds(pieces)
+        during = service.honest_seconds(pieces, attack.honest)
         printed, _ = attacker.communicate()
     return Harm(during / before, json.loads(printed))
 

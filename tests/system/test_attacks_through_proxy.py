@@ -25,7 +25,12 @@ PIECES = 6  # of honest work
 PROXYS = {"429", "503"}
 """Statuses with which the proxy refuses: each tells when to come again."""
 
-REFUSED = {"eight bodies of 15 MB", "bad JSON of 16 kB on two connections", "100 connections of GET /healthz"}
+REFUSED = {
+    "eight bodies of 15 MB",
+    "bad JSON of 16 kB on two connections",
+    "64 wrong tickets on eight connections",
+    "100 connections of GET /healthz",
+}
 """Attacks of which the proxy must have refused a part: their rates are far above what any address may have."""
 
 

@@ -24,7 +24,7 @@ def test_after_some_bad_tickets_no_further_one_is_verified(monkeypatch: pytest.M
     intake.reject_if(admitted(cohort, stored))
     assert verified == list(range(MOST_BAD_TICKETS))
     assert [item.slot for item in intake.items] == [300]
-    assert intake.answer().refused[-1].detail == "slot 301: not looked at, as 64 tickets of this upload do not verify"
+    assert intake.answer().refused[-1].detail == "slot 301: not looked at, as 8 tickets of this upload do not verify"
 
 
 def test_a_few_bad_tickets_spoil_no_good_one() -> None:
