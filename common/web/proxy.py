@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import BadParameter
-from distrust.common.web.bodies import SMALL_BODY
-from distrust.common.web.problems import RETRY_SECONDS, document
+from distrust.common.web.bodies import MOST_BODIES, SMALL_BODY
+from distrust.common.web.problems import FAULT, RETRY_SECONDS, document
 from distrust.common.web.settings import ServiceSettings, is_loopback
 from distrust.common.web.waiting import LONGEST_WAIT
 
@@ -29,7 +29,23 @@ CONNECTION_PERIOD = 10
 CROWD = 4
 """Small requests of one address in work at once from which they are a crowd: a fleet of one client a round has two."""
 
+LANES = 16
+"""Lanes of the gate: crowds pass it one request at a time in each. An address is always in the same lane."""
+
+GATE_SECONDS = 5  # for which a request in the gate may be silent: no honest one waits there
+
+WAITING_PATHS = r"^/v1/(cohorts/[^/]+/[^/]+|.*/(batch|round|tickets|stage|statements|records))$"
+"""Pattern of the paths that wait for news where a request says so."""
+
+STREAMS = r"^/v1/runs/[^/]+/events$"
+"""Pattern of the paths whose answers do not end while a run goes on."""
+
+ADDRESSES = 4
+"""Addresses that it takes to have all connections, each with as many as one may have."""
+
 STOP_SECONDS = 20  # for requests in flight when a service or its proxy stops
+
+LAST_PORT = 65_535
 
 ABOVE = 1000  # the proxy's port less the service's, unless the settings say otherwise
 
@@ -54,14 +70,24 @@ def haproxy_config(settings: ServiceSettings) -> str:
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - a service that starts needs no template
 
     listen = settings.proxy_listen or f"127.0.0.1:{settings.port + ABOVE}"
-    if settings.operator_token_file is None and not is_loopback(_host(listen)):
-        raise BadParameter("proxy_listen", listen, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
-    places = settings.max_waits + IN_WORK
-    most = min(places, settings.max_connections) - 1
-    if settings.caller_connections > most:
-        why = f"must be at most {most}, below max_connections and max_waits + {IN_WORK}: others have to have places"
-        raise BadParameter("caller_connections", settings.caller_connections, why)
     target = settings.proxy_target or _address_of(settings)
+    for field, address in (("proxy_listen", listen), ("proxy_target", target)):
+        if not 1 <= int(address.rpartition(":")[2]) <= LAST_PORT:
+            raise BadParameter(
+                field, address, f"must have a port from 1 to {LAST_PORT}; unset, it follows DISTRUST_PORT"
+            )
+    if not is_loopback(_host(listen)):
+        if settings.operator_token_file is None:
+            raise BadParameter("proxy_listen", listen, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
+        if not (settings.proxy_certificate or settings.proxy_plain):
+            why = "must be loopback unless DISTRUST_PROXY_CERTIFICATE is set, or DISTRUST_PROXY_PLAIN=1 for no TLS"
+            raise BadParameter("proxy_listen", listen, why)
+    places = settings.max_waits + IN_WORK
+    most = min(places - 1, settings.max_connections // ADDRESSES)
+    if settings.caller_connections > most:
+        parts = f"max_connections / {ADDRESSES}, and below max_waits + {IN_WORK}"
+        why = f"must be at most {most}, {parts}: others have to have places"
+        raise BadParameter("caller_connections", settings.caller_connections, why)
     values: dict[str, Any] = {
         **settings.model_dump(),
         "service": settings.service,
@@ -73,6 +99,12 @@ def haproxy_config(settings: ServiceSettings) -> str:
         "new_connections": math.ceil(CONNECTION_PERIOD * settings.new_connections),
         "small": SMALL_BODY,
         "crowd": CROWD,
+        "lanes": LANES,
+        "gate_seconds": GATE_SECONDS,
+        "waiting_paths": WAITING_PATHS,
+        "streams": STREAMS,
+        "bodies_at_once": MOST_BODIES,
+        "fault": FAULT,
         "caller_waits": math.ceil(settings.caller_requests / 3),
         "caller_crowd": math.ceil(settings.caller_requests / 2),
         "caller_gate": math.ceil(settings.caller_requests / 6),

@@ -18,8 +18,10 @@ from distrust.common.web.answers import MOST_ANSWERS
 from distrust.common.web.tls import check_pair, service_context
 from distrust.common.web.waiting import MOST_WAITS
 
-HOST = r"(\*|[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
-"""Pattern of a name or an address, IPv6 in brackets, or a star for all addresses."""
+HOST = r"([A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\])"
+"""Pattern of a name or an address, IPv6 in brackets."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _unset_if_empty(value: Any) -> Any:
@@ -64,15 +66,15 @@ class ServiceSettings(BaseSettings):
     max_answers: Annotated[int, Field(ge=1024, description="bytes of unread long answers in memory")] = MOST_ANSWERS
     max_items: Annotated[int, Field(ge=1, description="clients' messages in one upload")] = 4096
     max_waits: Annotated[int, Field(ge=1, description="requests that wait for news at once")] = MOST_WAITS
-    body_seconds: Annotated[float, Field(gt=0, description="time for a request's body to arrive whole")] = 60.0
+    body_seconds: Annotated[Positive, Field(description="time for a request's body to arrive whole")] = 60.0
     idle_seconds: Annotated[int, Field(ge=1, description="time that a connection stays open without a request")] = 15
     max_connections: Annotated[
         int, Field(ge=16, description="connections that a proxy has open at once; a service twice as many")
-    ] = 1024
-    header_seconds: Annotated[float, Field(gt=0, description="proxy: time for a request's head to arrive whole")] = 10.0
+    ] = 2560
+    header_seconds: Annotated[Positive, Field(description="proxy: time for a request's head to arrive whole")] = 10.0
     caller_connections: Annotated[int, Field(ge=1, description="proxy: connections of one address at once")] = 640
     new_connections: Annotated[
-        float, Field(gt=0, description="proxy: new connections of one address in a second, over ten seconds")
+        Positive, Field(description="proxy: new connections of one address in a second, over ten seconds")
     ] = 100.0
     caller_requests: Annotated[
         int, Field(ge=1, description="proxy: requests of one address, or token, in a second")
@@ -84,12 +86,12 @@ class ServiceSettings(BaseSettings):
         int, Field(ge=1, description="proxy: of them, requests that no honest client sends: bad, or without a right")
     ] = 10
     body_rate: Annotated[
-        float, Field(gt=0, description="proxy: bytes of one address in a second; then it sends no more requests")
+        Positive, Field(description="proxy: bytes of one address in a second; then it sends no more requests")
     ] = 16.0 * 2**20
     proxy_listen: Annotated[
         str,
         Field(
-            pattern=rf"^({HOST}?:\d{{1,5}})?$",
+            pattern=rf"^((\*|{HOST})?:\d{{1,5}})?$",
             description="proxy: address:port to listen on; unset: loopback, 1000 above the service's port",
         ),
     ] = ""
@@ -118,6 +120,7 @@ class ServiceSettings(BaseSettings):
             description="proxy: folder out of which it sees no file when root has started it; unset: none",
         ),
     ] = ""
+    proxy_plain: Annotated[bool, Field(description="proxy: it speaks no TLS, though the network reaches it")] = False
     min_free: Annotated[int, Field(ge=0, description="bytes of free disk below which a service is not ready")] = 2**24
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")
@@ -191,7 +194,7 @@ class IntermediarySettings(ServiceSettings):
     ] = None
 
     first_seconds: Annotated[
-        float, Field(gt=0, description="time from the opening of a cohort to its first message; then the cohort ends")
+        Positive, Field(description="time from the opening of a cohort to its first message; then the cohort ends")
     ] = FIRST_SECONDS
 
     dashboard_origin: Annotated[
