@@ -6,7 +6,8 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from distrust.common.web.client import Http, Patience
 from distrust.common.web.settings import ServiceSettings
 from tests.support.attacks import Attacked, attacked, until
 from tests.support.certificates import Certificates
+from tests.support.floods import wrong_tickets
 from tests.support.forked import forking
 from tests.support.proxy import free_port, proxied, running, settings_of
 
@@ -38,7 +40,7 @@ class Recorder(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.heads.append(dict(self.headers))
-        if "wait" in self.path:
+        if "wait=60" in self.path:
             try:
                 self.later.append(self.connection.recv(1))
             except ConnectionError:
@@ -50,6 +52,9 @@ class Recorder(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def log_message(self, *_: Any) -> None:
         """Write no log."""
@@ -120,6 +125,45 @@ def test_a_long_poll_ends_at_the_service_when_its_caller_hangs_up(tmp_path: Path
         until(lambda: Recorder.later == [b""])
 
 
+@pytest.mark.parametrize("target", ["/v1/x?w%61it=60", "/v1/x?a=1&%77ait=6", "/v1/runs/a/event%73"])
+def test_what_rules_would_read_otherwise_than_the_service_is_refused(target: str, tmp_path: Path) -> None:
+    with recorded(tmp_path) as where:
+        status, headers, _ = told(where, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        assert (status, headers["content-type"]) == (400, PROBLEM)
+        with caller(where) as client:
+            assert client.get("/v1/x", params={"value": "50 % & more"}).is_success
+    assert len(Recorder.heads) == 1
+
+
+def test_a_crowd_that_holds_its_lane_up_holds_up_no_crowd_of_another_lane(tmp_path: Path) -> None:
+    """Four calls of an address are in work, so its next ones go through the gate, unless they wait for news."""
+    held = "Host: x\r\nContent-Length: 0\r\n\r\n"
+    served = list[bool]()
+    with recorded(tmp_path, header_seconds=0.5) as where, ExitStack() as opened:
+        host, port = where.split(":")
+
+        def hold(source: str, method: str) -> None:
+            made = opened.enter_context(socket.create_connection((host, int(port)), 60, source_address=(source, 0)))
+            before = len(Recorder.heads)
+            made.sendall(f"{method} /v1/x?wait=60 HTTP/1.1\r\n{held}".encode())
+            until(lambda: len(Recorder.heads) > before)
+
+        for number in range(2, 10):
+            source = f"127.0.0.{number}"
+            for method in ["GET"] * 4 + (["POST"] if number == 2 else []):
+                hold(source, method)
+            with caller(where, source) as client:
+                answers = {
+                    path: client.post(path).status_code
+                    for path in ("/v1/x", "/v1/x?wait=5", "/v1/x/stage?wait=0", "/v1/x/stage?wait=5")
+                }
+            assert answers.pop("/v1/x/stage?wait=5") == 200
+            assert len(set(answers.values())) == 1
+            served.append(set(answers.values()) == {200})
+    assert served[0] is False  # the one that holds its own lane up
+    assert sum(served) >= 6  # of seven others; each has its lane by a hash of its address
+
+
 def test_what_the_proxy_refuses_is_a_problem_document(tmp_path: Path) -> None:
     large = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 4097\r\n\r\n"
     settings = settings_of("shuffler", port=free_port(), proxy_listen=f"127.0.0.1:{free_port()}", max_body=4096)
@@ -169,7 +213,7 @@ def test_a_token_has_one_rate_from_all_addresses_together(tmp_path: Path) -> Non
 def shuffler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """Yield a shuffler behind a proxy with the settings' defaults, but short times."""
     folder = tmp_path_factory.mktemp("shuffler")
-    with forking(), attacked("shuffler", folder) as direct:
+    with forking(), attacked("shuffler", folder, DISTRUST_FIRST_SECONDS="3600") as direct:
         direct.prepare()
         with proxied("shuffler", direct, folder, header_seconds=0.5, idle_seconds=1) as result:
             yield result
@@ -180,6 +224,23 @@ def test_as_many_long_polls_as_a_service_takes_come_from_one_address_and_outlive
 ) -> None:
     polls = [shuffler.connect(shuffler.poll().replace(b"wait=60", b"wait=3")) for _ in range(WAITS)]
     assert {poll.recv(65_536).split()[1] for poll in polls} == {b"200"}
+
+
+def test_uploads_of_wrong_tickets_are_faults_and_callers_do_not_see_the_mark(
+    shuffler: Attacked, tmp_path: Path
+) -> None:
+    raw = wrong_tickets(shuffler).whole()
+    with proxied("shuffler", shuffler, tmp_path, caller_faults=1) as strict:
+        statuses = []
+        while "429" not in statuses:
+            assert len(statuses) < 100
+            connection = strict.connect(raw)
+            head = connection.recv(65_536).partition(b"\r\n\r\n")[0].lower()
+            statuses.append(head.split()[1].decode())
+            assert b"x-distrust-fault" not in head
+        assert set(statuses) == {"200", "429"}
+        direct = replace(strict, port=strict.inside)
+        assert b"x-distrust-fault: 1" in direct.connect(raw).recv(65_536).lower()
 
 
 def test_an_honest_fleets_requests_are_none_too_many(shuffler: Attacked) -> None:

@@ -113,7 +113,7 @@ def test_no_address_has_all_connections_or_all_places() -> None:
         ({}, "server shuffler 127.0.0.1:8702 maxconn 768  #"),
         ({"host": "0.0.0.0"}, "server shuffler 127.0.0.1:8702 maxconn 768  #"),
         ({"host": "::"}, "server shuffler [::1]:8702 maxconn 768  #"),
-        ({"proxy_target": "mixer:1"}, "server shuffler mixer:1 maxconn 768 resolvers names init-addr libc,none  #"),
+        ({"proxy_target": "mixer:1"}, "server shuffler mixer:1 maxconn 768 resolvers names resolve-opts"),
     ],
 )
 def test_a_proxy_reaches_the_service_where_it_listens_and_looks_a_name_up_again(
@@ -122,6 +122,8 @@ def test_a_proxy_reaches_the_service_where_it_listens_and_looks_a_name_up_again(
     config = haproxy_config(settings_of("shuffler", **fields))
     assert line in config
     assert ("resolvers names" in config) == ("proxy_target" in fields)
+    allowed = config.count("resolve-opts allow-dup-ip")  # each lane of the gate has the address of the same name
+    assert allowed == config.count(f" {fields['proxy_target']} maxconn") if "proxy_target" in fields else not allowed
 
 
 @pytest.mark.parametrize(
