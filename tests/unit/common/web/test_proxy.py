@@ -136,8 +136,6 @@ def test_a_proxy_reaches_the_service_where_it_listens_and_looks_a_name_up_again(
         {"proxy_user": "root\n    stats enable"},
         {"proxy_chroot": "relative"},
         {"proxy_chroot": "/a uid 0"},
-
-
         {"proxy_target": "*:8702"},
         {"header_seconds": "inf"},
         {"body_rate": "inf"},
