@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from distrust.common.messages.status import CohortList
+from distrust.common.web.bodies import MOST_BODIES
 from distrust.common.web.client import Http, Patience
 from distrust.common.web.settings import ServiceSettings
 from tests.support.attacks import Attacked, attacked, until
@@ -162,6 +163,22 @@ def test_a_crowd_that_holds_its_lane_up_holds_up_no_crowd_of_another_lane(tmp_pa
             served.append(set(answers.values()) == {200})
     assert served[0] is False  # the one that holds its own lane up
     assert sum(served) >= 6  # of seven others; each has its lane by a hash of its address
+
+
+def test_an_address_has_so_many_large_bodies_in_work_and_another_one_its_own(tmp_path: Path) -> None:
+    head = b"POST /v1/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 20000\r\n\r\n"
+    with recorded(tmp_path, body_seconds=60) as where, ExitStack() as opened:
+        host, port = where.split(":")
+        for _ in range(MOST_BODIES):  # halves, which are in work until their time is over
+            begun = socket.create_connection((host, int(port)), 60, source_address=("127.0.0.2", 0))
+            opened.enter_context(begun).sendall(head)
+
+        def one_more(source: str) -> int:
+            with caller(where, source) as client:
+                return client.post("/v1/x", content=bytes(20_000)).status_code
+
+        until(lambda: one_more("127.0.0.2") == 429)
+        assert one_more("127.0.0.1") == 200
 
 
 def test_what_the_proxy_refuses_is_a_problem_document(tmp_path: Path) -> None:
