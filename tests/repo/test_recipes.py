@@ -234,7 +234,7 @@ class PullsView(Message):
 
 METHOD = '''    def pulls(self, run: str) -> PullsView:
         """Return the progress of a run. Raises WrongCohort."""
-        snapshot = self.view(run).snapshot
+        snapshot = self.active_run(run).snapshot()
         return PullsView(run=run, pulls=snapshot.pulls, horizon=snapshot.horizon)
 
 '''
@@ -266,11 +266,11 @@ def test_pulls_are_told_and_an_unknown_run_is_refused(tmp_path: Path) -> None:
 
 def follow_endpoint(copy: Path) -> None:
     recipe = Recipe("Add an endpoint", "pulls", copy)
-    messages, (service, _), (routes,), (tests,) = (recipe.files(step) for step in range(1, 5))
+    messages, (reader, *_), (routes,), (tests,) = (recipe.files(step) for step in range(1, 5))
     recipe.insert(messages[0], "", MESSAGE)
-    for path in (service, routes):
+    for path in (reader, routes):
         recipe.replace(path, "    LedgerView,\n", "    LedgerView,\n    PullsView,\n")
-    recipe.insert(service, "    def cancel(", METHOD)
+    recipe.insert(reader, "    def ledger(", METHOD)
     recipe.insert(routes, '@run_routes.get("/runs/{run}/config"', ROUTE)
     recipe.insert(tests, "", TEST)
     assert "test_pulls_are_told_and_an_unknown_run_is_refused" in recipe.play(5)
