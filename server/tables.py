@@ -1,6 +1,6 @@
 """The tables of the server's database. `server.store` reads and writes them.
 
-runs        configuration, digest, id, public keys, state; the private keys are in files (server.keys)
+runs        configuration, digest, id, public keys, state; the private keys are in files (server/keys.py)
 cohorts     cohorts that were opened at their intermediary, and their state. A row is the server's intent to collect the
             cohort's batch: it is committed before the first ticket, and closed with the outcome
 grants      slots by ticket request; of callers with a limit, who they are, until the cohort's outcome

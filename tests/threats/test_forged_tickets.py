@@ -57,7 +57,7 @@ class Thief:
     """The server's own keys and its connection to the shuffler. `learned`: plays that it got, by slot."""
 
     def __init__(self, folder: Path) -> None:
-        self._keys, self.secret = KeyFolder(folder / "server.keys"), bytes(range(SECRET))
+        self._keys, self.secret = KeyFolder(folder / "server.sqlite3.keys"), bytes(range(SECRET))
         self.learned: dict[int, int] = {}
         self.refused: list[RefusedItem] = []
         self.reported: Counter[str] = Counter()  # records of its own, by cohort

@@ -158,6 +158,6 @@ def test_a_service_runs_on_uvloop_where_it_is_installed() -> None:
 
 def test_a_service_bears_more_connections_than_its_proxy_lets_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (10**6, 10**6))
-    settings = ServiceSettings(max_connections=700)
+    settings = ServiceSettings(max_connections=700, caller_connections=64)
     assert options(FastAPI(), settings).limit_concurrency == 1400
     assert "maxconn 700 " in haproxy_config(settings)

@@ -40,7 +40,8 @@ def playing(path: Path, *configs: RunConfig, quitting: dict[str, int] | None = N
     harness.database.close()
     token = path / "token"
     token.write_text(TOKEN)
-    settings = ServerSettings(database=f"sqlite:///{path}/server.sqlite3", operator_token_file=token)
+    files = {"database": f"sqlite:///{path}/server.sqlite3", "keys": harness.keys.path, "operator_token_file": token}
+    settings = ServerSettings(**files)
     app = server_app(settings, InMemoryIntermediaries())
     with AsgiClient(app) as client:
         yield client
