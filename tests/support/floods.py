@@ -169,7 +169,7 @@ def allow_sockets(number: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, hard), hard))
 
 
-PIECES = 6
+PIECES = 40
 TRIES = 2
 
 

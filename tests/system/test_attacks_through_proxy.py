@@ -20,7 +20,7 @@ pytestmark = pytest.mark.alone
 SLOWER = 2.0
 LARGER = 2.0
 ATTEMPTS = 6
-PIECES = 6  # of honest work
+PIECES = 40  # of honest work: seconds, so that the burst that a rate lets in is a part of them
 
 PROXYS = {"429", "503"}
 """Statuses with which the proxy refuses: each tells when to come again."""
