@@ -135,16 +135,22 @@ def test_who_had_which_slot_is_forgotten_with_the_cohorts_outcome_and_with_the_e
 def test_who_has_its_share_and_waits_may_begin_the_next_cohort_as_soon_as_others_fill_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrust.common.web.waiting.LOOK_SECONDS", 600.0)  # a notification alone wakes it
+    """A notification alone wakes it before its wait is over."""
+    monkeypatch.setattr("distrust.common.web.waiting.LOOK_SECONDS", 600.0)
 
     async def body(world: World) -> None:
         await world.create()
+        told, service = list[str](), world.app.state.service
+        notify = service._notify
+        monkeypatch.setattr(service, "_notify", lambda run: (told.append(run), notify(run)))
         headers = [world.token(name, share=0.25) for name in ("one", "two", "three", "four")]
         assert slots(await world.ask(headers[0])) == N // 4
         waiting = asyncio.create_task(world.ask(headers[0], number=0, wait=60))
         await until(lambda: bool(world.app.state.notifier._waits))
         for header in headers[1:]:
+            told.clear()
             assert slots(await world.ask(header, N // 4), "demo.1.0.1") == N // 4  # it needs no other cohort
+        assert told, "the request that filled the cohort woke no other"
         assert slots(await waiting) == N // 4
 
     play(tmp_path, body)
