@@ -15,6 +15,7 @@ CLIENTS = 32
 MEMBERS = 4  # of a masked cohort
 WANTED = 32  # tickets
 ATTACKED = 64  # clients of a cohort that attackers name
+HOUR = 3600.0  # stage of such a cohort: it is open as long as attacks last
 
 Play = Callable[[], None]
 
@@ -115,13 +116,13 @@ TARGETS = {
     "shuffler": Target(
         f"/v1/cohorts/{address('target')}?wait=60",
         f"/v1/cohorts/{address('target')}/reports",
-        lambda client, name: _put(client, SERVER.sealed(name=name, clients=ATTACKED)),
+        lambda client, name: _put(client, SERVER.sealed(name=name, clients=ATTACKED, stage_seconds=HOUR)),
         _shuffle,
     ),
     "aggregator": Target(
         f"/v1/cohorts/{address('target')}/stage?after=keys&wait=60",
         f"/v1/cohorts/{address('target')}/keys",
-        lambda client, name: _put(client, SERVER.masked(name=name, clients=ATTACKED)),
+        lambda client, name: _put(client, SERVER.masked(name=name, clients=ATTACKED, stage_seconds=HOUR)),
         _aggregate,
     ),
     "server": Target("/v1/runs/target/round?after=999&wait=60", "/v1/runs/target/tickets", _create_taken, _serve),
