@@ -192,7 +192,7 @@ class Aborted(ProtocolError):
 
 
 class Gone(ProtocolError):
-    """What was deleted, as the operator or the run's configuration wished: a pruned run, a batch that was scrubbed."""
+    """The operator or the run's configuration had it deleted: a pruned run, a batch that was scrubbed."""
 
     code, status = "gone", 410
 

@@ -62,7 +62,7 @@ _DELETE_EMPTY = delete(BATCHES).where(BATCHES.c.cohort.like("~%"), _OLDEST.scala
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """What a tombstone tells of a run besides its guarantee. run_digest: R."""
+    """The facts of a tombstone besides the guarantee. run_digest: R."""
 
     run: str
     run_id: bytes

@@ -49,7 +49,7 @@ class PublicKeys:
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
-    """What is public of what the server draws from the operating system as it makes a run. The run's row has it.
+    """The public part of the random numbers that the server draws as it makes a run. The run's row has it.
 
     run_id  16 bytes: a run that is made anew from the same run file is another run.
     keys    the public halves of its keys.

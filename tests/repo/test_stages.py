@@ -74,7 +74,7 @@ def test_ci_sees_a_changed_checkout_before_the_demo_after_the_first_stage_and_at
 
 
 def test_ci_gives_the_demos_user_no_file_of_the_checkout() -> None:
-    """What a clone shares with its origin by hard links changes its owner there, too."""
+    """A file that a clone shares by a hard link changes its owner in the origin, too."""
     clones = re.findall(r"^ *git clone .*$", (ROOT / ".ci" / "run").read_text("utf-8"), re.MULTILINE)
     assert clones
     assert all(" --no-hardlinks " in line for line in clones)

@@ -21,7 +21,7 @@ KIND = "Content-Type: application/json\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """What an attacker sends.
+    """The requests of an attacker.
 
     line    method and path.
     body    JSON; `fill` letters, if any, stand where it has an underscore.

@@ -132,7 +132,7 @@ ATTACKS = {
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """What an attack did: how many times as long honest work took, and the answers of a flood by status."""
+    """The effect of an attack: how many times as long honest work took, and the answers of a flood by status."""
 
     slower: float
     answers: dict[str, list[int]]
