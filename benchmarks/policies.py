@@ -21,6 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.meter import deliver, options, write
+from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import SystemStream, generator
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import play_together
@@ -221,6 +222,7 @@ def measure_together(case: Together, horizon: int, repetitions: int) -> Together
         for repetition in range(repetitions)
     ]
     config = files[0].config
+    assert isinstance(config.policy, ContextualPolicySpec)
     batch = config.policy.batch
     start = process_time()
     play_together(files)
@@ -260,9 +262,11 @@ def main() -> None:
     rows = [(r.policy, r.mechanism, r.arms, r.horizon, r.rounds, r.first, r.again, r.ratio) for r in results]
     columns = ("policy", "mechanism", "actions", "T", "rounds", "first, CPU s", "again, CPU s", "again to T normals")
     deliver("Policies in process", columns, rows)
-    rows = [(r.policy, r.mechanism, r.batch, r.horizon, r.repetitions, r.cpu, r.each, r.ratio, r.aim) for r in together]
-    columns = ("policy", "mechanism", "B", "T", "runs", "CPU s", "µs a client", "to numpy's algebra", "aim, s")
-    deliver("Contextual policies in lock step", columns, rows)
+    series = [
+        (r.policy, r.mechanism, r.batch, r.horizon, r.repetitions, r.cpu, r.each, r.ratio, r.aim) for r in together
+    ]
+    titles = ("policy", "mechanism", "B", "T", "runs", "CPU s", "µs a client", "to numpy's algebra", "aim, s")
+    deliver("Contextual policies in lock step", titles, series)
     figures = {
         "results": [asdict(result) | {"ratio": result.ratio} for result in results],
         "together": [asdict(one) | {"each": one.each, "ratio": one.ratio} for one in together],

@@ -39,7 +39,8 @@ from distrust.server.active_run import ActiveRun
 from distrust.server.keys import KeyFolder, Keys, RunIdentity, folder_for, new_keys, new_run_id
 from distrust.server.learner.learner import Learner
 from distrust.server.receipts import ReceiptBook
-from distrust.server.store import GrantRow, Store, open_database
+from distrust.server.rows import GrantRow
+from distrust.server.store import Store, open_database
 
 BLOCK = 512
 CLIENTS = (64, 1024, 16_384)

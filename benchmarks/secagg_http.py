@@ -138,8 +138,10 @@ def main() -> None:
     parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
     arguments = parser.parse_args()
     p = measure_primitives()
-    sizes = (arguments.clients, arguments.dimensions, arguments.dropouts)
-    results = run(*(((50,), (1,), (0.1,)) if arguments.quick else sizes), p, enough=50 if arguments.quick else 2000)
+    if arguments.quick:
+        results = run((50,), (1,), (0.1,), p, enough=50)
+    else:
+        results = run(arguments.clients, arguments.dimensions, arguments.dropouts, p, enough=2000)
     columns = (
         "n",
         "lost",
