@@ -51,6 +51,7 @@ class Attacked:
     target  the paths that take no token.
     inside  its own port.
     source  the address from which attackers come. Honest clients come from 127.0.0.1.
+    proxy   process id of the proxy; 0: there is none.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -59,6 +60,7 @@ class Attacked:
     target: Target
     inside: int
     source: str = "127.0.0.1"
+    proxy: int = 0
     fresh: int = 0  # resident bytes once it has served
     waited: list[str] = field(default_factory=list)  # cohorts for long polls
     _names: Iterator[int] = field(default_factory=itertools.count)
@@ -78,18 +80,23 @@ class Attacked:
 
     def memory(self) -> int:
         """Return the resident bytes now."""
-        return self._status("VmRSS")
+        return _status(self.process.pid, "VmRSS")
 
     def peak(self) -> int:
         """Return the most resident bytes since `forget_peak`, or since the start."""
-        return self._status("VmHWM")
+        return _status(self.process.pid, "VmHWM")
+
+    def proxy_memory(self) -> int:
+        """Return the resident bytes of the proxy now."""
+        return _status(self.proxy, "VmRSS")
+
+    def proxy_peak(self) -> int:
+        """Return the most resident bytes of the proxy since `forget_peak`, or since its start."""
+        return _status(self.proxy, "VmHWM")
 
     def forget_peak(self) -> None:
-        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-
-    def _status(self, field: str) -> int:
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+        for pid in filter(None, (self.process.pid, self.proxy)):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def log_text(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
@@ -242,6 +249,11 @@ def closed(connection: socket.socket) -> bool:
     except ConnectionError:
         return True
     return True
+
+
+def _status(pid: int, field: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 def _answers(service: Attacked) -> bool:

@@ -194,9 +194,11 @@ def main() -> None:
 def _measured(service: Attacked, attack: Attack) -> str:
     """Return how many times as long honest work took, least and largest, and memory before and at its peak."""
     service.forget_peak()
+    proxy = service.proxy_memory() if service.proxy else 0
     slower = [harm(service, attack, PIECES).slower for _ in range(TRIES)]
     before, peak = (round(number / 1e6) for number in (service.fresh, service.peak()))
-    return f"{min(slower):.2f} to {max(slower):.2f}; {before} → {peak} MB"
+    own = f"{min(slower):.2f} to {max(slower):.2f}; {before} → {peak} MB"
+    return f"{own}; proxy {proxy / 1e6:.0f} → {service.proxy_peak() / 1e6:.0f} MB" if service.proxy else own
 
 
 def _made(folder: Path) -> Path:

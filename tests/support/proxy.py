@@ -60,8 +60,8 @@ def proxied(party: str, service: Attacked, folder: Path, **limits: Any) -> Itera
     """Yield the service as its callers reach it through a proxy. Attackers have an address of their own."""
     port = free_port()
     own = {"operator_token_file": folder / "token", "port": service.inside, "proxy_listen": f"127.0.0.1:{port}"}
-    with running(settings_of(party, **{**own, **limits}), folder):
-        reached = replace(service, port=port, source=ATTACKERS)
+    with running(settings_of(party, **{**own, **limits}), folder) as proxy:
+        reached = replace(service, port=port, source=ATTACKERS, proxy=proxy.pid)
         try:
             yield reached
         finally:
