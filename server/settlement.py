@@ -12,7 +12,7 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.base import StreamCounter
+from distrust.common.mechanisms.families.streams import StoredBatch, StreamCounter
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
@@ -127,7 +127,8 @@ class Settlement:
                 assert answer is not None
                 assert answer.batch is not None
                 summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, keys.seal, cohort))
-                batches.append((*summed, np.array(outcome.sum)))
+                stream = analyzer_stream(active.config, keys.noise, cohort, summed[0], np.array([summed[1]]))
+                batches.append(StoredBatch(*summed, np.array(outcome.sum), stream))
         return mechanism.counter().restored(batches)
 
     def _commit(

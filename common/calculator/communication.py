@@ -15,6 +15,7 @@ from distrust.common.mechanisms.central.additive import (
     CentralLaplaceDiscrete,
     UnsafeIdentity,
 )
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
@@ -39,6 +40,7 @@ UNSTATED: dict[type[Mechanism], str] = {
     ShuffledLaplace: "FREE states none",
     RelaxedSecaggShuffle: "MAB Theorem 3 leaves the length of the shuffled vector open",
     Tree: "CTX states none",
+    PrefixFactorization: "its paper states none",
 }
 """Why there is no number of bits, by mechanism."""
 

@@ -122,7 +122,7 @@ class PrivacyQuery:
     clients        n.
     dropout        share of n that may vanish, in [0, 1/2).
     corrupt        share of n that may collude, in [0, 1/2). The two shares fix the floor t.
-    batches        length of the stream, for `tree`.
+    batches        length of the stream, for `tree` and `prefix-factorization`.
     dimension      D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
                    Only high - low matters: moving the interval moves the sum and nothing else.
     noise          as in a run file: "grid" or "continuous".

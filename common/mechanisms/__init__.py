@@ -21,6 +21,7 @@ from distrust.common.mechanisms.central.additive import (
     CentralLaplaceDiscrete,
     UnsafeIdentity,
 )
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
@@ -79,6 +80,7 @@ CLASSES: tuple[type[Mechanism], ...] = (
     ShuffledLaplace,
     RelaxedSecaggShuffle,
     Tree,
+    PrefixFactorization,
 )
 """All the mechanisms, in the order of the tables that are printed."""
 

@@ -149,8 +149,8 @@ class ContextualPolicySpec(PolicySpec):
 class LinUcbSpec(ContextualPolicySpec):
     """LinUCB on private sums (CTX, Algorithm 1): λ and β follow from the noise of the mechanism.
 
-    With `identity`: λ = 1 (Abbasi-Yadkori et al. 2011). With local noise and batch 1: LinUCB-LDP. With `tree`:
-    LinUCB-JDP, or Batched-Central for a batch above 1. Through a shuffler: LinUCB-SDP.
+    With `identity`: λ = 1 (Abbasi-Yadkori et al. 2011). With local noise and batch 1: LinUCB-LDP. With `tree`
+    or `prefix-factorization`: LinUCB-JDP, or Batched-Central for a batch above 1. Through a shuffler: LinUCB-SDP.
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.linucb:LinUcb"

@@ -87,12 +87,12 @@ class Move(Protocol):
         ...
 
     @property
-    def unrounded(self) -> int:
+    def unrounded(self) -> float:
         """Return a bound on the squared ℓ₂ length before rounding."""
         ...
 
     @property
-    def squared_l2(self) -> int:
+    def squared_l2(self) -> float:
         """Return a bound on the squared ℓ₂ length after rounding."""
         ...
 

@@ -117,6 +117,51 @@ class Visits:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretched:
+    """Moves that a client makes in a stream behind a matrix: √weight times as long, and by `slack` longer still.
+
+    grid    a client's moves in one batch.
+    weight  the square of the stretching.
+    slack   steps.
+    times   batches that the client is in. In several, the worst rounding counts: a later vector may depend on earlier
+            releases.
+    """
+
+    grid: "Grid"
+    weight: float
+    slack: float
+    times: int
+
+    @property
+    def dimension(self) -> int:
+        """Return the number of coordinates of one batch."""
+        return self.grid.dimension
+
+    @property
+    def unrounded(self) -> float:
+        """Return the squared ℓ₂ length before the rounding of the client's vector."""
+        return self.squared_l2 if self.times > 1 else self._longer(self.grid.unrounded)
+
+    @property
+    def squared_l2(self) -> float:
+        """Return a bound on the squared ℓ₂ length, rounding included."""
+        return self._longer(self.grid.squared_l2)
+
+    def log_moment(self, rate: float) -> float:
+        """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length after rounding."""
+        most = rate * self.squared_l2
+        if self.times > 1:
+            return most
+        # (√(weight S) + slack)² ≤ (1 + h) weight S + (1 + 1/h) slack² for every h > 0, equal at h = slack/√(weight S).
+        share = self.slack / math.sqrt(self.weight * self.grid.squared_l2)
+        added = rate * (self.slack**2 + self.slack * math.sqrt(self.weight * self.grid.squared_l2))
+        return min(most, self.grid.log_moment(rate * self.weight * (1 + share)) + added)
+
+    def _longer(self, squared: float) -> float:
+        return (math.sqrt(self.weight * squared) + self.slack) ** 2
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
     """A client's range of moves: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
 

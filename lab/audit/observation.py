@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.modular import Vector
 from distrust.common.noise.law import Law
 from distrust.common.randomness import Stream
@@ -129,10 +130,12 @@ def evidence_names(setting: Setting) -> tuple[str, ...]:
                 finds noise that should have been added to more of them.
     nodes       of a stream: the prefix sums that are single nodes and hold the first batch, added up. This decides as
                 the likelihood ratio does, because every node has Gaussian noise of its own.
+    column      of a stream behind a factorization, in place of the nodes: C times the batches, and the column of the
+                first batch with that. It decides as the likelihood ratio does.
     everything  of a stream: all batches and prefixes. It finds noise that should have been added once more.
     """
     if setting.view == "stream":
-        return ("nodes", "everything")
+        return ("column" if isinstance(setting.mechanism, PrefixFactorization) else "nodes", "everything")
     finer = setting.view == "records" or setting.telling.size > 1
     by_likelihood = ("likelihood",) if finer and likelihood_ratio(setting) is not None else ()
     return ("sum", *by_likelihood) if setting.secret is None else ("projection", *by_likelihood, "unnoised")
@@ -143,9 +146,7 @@ def evidence(setting: Setting, seen: Observation) -> NDArray[np.float64]:
     telling = seen[..., setting.telling]
     pieces = telling.sum(axis=2) if setting.secret is None else np.round(telling @ setting.direction, DIGITS)
     if setting.view == "stream":
-        count = setting.batches
-        nodes = [count + (1 << level) - 1 for level in range(count.bit_length())]
-        return np.column_stack((pieces[:, nodes].sum(axis=1), pieces.sum(axis=1)))
+        return np.column_stack((pieces @ _stream_weights(setting), pieces.sum(axis=1)))
     columns = {"sum": pieces.sum(axis=1), "projection": pieces.sum(axis=1)}
     names = evidence_names(setting)
     if "likelihood" in names:
@@ -154,6 +155,18 @@ def evidence(setting: Setting, seen: Observation) -> NDArray[np.float64]:
     if "unnoised" in names:
         columns["unnoised"] = _unnoised(setting, telling)
     return np.column_stack([columns[name] for name in names])
+
+
+def _stream_weights(setting: Setting) -> NDArray[np.float64]:
+    """Return by what factor each batch and each prefix counts in the first evidence of a stream."""
+    mechanism, count = setting.mechanism, setting.batches
+    weights = np.zeros(2 * count)
+    if isinstance(mechanism, PrefixFactorization):
+        column = mechanism.factors.column()
+        weights[:count] = [column[batch:] @ column[: count - batch] for batch in range(count)]
+    else:
+        weights[[count + (1 << level) - 1 for level in range(count.bit_length())]] = 1.0
+    return weights
 
 
 def _logs(setting: Setting, telling: Observation) -> Observation:

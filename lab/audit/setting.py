@@ -17,7 +17,7 @@ from distrust.lab.audit.secret import Secret
 Observable = Literal["message", "sum", "records", "estimate", "stream"]
 Transport = Literal["in-process", "http"]
 
-LONGEST_STREAM = 1024  # batches of `tree` that a trial runs through
+LONGEST_STREAM = 1024  # batches of a stream that a trial runs through
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Setting:
         sum       the sum modulo m, or the count of ones under each label.
         records   sealed messages in the shuffler's order.
         estimate  the result that a central mechanism publishes.
-        stream    all batches and all prefix sums that `tree` publishes.
+        stream    all batches and all prefix sums that are published of a stream.
         """
         if self.mechanism.takes_batches:
             return "stream"
@@ -83,7 +83,7 @@ class Setting:
 
     @property
     def batches(self) -> int:
-        """Return the cohorts of one trial: for `tree` a stream, with the client in the first batch."""
+        """Return the cohorts of one trial: of a stream as many as it has, with the client in the first."""
         return self.mechanism.stream_length
 
     @cached_property

@@ -35,7 +35,9 @@ Survivors = Annotated[int | None, typer.Option("--survivors", help="Clients that
 Colluders = Annotated[int, typer.Option("--colluders", help="Survivors that tell their noise")]
 Contributions = Annotated[int, typer.Option("--contributions", help="Such cohorts that one client takes part in")]
 TargetDelta = Annotated[float | None, typer.Option("--target-delta", help="δ of all the contributions together")]
-Batches = Annotated[int | None, typer.Option("--batches", help="Length of the stream, for tree")]
+Batches = Annotated[
+    int | None, typer.Option("--batches", help="Length of the stream, for tree and prefix-factorization")
+]
 Dimension = Annotated[int, typer.Option("--dimension", help="D: coordinates of a client's vector")]
 NormOf = Annotated[str, typer.Option("--norm", help="Ball that vectors lie in: l1, l2 or linf (the box)")]
 Low = Annotated[float, typer.Option("--low", help="Least value of a coordinate")]

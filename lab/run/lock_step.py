@@ -20,6 +20,7 @@ from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Mechanism
+from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
@@ -86,7 +87,7 @@ def in_lock_step(file: RunFile) -> bool:
         # A class of the user's own may replace what is drawn and computed together here.
         and kind.randomize is GridMechanism.randomize
         and kind.estimate is GridMechanism.estimate
-        and kind.counter in {Mechanism.counter, Tree.counter}
+        and kind.counter in {Mechanism.counter, Tree.counter, PrefixFactorization.counter}
         and not file.fleet.dropout
         and config.budget is None
     )
@@ -171,7 +172,7 @@ class _Group:
         self._draws = [draws(file, world, self._batch) for file, world in zip(files, self._worlds, strict=True)]
         thetas = [getattr(world, "theta", None) for world in self._worlds]
         self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
-        self._counter: Counter | None = None
+        self._counter: Counter | Prefixes | None = None
         self._judges = self._theta is not None and states_widths(config)
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
         self._clipped = np.array([world.clipped for world in self._worlds])
@@ -307,9 +308,9 @@ class _Group:
         if noise is None:
             return mechanism.estimate_with(totals, self._batch, None)
         draws = iter(noise[phase.sums_before(number) - before :])
-        if not phase.noise.prefix or not isinstance(mechanism, Tree):
+        if phase.counted is None:
             return mechanism.estimate_with(totals, self._batch, next(draws))
-        counter = self._counter or Counter(mechanism)
+        counter = self._counter or phase.counted.counter()
         self._counter, released = counter.add_with(totals, self._batch, lambda: next(draws))
         return released.prefix
 

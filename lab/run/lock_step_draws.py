@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts
 from distrust.common.bandit.contextual_sum import ContextualSum
-from distrust.common.mechanisms.central.tree import Tree, completed
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.run.run_file import RunFile
@@ -42,7 +43,13 @@ class LockStepPhase:
     def sums_before(self, number: int) -> int:
         """Return how many draws of the analyzer's noise the phase's rounds before round `number` take."""
         rounds = number - self.first
-        return completed(rounds) if isinstance(self.mechanism, Tree) else rounds
+        return self.mechanism.draws(rounds) if isinstance(self.mechanism, Tree | PrefixFactorization) else rounds
+
+    @property
+    def counted(self) -> Tree | PrefixFactorization | None:
+        """Return the mechanism if prefix sums of a stream that it counts are released, else None."""
+        mechanism = self.mechanism
+        return mechanism if self.noise.prefix and isinstance(mechanism, Tree | PrefixFactorization) else None
 
 
 class RunDraws(Protocol):
@@ -135,7 +142,8 @@ class BlockDraws:
             return mechanism.client_randomness(self._noise(phase.index, "messages", index), count)
 
         def sums(index: int, count: int) -> Randomness:
-            noise = mechanism.server_randomness(self._noise(phase.index, "sums", index), count)
+            draw = mechanism.server_randomness if phase.counted is None else phase.counted.stream_noise
+            noise = draw(self._noise(phase.index, "sums", index), count)
             return () if noise is None else (noise,)
 
         self._messages, self._sums = Blocks(size, messages), Blocks(size, sums)

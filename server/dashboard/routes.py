@@ -124,7 +124,7 @@ _HINTS = {
     "mechanism.calibration": "exact: the least noise that keeps the promise; paper: the theorem's constants",
     "mechanism.noise": "grid: exact noise on whole numbers; continuous: unsafe, and only where a paper has reals",
     "mechanism.scale": "s of the paper's formulas; 10 when left out",
-    "mechanism.batches": "length of the stream that tree counts",
+    "mechanism.batches": "length of the stream that tree or prefix-factorization counts",
     "mechanism.via": "the mechanism's own choice when left out",
     "intermediary.stage_seconds": "seconds after which a stage is closed without those who are missing",
     "intermediary.keep_seconds": "seconds from a cohort's outcome until its messages are scrubbed; 0: at once",

@@ -88,7 +88,7 @@ class Estimate:
     joint     one client's coordinates are noised together and then rounded: a combination of the noises with weights c
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
     prefix    the sums and their noise are over all batches so far, of a mechanism that counts a stream.
-    nodes     then: the most terms of noise that any prefix sum of the stream has. Else the batch's own noise is one.
+    nodes     then: the most noise of any prefix sum of the stream, in variances of `laws`; of one node each in a tree.
     clients   n, of whom `counts` answered; 0 where it does not matter.
     whole     the law of the noise if all answer.
     """
@@ -100,7 +100,7 @@ class Estimate:
     rounding: float = 0.0
     joint: bool = False
     prefix: bool = False
-    nodes: int = 1
+    nodes: float = 1
     clients: int = 0
     whole: ErrorLaw | None = None
 

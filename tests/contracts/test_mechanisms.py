@@ -45,6 +45,7 @@ NEEDS: dict[str, dict[str, float]] = {
     "shuffled-laplace": {"epsilon": 0.3, "delta": 1e-6},
     "relaxed-secagg-shuffle": {"epsilon": 1.0},
     "tree": {"epsilon": 0.9, "delta": 1e-6, "batches": 20},
+    "prefix-factorization": {"epsilon": 0.9, "delta": 1e-6, "batches": 20},
 }
 SLOW = {"shuffled-gaussian", "relaxed-secagg-shuffle"}  # seconds for each new size of cohort
 CLIENTS, FLOOR, OVERFLOW_PROBABILITY = 300, 240, 1e-9
@@ -298,7 +299,7 @@ def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: 
         words["epsilon"] = epsilon
     if MECHANISMS[name].takes_delta == "needed":
         words["delta"] = 1e-3
-    if name == "tree":
+    if MECHANISMS[name].takes_batches:
         words["batches"] = 9
     mechanism = plan(
         MechanismSpec.model_validate(words),

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec
+from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.randomness import UnsafeSeededStream
@@ -30,6 +32,7 @@ GRID: dict[str, dict[str, Any]] = {
     "central-laplace": {"precision": 4},
     "central-gaussian": {"delta": DELTA, "precision": 4},
     "tree": {"delta": DELTA, "batches": 1},
+    "prefix-factorization": {"delta": DELTA, "batches": 1, "precision": 2},
 }
 Masses = NDArray[np.float64]
 
@@ -232,12 +235,70 @@ def test_all_nodes_of_a_tree_together_keep_its_promise_at_every_residue_of_every
             assert excess(p, q, 2.0) <= 0.02 * (1 + 1e-6)
 
 
-def test_a_tree_counts_a_long_stream_in_a_ring_for_one_batch() -> None:
-    """Honest clients: 1,000 batches add up to 400 times m, and every prefix is off by its nodes' noises alone."""
-    tree = mechanism_of("tree", 60, 50, epsilon=0.9, delta=1e-6, batches=1000)
-    assert isinstance(tree, Tree)
+Stream = Tree | PrefixFactorization
+streams = pytest.mark.parametrize("name", ["tree", "prefix-factorization"])
+
+
+def stream_of(name: str, batches: int) -> Stream:
+    mechanism = mechanism_of(name, 60, 50, epsilon=0.9, delta=1e-6, batches=batches)
+    assert isinstance(mechanism, Stream)
+    return mechanism
+
+
+def rectangles(mechanism: PrefixFactorization, edges: NDArray[np.int64]) -> Masses:
+    """Return the law of both prefixes' noise N₁, N₂ in steps: N₁ = z₁ and N₂ = z₂ + b₁z₁, rounded, z normal."""
+    own, sigma = mechanism.factors, math.sqrt(mechanism.variance)
+    second = sum(share * theta for share, theta in zip(own.shares, own.factors, strict=True))
+    points, weights = np.polynomial.legendre.leggauss(20)
+    law = np.zeros((edges.size, edges.size))
+    for place, first in enumerate(edges):
+        z = first + points / 2
+        density = weights / 2 * stats.norm.pdf(z, scale=sigma)
+        tails = stats.norm.sf(np.append(edges, edges[-1] + 1)[:, np.newaxis] - 0.5 - second * z, scale=sigma)
+        law[place] = -np.diff(tails, axis=0) @ density
+    return law
+
+
+@pytest.mark.parametrize("second", [0.0, 0.3, 0.5, 0.999])
+def test_all_prefixes_of_a_factorization_together_keep_its_promise_at_every_residue(second: float) -> None:
+    """Two batches. The victim is in the first, whose other clients send each residue; the second batch has liars too.
+
+    All pairs of the two prefixes' noises go through the counter. Their law is computed here, cell by cell.
+    """
+    mechanism = mechanism_of("prefix-factorization", 3, 3, epsilon=2.0, delta=0.02, precision=1, batches=2)
+    assert isinstance(mechanism, PrefixFactorization)
+    reach, q, own = int(9 * math.sqrt(mechanism.variance)) + 2, mechanism.server_law().per_step, mechanism.factors
+    edges = np.arange(-reach, reach + 1)
+    masses = rectangles(mechanism, edges).ravel()
+    assert masses.sum() == pytest.approx(1, abs=1e-9)
+    pairs = np.stack(np.meshgrid(edges, edges, indexing="ij"), axis=-1).reshape(-1, 2) * q
+    second_share = sum(share * theta for share, theta in zip(own.shares, own.factors, strict=True))
+    draws = [pairs[:, :1], pairs[:, 1:] - np.rint(second_share * pairs[:, :1]).astype(np.int64)]
+
+    def published(first: int) -> NDArray[np.float64]:
+        """Return both prefixes and the second batch, for all pairs of noises."""
+        counter, shown = Prefixes(mechanism), []
+        for total, drawn in zip((first, int(second * mechanism.modulus)), draws, strict=True):
+            totals = np.full((len(pairs), 1), total % mechanism.modulus, dtype=np.uint64)
+            counter, out = counter.add_with(totals, 3, lambda drawn=drawn: drawn)  # type: ignore[misc]
+            shown += [out.prefix, out.batch]
+        return np.hstack(shown)
+
+    for first in range(mechanism.modulus):
+        both = np.vstack([published(first), published(first + mechanism.precision)])
+        _, places = np.unique(both, axis=0, return_inverse=True)
+        places = places.reshape(2, -1)
+        p, r = (np.bincount(one, masses, int(places.max()) + 1) for one in places)
+        assert excess(p, r, 2.0) <= 0.02 * (1 + 1e-6)
+
+
+@streams
+def test_a_long_stream_is_counted_in_a_ring_for_one_batch(name: str) -> None:
+    """Honest clients: 1,000 batches add up to 400 times m, and every prefix is off by its own noise alone."""
+    tree = stream_of(name, 1000)
     chance, stream = np.random.default_rng(2), UnsafeSeededStream(3, "long stream")
-    counter, whole = Counter(tree), 0
+    counter: Any = tree.counter()
+    whole = 0
     for number in range(1, 1001):
         total = int(chance.integers(40 * tree.precision, 60 * tree.precision))
         whole += total
@@ -247,11 +308,11 @@ def test_a_tree_counts_a_long_stream_in_a_ring_for_one_batch() -> None:
     assert whole > 100 * tree.modulus
 
 
-def test_a_liar_in_a_stream_moves_no_sum_by_more_than_one_ring() -> None:
-    tree = mechanism_of("tree", 60, 50, epsilon=0.9, delta=1e-6, batches=100)
-    assert isinstance(tree, Tree)
-    chance = np.random.default_rng(4)
-    honest, lied = Counter(tree), Counter(tree)
+@streams
+def test_a_liar_in_a_stream_moves_no_sum_by_more_than_one_ring(name: str) -> None:
+    tree, chance = stream_of(name, 100), np.random.default_rng(4)
+    honest: Any = tree.counter()
+    lied: Any = tree.counter()
     for number in range(1, 101):
         total = int(chance.integers(0, 60 * tree.precision))
         lie = int(chance.integers(0, tree.modulus)) if number == 17 else 0
@@ -263,9 +324,10 @@ def test_a_liar_in_a_stream_moves_no_sum_by_more_than_one_ring() -> None:
         assert (number < 17) == bool(np.array_equal(out.prefix, fair.prefix))
 
 
-def test_a_stream_whose_sums_would_leave_a_word_is_refused() -> None:
+@streams
+def test_a_stream_whose_sums_would_leave_a_word_is_refused(name: str) -> None:
     with pytest.raises(BadParameter, match=r"batches \* modulus"):
-        mechanism_of("tree", 1000, 900, delta=1e-6, batches=2**30, precision=2**31)
+        mechanism_of(name, 1000, 900, delta=1e-6, batches=2**30, precision=2**31)
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -292,6 +354,8 @@ DOCUMENTED: dict[str, dict[str, Any]] = {
     "`central-gaussian`": {"delta": 1e-6},
     "`tree`, 8 batches": {"delta": 1e-6, "batches": 8},
     "`tree`, 1,024 batches": {"delta": 1e-6, "batches": 1024},
+    "`prefix-factorization`, 8 batches": {"delta": 1e-6, "batches": 8},
+    "`prefix-factorization`, 1,024 batches": {"delta": 1e-6, "batches": 1024},
 }
 
 

@@ -119,6 +119,11 @@ def one_gaussian(mechanism: Any, _: int) -> Tail:
     return gaussian(mechanism.variance, 1)
 
 
+def rounded_gaussian(mechanism: Any, _: int) -> Tail:
+    """Return the tail of a normal variable, rounded: P(|X| > q) for a whole number q."""
+    return lambda q: float(2 * stats.norm.sf(q + 0.5, scale=math.sqrt(mechanism.variance)))
+
+
 def every_gaussian(mechanism: Any, survivors: int) -> Tail:
     return gaussian(mechanism.variance, survivors)
 
@@ -142,6 +147,7 @@ GRID: dict[MechanismName, Callable[[Any, int], Tail]] = {
     "shuffled-laplace": laplace,
     "relaxed-secagg-shuffle": cut_shares,
     "tree": one_gaussian,
+    "prefix-factorization": rounded_gaussian,
 }
 CONTINUOUS: dict[MechanismName, Callable[[Any, int], Tail]] = {
     "central-laplace": lambda mechanism, _: real_laplace(mechanism, 1),
@@ -152,7 +158,7 @@ CONTINUOUS: dict[MechanismName, Callable[[Any, int], Tail]] = {
 BOUNDS = {("local-sphere", 3), ("relaxed-secagg-shuffle", 1), ("relaxed-secagg-shuffle", 3)}
 """Mechanisms and dimensions whose quantiles are marked as bounds."""
 
-REFUSED = {("shuffled-gaussian", "paper"), ("relaxed-secagg-shuffle", "paper")}
+REFUSED = {("shuffled-gaussian", "paper"), ("relaxed-secagg-shuffle", "paper"), ("prefix-factorization", "paper")}
 """Calibrations that do not exist at this size (tests/unit/common/privacy/test_vector_table.py)."""
 
 CASES = [
@@ -168,7 +174,7 @@ def planned_mechanism(name: MechanismName, calibration: str, dimension: int, noi
     words: dict[str, object] = {"name": name, "calibration": calibration, "noise": noise}
     words |= {} if name == "identity" else {"epsilon": 2.7 if name == "relaxed-secagg-shuffle" else 0.9}
     words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
-    words |= {"batches": 6} if name == "tree" else {}
+    words |= {"batches": 6} if MECHANISMS[name].takes_batches else {}
     statistic = BoundedVector(dimension=dimension, norm="l2", bound=2.0)
     spec = MechanismSpec.model_validate(words)
     return plan(

@@ -54,7 +54,7 @@ def test_a_gaussian_law_has_one_price(name: str) -> None:
 
 
 def test_who_has_one_law_and_who_has_none() -> None:
-    words: dict[str, dict[str, int]] = {"tree": {"batches": 4}}
+    words: dict[str, dict[str, int]] = {"tree": {"batches": 4}, "prefix-factorization": {"batches": 4}}
     having = {name for name in MECHANISMS if released(planned(name, **words.get(name, {})), 100) is not None}
     assert having == {*LAPLACE, *GAUSSIAN, *CARRIED}
 

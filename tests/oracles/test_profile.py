@@ -248,7 +248,7 @@ def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> Non
     """Rényi ε grows with the order up to the pure ε. A larger δ has no larger ε. No honest client, no finite ε."""
     words: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}
     words |= {"delta": 1e-5} if MECHANISMS[name].takes_delta == "needed" else {}
-    words |= {"batches": 4} if name == "tree" else {}
+    words |= {"batches": 4} if MECHANISMS[name].takes_batches else {}
     mechanism = planned_mechanism(name, 60, 50, dimension=dimension, **words)
     profile, looser = mechanism.privacy().profile(delta=1e-5), mechanism.privacy().profile(delta=1e-3)
     by_order = [epsilon for _, epsilon in profile.known]

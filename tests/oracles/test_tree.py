@@ -11,6 +11,7 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MechanismSpec, check_spec, plan
 from distrust.common.mechanisms.central.tree import Counter, Tree, TreeRelease
+from distrust.common.mechanisms.families.streams import StoredBatch
 from distrust.common.modular import sum_rows
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
@@ -187,7 +188,7 @@ def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopp
         rows = mechanism.randomize(np.full((survivors, 3), 0.3), stream)
         total = sum_rows(rows, mechanism.modulus)
         counter, released = counter.add(total, survivors, stream)
-        stored.append((total, survivors, released.prefix))
+        stored.append(StoredBatch(total, survivors, released.prefix, stream))
         again = mechanism.counter().restored(stored)
         assert again.time == counter.time
         assert [(one.level, one.survivors) for one in again.nodes] == [(n.level, n.survivors) for n in counter.nodes]

@@ -37,7 +37,11 @@ def length(vectors: NDArray[Any], norm: Norm) -> NDArray[np.float64]:
 
 
 def needs(name: str) -> dict[str, object]:
-    words: dict[str, object] = {"name": name, "epsilon": 1.0, **({"batches": 6} if name == "tree" else {})}
+    words: dict[str, object] = {
+        "name": name,
+        "epsilon": 1.0,
+        **({"batches": 6} if MECHANISMS[name].takes_batches else {}),
+    }
     try:
         check_spec(MechanismSpec.model_validate({**words, "delta": 1e-6}), BoundedVector(dimension=5))
     except BadParameter:

@@ -53,7 +53,7 @@ HORIZON = 11_000
 
 def questions(name: MechanismName) -> Iterator[PrivacyQuery]:
     """Yield the cohorts that a mechanism is planned for, with the options that it takes."""
-    batches = 100 if name == "tree" else None
+    batches = 100 if MECHANISMS[name].takes_batches else None
     every = [*((*one, 1, "linf") for one in SCALARS), *VECTORS]
     for n, epsilon, delta, dimension, norm in FEW.get(name, every):
         yield PrivacyQuery(

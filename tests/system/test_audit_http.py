@@ -118,7 +118,7 @@ def test_what_the_services_release_keeps_the_claim(
     the claim in 150 audits in process. The test below has twice as many trials, which detect it in all. At δ = 0.01
     they would detect nothing.
     """
-    words: dict[str, Any] = {"batches": 2} if name == "tree" else {}
+    words: dict[str, Any] = {"batches": 2} if MECHANISMS[name].takes_batches else {}
     words |= WEAK if MECHANISMS[name].takes_delta else {}
     clients = 100 if name == "local-sphere" else 4
     result = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)

@@ -17,6 +17,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
+from distrust.common.mechanisms.families.streams import StoredBatch
 from distrust.common.modular import in_window
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_reach
 from distrust.common.privacy.gaussian_sums import (
@@ -119,6 +120,17 @@ class Tree(GaussianLike):
     @override
     def counter(self) -> "Counter":
         return Counter(self)
+
+    def draws(self, batches: int) -> int:
+        """Return how many draws of noise the first `batches` batches of a stream take: one for each node.
+
+        Batch m completes its leaf, and a parent for each time that 2 divides m.
+        """
+        return 2 * batches - batches.bit_count()
+
+    def stream_noise(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        """Return the noise of `count` nodes, shape (count, dimension)."""
+        return self._draw(self.server_law(), stream, count)
 
     @property
     def depth(self) -> int:
@@ -318,7 +330,7 @@ class Counter:
     ) -> tuple[Self, TreeRelease]:
         """Return `add` for several streams in lock step: their sums modulo m, shape (…, dimension).
 
-        noise  draws a node's noise for all streams, of the shape of `totals`; called once for each of `completed`.
+        noise  draws a node's noise for all streams, of the shape of `totals`; called once for each of `Tree.draws`.
         """
         if self.time >= self.mechanism.batches:
             raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {self.mechanism.batches}")
@@ -339,16 +351,15 @@ class Counter:
         released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
 
-    def restored(self, batches: Sequence[tuple[NDArray[np.uint64], int, NDArray[np.float64]]]) -> Self:
+    def restored(self, batches: Sequence[StoredBatch]) -> Self:
         """Return the state after all `batches`, of the empty state, from what a server stores. It draws nothing again.
 
-        batches  for each, its sum modulo m, its survivors, and the prefix that was released with it. The node that
-                 batch m completes is its prefix less the prefix before that node.
+        The node that batch m completes is its prefix less the prefix before that node.
         """
         mechanism = self.mechanism
         trues: list[Steps] = [np.zeros(mechanism.dimension, dtype=np.int64)]
         counts, noisy = [0], [np.zeros(mechanism.dimension, dtype=np.int64)]
-        for total, survivors, released in batches:
+        for total, survivors, released, _ in batches:
             mechanism.check_release(total, survivors)
             trues.append((trues[-1] + total.view(np.int64)) % mechanism.modulus)
             counts.append(counts[-1] + survivors)
@@ -376,11 +387,3 @@ def _decoded(true: Steps, drawn: Steps, least: int | Steps, modulus: int) -> Ste
     if drawn.shape != true.shape:  # no two streams may share their noise
         raise BadParameter("noise", drawn.shape, f"shape must be {true.shape}")
     return in_window(true + drawn, least, modulus)
-
-
-def completed(batches: int) -> int:
-    """Return how many nodes the first `batches` batches of a stream complete: each of them has one draw of noise.
-
-    Batch m completes its leaf, and a parent for each time that 2 divides m.
-    """
-    return 2 * batches - batches.bit_count()

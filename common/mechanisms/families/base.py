@@ -7,8 +7,8 @@ or adds them modulo m.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, Self, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.cohort import CohortParams, Noise
+from distrust.common.mechanisms.families.streams import StreamCounter
 from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import (
     COUNTS_ON_OTHERS,
@@ -74,7 +75,7 @@ class MechanismSpec(Message):
     calibration  exact: least noise whose law keeps the promise. paper: the theorem's constants, within its range.
     precision    g, steps of the grid; computed when absent.
     scale        s of MAB Theorems 2 and 4; 10 when absent.
-    batches      length of the stream that `tree` counts.
+    batches      length of the stream that `tree` or `prefix-factorization` counts.
     noise        grid, or continuous, which is unsafe and only where a paper has reals.
     via          the intermediary, where there is a choice; the mechanism's own when absent.
     """
@@ -120,38 +121,6 @@ def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa
         raise ValueError(f"{field} = {value!r}: {allowed}")
 
 
-class StreamRelease(Protocol):
-    """Two estimates that a stream releases after one more batch, in data units, each of shape (dimension,).
-
-    batch   the estimate of the batch's own sum.
-    prefix  the estimate of the sum of all batches so far.
-    """
-
-    @property
-    def batch(self) -> NDArray[np.float64]: ...
-
-    @property
-    def prefix(self) -> NDArray[np.float64]: ...
-
-
-class StreamCounter(Protocol):
-    """The state of a stream after some batches. The server keeps a new state once its release is committed."""
-
-    @property
-    def mechanism(self) -> "Mechanism": ...
-
-    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
-        """Return the state after one more batch, and what is released of it. Arguments and errors as of `estimate`."""
-        ...
-
-    def restored(self, batches: Sequence[tuple[NDArray[np.uint64], int, NDArray[np.float64]]]) -> Self:
-        """Return the state after all `batches`, of the empty state. It draws nothing again.
-
-        batches  for each, its sum modulo m, its survivors, and the prefix that was released with it.
-        """
-        ...
-
-
 class Mechanism(Message):
     """The base class of mechanisms, with the fields that all of them share.
 
@@ -194,6 +163,13 @@ class Mechanism(Message):
 
     whole_because: ClassVar[str] = "its sums are opened whole, and these action by action"
     """The reason for which a mechanism without `parts` cannot carry shuffled actions."""
+
+    judged: ClassVar[bool] = True
+    """True if a batch of its stream is refused for a sum that honest clients do not cause.
+
+    False if the noise of a batch is that of earlier ones too: batches that take a refused one's place would show more
+    of these than the guarantee counts.
+    """
 
     joint: ClassVar[bool] = False
     """True if one draw of noise is for a client's whole vector, not for each coordinate on its own."""
@@ -255,8 +231,8 @@ class Mechanism(Message):
         return 1
 
     @property
-    def nodes(self) -> int:
-        """Return the most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
+    def nodes(self) -> float:
+        """Return the most noise of a prefix sum of its stream, in variances of `error`: 1 unless it `takes_batches`."""
         return 1
 
     def counter(self) -> StreamCounter:

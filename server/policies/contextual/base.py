@@ -27,7 +27,7 @@ class RoundNoise:
     clients    that it is over: of this batch, also for a prefix sum.
     deviation  standard deviation of one entry's noise, rounding included; for a prefix sum of one node, without it.
     prefix     the sum is over all batches so far.
-    nodes      the most terms of noise that any prefix sum has.
+    nodes      the most noise that any prefix sum has, in squares of `deviation`.
     most       `deviation` if every client answers, as noise that clients add grows with their number. 0: the same.
     rounded    variance that rounding a whole batch adds to an entry of a prefix sum.
     """
@@ -35,7 +35,7 @@ class RoundNoise:
     clients: int
     deviation: float
     prefix: bool = False
-    nodes: int = 1
+    nodes: float = 1
     most: float = 0.0
     rounded: float = 0.0
 

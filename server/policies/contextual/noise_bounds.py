@@ -112,7 +112,7 @@ class Regularizer:
             return cls()
         if exact:
             # Sums of symmetric independent batches: Lévy's inequality, P(max_m ‖N_m‖ > x) ≤ 2 P(‖N_M‖ > x). Prefix
-            # sums of a tree have at most `nodes` terms each, and a union over the batches.
+            # sums of a stream share their noise: `nodes` bounds each of them, and a union over the batches all.
             each = failure / 2 / (batches if noise.prefix else 2)
             q = largest * matrix_bound(size, each, exact=True)
             drift = largest * vector_bound(size, each, exact=True)

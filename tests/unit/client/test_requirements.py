@@ -83,7 +83,7 @@ def _round(make_round: MakeRound, name: str, clients: int, delta: float, **spec:
     """Return a round of a cohort that survives no loss, so that its floor is its size."""
     kind = MECHANISMS[name]
     words = {"delta": delta} if kind.takes_delta else {}
-    words |= {"batches": 4} if name == "tree" else {}
+    words |= {"batches": 4} if MECHANISMS[name].takes_batches else {}
     return make_round(name, clients=clients, dropout=0.0, corrupt=0.0, via=kind.vias[0], **words, **spec)
 
 

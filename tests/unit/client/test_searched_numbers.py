@@ -26,6 +26,7 @@ SEARCHED: dict[str, dict[str, dict[str, Any]]] = {
     "central-gaussian": {"variance": {"delta": 1e-6}},
     "local-gaussian": {"variance": {"delta": 1e-6}},
     "tree": {"variance": {"delta": 1e-6, "batches": 20}},
+    "prefix-factorization": {"variance": {"delta": 1e-6, "batches": 20}},
     "distributed-skellam": {"variance": {"delta": 1e-6}},
     "distributed-discrete-gaussian": {"variance": {"delta": 1e-6}},
     "shuffled-binomial": {"chance": {"delta": 5e-4}, "coins": {"delta": 5e-4}},

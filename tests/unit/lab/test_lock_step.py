@@ -79,7 +79,8 @@ class ServiceDraws:
         for number in rounds:
             stream = self._noise(self._cohort(number), "analyzer")
             sums = range(phase.sums_before(number), phase.sums_before(number + 1))
-            drawn += [phase.mechanism.server_randomness(stream, 1) for _ in sums]
+            draw = phase.mechanism.server_randomness if phase.counted is None else phase.counted.stream_noise
+            drawn += [draw(stream, 1) for _ in sums]
         kept = [one for one in drawn if one is not None]
         return np.concatenate(kept) if kept else None
 
@@ -107,6 +108,8 @@ CASES = {
     "central": (f'name = "central-gaussian", {APPROXIMATE}', 20),
     "tree": (f'name = "tree", batches = 203, {APPROXIMATE}', 1),
     "tree, batches": (f'name = "tree", batches = 10, {APPROXIMATE}', 20),
+    "factorization": (f'name = "prefix-factorization", batches = 203, {APPROXIMATE}', 1),
+    "factorization, batches": (f'name = "prefix-factorization", batches = 10, {APPROXIMATE}', 20),
 }
 
 
@@ -146,7 +149,7 @@ def test_with_the_streams_of_the_services_everything_is_as_over_services(case: s
 
 
 @pytest.mark.parametrize("world", [SYNTHETIC, SPHERE], ids=["fixed contexts", "own contexts"])
-@pytest.mark.parametrize("case", ["local", "bits", "tree", "tree, batches"])
+@pytest.mark.parametrize("case", ["local", "bits", "tree", "tree, batches", "factorization"])
 @pytest.mark.few(4)
 def test_a_repetition_is_the_same_in_any_group(case: str, world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, batch = CASES[case]

@@ -63,7 +63,7 @@ class Row:
         words = [f'name = "{mechanism}"', f'calibration = "{self.calibration}"']
         words += [f"epsilon = {self.epsilon}"] if mechanism != "identity" else []
         words += ["delta = 1e-3"] if MECHANISMS[mechanism].takes_delta == "needed" else []
-        words += ["batches = 64"] if mechanism == "tree" else []
+        words += ["batches = 64"] if MECHANISMS[mechanism].takes_batches else []
         return parse(
             f'run = "pair"\nhorizon = {self.horizon}\n[policy]\n{self.words}\n[mechanism]\n'
             + "\n".join(words)

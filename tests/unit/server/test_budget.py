@@ -129,7 +129,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 @lru_cache(maxsize=64)
 def played(name: str, policy: str) -> tuple[RoundRecord, ...]:
     """Return the rounds of a run without a budget."""
-    mechanism: dict[str, Any] = {"name": name, "epsilon": 0.5, "batches": 8 if name == "tree" else None}
+    mechanism: dict[str, Any] = {"name": name, "epsilon": 0.5, "batches": 8 if MECHANISMS[name].takes_batches else None}
     mechanism["delta"] = DELTA if MECHANISMS[name].takes_delta else None
     learner = Learner(config(mechanism=mechanism, policy={"name": policy, **POLICIES[policy]}))
     learner.run_cohorts(

@@ -12,6 +12,7 @@ from distrust.common.bandit.statistics import BoundedReward, Reward
 from distrust.common.crypto.seal import open_record, seal
 from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
 from distrust.common.messages.cohort import AssignedRecords, Masking
@@ -127,7 +128,7 @@ def after_one_batch(tree: Tree, total: int) -> Counter:
     return Counter(tree).add(first, 100, UnsafeSeededStream(1, "first"))[0]
 
 
-def second_batch(before: Counter, rewards: int) -> None:
+def second_batch(before: Counter | Prefixes, rewards: int) -> None:
     """Analyze a batch of 80 survivors of 100 whose sum is `rewards`; clients that left make room for 10 more."""
     tree = before.mechanism
     of = demo_cohort(Masking(modulus=tree.modulus, dimension=1, neighbours=99, threshold=50), KEYS.public.ticket)
@@ -151,3 +152,14 @@ def test_a_refused_batch_of_a_stream_tells_nothing_of_earlier_batches() -> None:
             second_batch(before, 90)
         refusals.add(str(refused.value))
     assert len(refusals) == 1
+
+
+def test_no_batch_is_refused_whose_noise_is_that_of_earlier_batches() -> None:
+    """Behind a factorization each refusal would be one more release about earlier clients, which nothing counts."""
+    spec = MechanismSpec(name="prefix-factorization", epsilon=20.0, delta=1e-6, batches=4)
+    mechanism = planned(spec, 100, 80)
+    assert isinstance(mechanism, PrefixFactorization)
+    total = np.array([50 * mechanism.precision], dtype=np.uint64)
+    before, _ = Prefixes(mechanism).add(total, 100, UnsafeSeededStream(1, "first"))
+    for rewards in (0, 80, 90, 100):
+        second_batch(before, rewards)

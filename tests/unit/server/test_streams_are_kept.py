@@ -8,7 +8,6 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
@@ -22,11 +21,11 @@ from tests.support.server_harness import ServerHarness, config
 BATCHES, BATCH = 6, 8
 
 
-def stream(via: Via, keep_seconds: float) -> RunConfig:
+def stream(name: str, via: Via, keep_seconds: float) -> RunConfig:
     return config(
         horizon=BATCHES * BATCH,
         policy={"name": "linucb", "features": 2, "batch": BATCH},
-        mechanism={"name": "tree", "epsilon": 1.0, "delta": 1e-3, "batches": BATCHES, "via": via},
+        mechanism={"name": name, "epsilon": 1.0, "delta": 1e-3, "batches": BATCHES, "via": via},
         intermediary={"keep_seconds": keep_seconds},
     )
 
@@ -56,21 +55,22 @@ async def played(harness: ServerHarness, clients: InMemoryClients, until: int) -
     await harness.coordinator.stop()
 
 
+@pytest.mark.parametrize("name", ["tree", "prefix-factorization"])
 @pytest.mark.parametrize("via", ["shuffler", "aggregator"])
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 def test_a_stream_with_keep_seconds_of_0_that_is_scrubbed_and_restarted_has_the_estimates_that_it_has_without(
-    tmp_path: Path, via: Via
+    tmp_path: Path, via: Via, name: str
 ) -> None:
     folders = [tmp_path / "whole", tmp_path / "restarted"]
     for folder in folders:
         folder.mkdir()
     whole = ServerHarness(folders[0], InMemoryIntermediaries())
-    whole.service.create(stream(via, 86_400.0))
+    whole.service.create(stream(name, via, 86_400.0))
     asyncio.run(played(whole, Learning(whole.intermediaries, []), 10**9))
-    assert isinstance(whole.service.active_run("demo").learner.rounds[0].mechanism, Tree)
+    assert whole.service.active_run("demo").learner.rounds[0].mechanism.name == name
 
     harness = ServerHarness(folders[1], InMemoryIntermediaries())
-    harness.service.create(stream(via, 0.0))
+    harness.service.create(stream(name, via, 0.0))
     clients = Learning(harness.intermediaries, [])
     for number in [2, 5, 10**9]:
         asyncio.run(played(harness, clients, number))

@@ -9,7 +9,7 @@ import pytest
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import plan
-from distrust.common.mechanisms.central.tree import Counter, Tree, completed
+from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.base import MechanismSpec
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.modular import sum_rows
@@ -28,6 +28,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "shuffled-binomial": APPROXIMATE,
     "relaxed-secagg-shuffle": {"epsilon": 1.0},
     "tree": {**APPROXIMATE, "batches": 20},
+    "prefix-factorization": {**APPROXIMATE, "batches": 20},
 }
 COHORTS, CLIENTS = 3, 8
 STATISTIC = ContextualSum(features=2)
@@ -75,7 +76,7 @@ def test_many_sums_are_opened_as_each_of_them_is(name: str) -> None:
         assert np.array_equal(together[cohort], alone)
 
 
-@pytest.mark.parametrize("name", ["central-gaussian", "central-laplace", "tree"])
+@pytest.mark.parametrize("name", ["central-gaussian", "central-laplace", "tree", "prefix-factorization"])
 def test_two_sums_never_share_their_noise(name: str) -> None:
     mechanism = planned(name)
     totals = np.zeros((COHORTS, mechanism.dimension), dtype=np.uint64)
@@ -104,7 +105,7 @@ def test_streams_of_a_tree_in_lock_step_are_each_as_it_is_alone() -> None:
     again = [UnsafeSeededStream(5, run) for run in range(COHORTS)]
     for number, totals in enumerate(batches, start=1):
         together, released = together.add_with(totals, CLIENTS, noise)
-        assert calls == completed(number)
+        assert calls == tree.draws(number)
         for run in range(COHORTS):
             alone[run], own = alone[run].add(totals[run], CLIENTS, again[run])
             assert np.array_equal(released.prefix[run], own.prefix)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
 from distrust.common.privacy.sensitivity import steps_moved
 
 CONTEXTS = ContextualSum(features=2)
@@ -21,11 +21,14 @@ GAUSSIAN = (
     "shuffled-gaussian",
     "shuffled-binomial",
     "tree",
+    "prefix-factorization",
 )
 
 
 def planned(name: str, statistic: ContextualSum | BoundedVector) -> Mechanism:
-    words = MechanismSpec(name=name, epsilon=1.0, delta=1e-2, precision=40, batches=4 if name == "tree" else None)
+    words = MechanismSpec(
+        name=name, epsilon=1.0, delta=1e-2, precision=40, batches=4 if MECHANISMS[name].takes_batches else None
+    )
     return plan(words, clients=50, min_survivors=50, min_honest=50, overflow_probability=1e-9, statistic=statistic)
 
 

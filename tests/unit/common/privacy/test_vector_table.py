@@ -43,7 +43,7 @@ def planned_mechanism(name: MechanismName, norm: Norm, dimension: int, calibrati
     words: dict[str, object] = {"name": name, "calibration": calibration}
     words |= {} if name == "identity" else {"epsilon": epsilon}
     words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
-    words |= {"batches": 6} if name == "tree" else {}
+    words |= {"batches": 6} if MECHANISMS[name].takes_batches else {}
     words |= {"precision": 2} if name == "relaxed-secagg-shuffle" else {}
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=BOUND)
     spec = MechanismSpec.model_validate(words)
