@@ -17,6 +17,7 @@ from distrust.common.mechanisms import (
     Mechanism,
     MechanismSpec,
 )
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import UnsafeSeededStream
@@ -164,6 +165,30 @@ def test_a_stream_is_audited_whole() -> None:
     result = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
     assert (result.view, result.evidence) == ("stream", "nodes")
     assert 0.6 < result.lower <= (result.claim or 0)
+
+
+def test_a_stream_behind_a_factorization_is_audited_whole() -> None:
+    """The first batch moves all prefixes. The column of C sees it as one release of its whole sensitivity."""
+    honest = vectors("prefix-factorization", 1, "linf", batches=8)
+    result = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
+    assert (result.view, result.evidence) == ("stream", "column")
+    assert 0.6 < result.lower <= (result.claim or 0)
+
+
+def test_a_factorization_with_the_noise_of_one_batch_is_found_out() -> None:
+    one = planned_mechanism("prefix-factorization", "exact").model_dump()
+    bare = OneBatchOnly.model_validate({**one, "batches": 8})
+    result = audit(bare, stream=UnsafeSeededStream(22), trials=60_000, alarm=ALARM)
+    assert result.claim == pytest.approx(1.0, rel=1e-6)
+    assert result.lower > 1.05
+
+
+class OneBatchOnly(PrefixFactorization):
+    """A factorization whose noise hides one batch only, for a stream that shows eight and their prefixes."""
+
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        alone = PrefixFactorization.model_validate({**self.model_dump(), "batches": 1})
+        return alone.privacy(survivors, colluders)
 
 
 class LeafOnly(Tree):

@@ -120,8 +120,8 @@ def one_gaussian(mechanism: Any, _: int) -> Tail:
 
 
 def rounded_gaussian(mechanism: Any, _: int) -> Tail:
-    """Return the tail of a normal variable, rounded: P(|X| > q) for a whole number q."""
-    return lambda q: float(2 * stats.norm.sf(q + 0.5, scale=math.sqrt(mechanism.variance)))
+    """Return the tail of a normal variable that is rounded to whole steps."""
+    return lambda q: float(2 * stats.norm.sf(math.floor(q) + 0.5, scale=math.sqrt(mechanism.variance)))
 
 
 def every_gaussian(mechanism: Any, survivors: int) -> Tail:

@@ -102,7 +102,7 @@ def test_the_weight_is_that_of_the_worst_batches_by_brute_force(batches: int) ->
             assert upwards(own.weight(times), lengths[tuple(range(times))])
 
 
-def least(batches: int) -> float:
+def bound(batches: int) -> float:
     """Return the sum of the singular values of A over M, which no factorization's worst prefix is below."""
     places = 2 * np.arange(1, batches + 1) - 1
     return float((0.5 / np.sin(places * math.pi / (4 * batches + 2))).mean())
@@ -110,7 +110,7 @@ def least(batches: int) -> float:
 
 def test_the_singular_values_are_those_of_prefix_sums() -> None:
     values = np.linalg.svd(np.tril(np.ones((30, 30))), compute_uv=False)
-    assert values.mean() == pytest.approx(least(30), rel=1e-12)
+    assert values.mean() == pytest.approx(bound(30), rel=1e-12)
 
 
 def test_the_documented_tables_are_those_of_the_factorizations() -> None:
@@ -119,7 +119,7 @@ def test_the_documented_tables_are_those_of_the_factorizations() -> None:
         own = factorization(batches)
         tree = math.sqrt(batches.bit_length() * ((batches + 1).bit_length() - 1))
         ours = math.sqrt(own.row(batches) * own.weight(1))
-        assert f"| {batches:,} | {tree:.2f} | {ours:.3f} | {least(batches):.3f} |" in lines
+        assert f"| {batches:,} | {tree:.2f} | {ours:.3f} | {bound(batches):.3f} |" in lines
     for batches, times in ((8, 2), (8, 8), (141, 2), (141, 12), (141, 141), (20_000, 2)):
         own = factorization(batches)
         assert f"| {batches:,} | {times} | {own.weight(times):.2f} | {own.weight(1):.2f} |" in lines
@@ -133,7 +133,7 @@ def test_every_set_is_a_factorization_of_its_own_length_and_nearly_as_good_as_ca
     assert own.factors[-1] > 0
     assert min(own.shares) > 0
     worst = math.sqrt(own.row(length) * own.weight(1))
-    assert least(length) < worst < 1.21 * least(length)
+    assert bound(length) < worst < 1.21 * bound(length)
 
 
 @pytest.mark.parametrize(("batches", "most"), [(2, 1.2501), (141, 2.641), (20_000, 4.226), (10**6, 5.5)])
@@ -148,7 +148,8 @@ def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
     mechanism = planned_mechanism(batches)
     stretched = math.sqrt(mechanism.factors.weight(1)) * mechanism.precision
     least = stretched / largest_ratio(0.9, 1e-6)
-    assert least < math.sqrt(mechanism.variance) < least * (1 + 2e-6)
+    slack = 2 * math.sqrt(batches - 1) / mechanism.server_law().per_step / largest_ratio(0.9, 1e-6)
+    assert least + slack < math.sqrt(mechanism.variance) < least * (1 + 1e-6) + slack
     promise = mechanism.privacy().promise
     assert gaussian_epsilon(stretched / math.sqrt(mechanism.variance), 1e-6) < (promise.epsilon or 0) <= 0.9
 

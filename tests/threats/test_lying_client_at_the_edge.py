@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.client.requirements import PrivacyRequirements
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.modular import sum_rows
@@ -24,7 +25,7 @@ from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCoh
 from tests.support.recording import record_run
 
 N, LIAR = 32, 3
-SEED = 5
+SEED = 13
 SHOWN = 1e-5
 """Relative rounding of the number that a refusal shows."""
 
@@ -35,6 +36,7 @@ MECHANISMS = {
     "central-gaussian": "epsilon = 1.0\ndelta = 1e-5",
     "central-gaussian, continuous": 'epsilon = 1.0\ndelta = 1e-5\nnoise = "continuous"\nvia = "shuffler"',
     "tree": "epsilon = 1.0\ndelta = 1e-5\nbatches = 1",
+    "prefix-factorization": "epsilon = 1.0\ndelta = 1e-5\nbatches = 1",
 }
 
 BANDIT = f"""
@@ -131,7 +133,7 @@ def test_the_noise_is_in_the_sum_before_it_is_decoded(
 ) -> None:
     """Two cohorts. Whether a sum comes out at one end of the window or at the other is decided by the noise.
 
-    A tree has more room than one draw of noise needs, so that the server refuses sums at the ends of its window. What
+    A stream has more room than one draw of noise needs, so that the server refuses sums at the ends of its window. What
     the refusal shows is the noisy sum.
     """
     played = file(BANDIT, mechanism)
@@ -185,4 +187,35 @@ def test_each_node_of_a_stream_has_its_noise_before_it_is_decoded(
     prefixes = nodes_of(tree, list(sums), edge(tree))
     for number, (shown, steps) in enumerate(zip(sums.values(), prefixes, strict=True), 1):
         assert shown == pytest.approx(steps * tree.step + number * N * tree.low)
+    assert len(sums) == 4
+
+
+def prefixes_of(mechanism: PrefixFactorization, cohorts: list[str], edge: int) -> Iterator[NDArray[np.float64]]:
+    """Yield each prefix in grid steps, from the definition: noise Σ b_i z_(t-i), rounded to steps, in each prefix."""
+    own, law = mechanism.factors, mechanism.server_law()
+    b = [sum(share * theta**i for share, theta in zip(own.shares, own.factors, strict=True)) for i in range(4)]
+    draws: list[NDArray[np.int64]] = []
+    before, prefix = np.zeros(mechanism.dimension), np.zeros(mechanism.dimension)
+    for cohort in cohorts:
+        draws.insert(0, law.draw(analyzer(cohort), mechanism.dimension))
+        noise = np.rint(sum(share * one for share, one in zip(b, draws, strict=False)) / law.per_step)
+        prefix = prefix + near(edge + noise - before, N * mechanism.precision / 2, mechanism.modulus)
+        before = noise
+        yield prefix
+
+
+@pytest.mark.parametrize(("driver", "edge"), [("in-process", top), ("in-process", bottom), ("services", top)])
+@pytest.mark.few(2)
+def test_each_prefix_of_a_factorization_has_its_noise_before_it_is_decoded(
+    driver: str, edge: Callable[[GridMechanism], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four batches, each brought to the end of the window. The server refuses none, and the ring bounds the lie."""
+    played = file(CONTEXTUAL, "prefix-factorization", "epsilon = 1.0\ndelta = 1e-5\nbatches = 4")
+    mechanism = mechanism_of(played)
+    assert isinstance(mechanism, PrefixFactorization)
+    bring(monkeypatch, edge)
+    sums = published(driver, played, tmp_path, monkeypatch)
+    prefixes = prefixes_of(mechanism, list(sums), edge(mechanism))
+    for number, (shown, steps) in enumerate(zip(sums.values(), prefixes, strict=True), 1):
+        assert shown == pytest.approx(steps * mechanism.step + number * N * mechanism.low)
     assert len(sums) == 4

@@ -83,14 +83,17 @@ class PrefixFactorization(GaussianLike):
     batches: Annotated[int, Field(ge=1, le=2**30, description="M: batches of the stream")]
 
     @model_validator(mode="after")
-    def _has_delta(self) -> Self:
+    def _counts(self) -> Self:
         require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+        require(self.calibration == "exact", "calibration", self.calibration, "must be exact")
         longest = self.batches * self.modulus
         require(longest < 2**62, "batches * modulus", longest, "must stay below 2^62")
         return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        if spec.calibration == "paper":
+            raise BadParameter("mechanism.calibration", "paper", "must be exact: no paper prints a noise for it")
         epsilon, delta, batches = needed(spec), needed_delta(spec), spec.batches or 1
         factors = factorization(batches)
 

@@ -10,6 +10,7 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, MechanismSpec
+from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.observation import (
@@ -59,6 +60,7 @@ def test_noise_that_pays_by_the_sum_of_moves_gets_the_largest_sum() -> None:
         ({"name": "shuffled-laplace", "delta": 0.1}, "records"),
         ({"name": "relaxed-secagg-shuffle"}, "sum"),
         ({"name": "tree", "delta": 0.1, "batches": 5}, "stream"),
+        ({"name": "prefix-factorization", "delta": 0.1, "batches": 5}, "stream"),
     ],
 )
 def test_what_is_looked_at_is_what_the_guarantee_is_about(words: dict[str, Any], view: str) -> None:
@@ -104,6 +106,17 @@ def test_a_stream_is_told_by_its_nodes() -> None:
     setting = Setting(planned_mechanism("tree", delta=0.1, batches=5), 6)
     seen = np.array([[[1.0], [2], [4], [8], [16], [32], [64], [128], [256], [512]]])
     assert evidence(setting, seen).tolist() == [[32 + 64 + 256, 1023]]
+
+
+def test_a_stream_behind_a_factorization_is_told_by_the_column_of_the_first_batch() -> None:
+    """C times the batches, and the first column of C times that."""
+    mechanism = planned_mechanism("prefix-factorization", delta=0.1, batches=3)
+    assert isinstance(mechanism, PrefixFactorization)
+    one, two, three = mechanism.factors.column()
+    matrix = np.array([[one, 0, 0], [two, one, 0], [three, two, one]])
+    seen = np.array([[[1.0], [2], [4], [8], [16], [32]]])
+    told = evidence(Setting(mechanism, 6), seen)[0]
+    assert told == pytest.approx([matrix[:, 0] @ matrix @ [1, 2, 4], 63])
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 8])
