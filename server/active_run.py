@@ -17,7 +17,7 @@ from distrust.common.errors import (
     WrongCohort,
     describe_error,
 )
-from distrust.common.mechanisms.families.streams import StreamCounter
+from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunState, Snapshot

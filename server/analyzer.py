@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distrust.common.crypto.seal import checksum_of, sealed_size
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.streams import StreamCounter
+from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Masking, Sealed, SealedRecords
 from distrust.common.modular import sum_rows, unpack, unpack_rows

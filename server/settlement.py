@@ -12,7 +12,8 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.streams import StoredBatch, StreamCounter
+from distrust.common.mechanisms.families.base import StreamCounter
+from distrust.common.mechanisms.families.streams import StoredBatch
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream

@@ -3,7 +3,7 @@
 B and C are lower triangular Toeplitz matrices, given by their first columns b and c. C⁻¹ is a buffered linear Toeplitz
 matrix with five buffers: b_i = κ₀ + Σ κ_j θ_jⁱ with 1 > θ₁ > … > θ₅ > 0, all κ above 0 and κ₀ + Σ κ_j = 1.
 
-Source  Dvijotham, McMahan, Pillutla, Steinke & Thakurta 2024. The numbers here are our own.
+Source  Dvijotham et al. 2024. The numbers here are our own.
 """
 
 # r(x) = (1-x) b(x) = κ₀ + Σ κ_j (1-x)/(1-θ_j x) belongs to C⁻¹, and c(x) = 1/r(x). r(1/p) = 0 where
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DIGITS = 50
+MANY_DIGITS = 50
 """Digits of all that follows from the parameters."""
 
 UPWARDS = 1 + 2.0**-50
@@ -31,7 +31,7 @@ HALVINGS, NEWTON = 40, 4
 """Steps of the search for a p_j: halvings of its interval, then Newton's, each of which doubles the digits."""
 
 Power = tuple[Any, Any]
-"""a and p of the sequence a pⁱ, i = 0, 1, …, with DIGITS digits."""
+"""a and p of the sequence a pⁱ, i = 0, 1, …, with MANY_DIGITS digits."""
 
 SETS: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {
     4: ((0.2726, 0.3592, 0.8056, 0.9126, 0.9371), (0.3331, 0.05295, 0.1556, 0.2565, 0.03283)),
@@ -102,8 +102,8 @@ class Factorization:
 
     def column(self) -> NDArray[np.float64]:
         """Return c_0 … c_(M-1), to twelve digits."""
-        places = np.arange(1, self.batches)
-        later = [float(gamma) * float(p) ** places for gamma, p in _powers(self)]
+        at = np.arange(1, self.batches)
+        later = [float(gamma) * float(p) ** at for gamma, p in _powers(self)]
         return np.concatenate(([1.0], np.sum(later, axis=0)))
 
 
@@ -117,11 +117,11 @@ def factorization(batches: int) -> Factorization:
 
 @cache
 def _context() -> Any:
-    """Return mpmath with DIGITS digits. It computes in whole numbers: results are the same on every processor."""
+    """Return mpmath with MANY_DIGITS digits. It computes in whole numbers: results are the same on every processor."""
     import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
 
     context = mpmath.mp.clone()
-    context.dps = DIGITS
+    context.dps = MANY_DIGITS
     return context
 
 

@@ -18,6 +18,7 @@ from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.modular import Vector
 from distrust.common.noise.law import Law
+from distrust.common.privacy.factorization import factorization
 from distrust.common.randomness import Stream
 from distrust.lab.audit.setting import Setting
 
@@ -162,7 +163,7 @@ def _stream_weights(setting: Setting) -> NDArray[np.float64]:
     mechanism, count = setting.mechanism, setting.batches
     weights = np.zeros(2 * count)
     if isinstance(mechanism, PrefixFactorization):
-        column = mechanism.factors.column()
+        column = factorization(mechanism.batches).column()
         weights[:count] = [column[batch:] @ column[: count - batch] for batch in range(count)]
     else:
         weights[[count + (1 << level) - 1 for level in range(count.bit_length())]] = 1.0

@@ -21,7 +21,7 @@ from distrust.common.bandit.decisions import AssignedAction, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, describe_error
 from distrust.common.mechanisms import AnyMechanism
-from distrust.common.mechanisms.families.streams import StreamCounter
+from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import sum_rows
 from distrust.common.privacy.searches import one_thread

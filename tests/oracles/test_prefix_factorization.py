@@ -17,11 +17,10 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MechanismSpec, check_spec
-from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization, PrefixRelease, misses
-from distrust.common.mechanisms.families.streams import StoredBatch
+from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization, misses
+from distrust.common.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.modular import sum_rows
-from distrust.common.noise import fine_gaussian
-from distrust.common.noise.fine_gaussian import FineGaussian
+from distrust.common.noise.discrete_gaussian import COARSE, FineGaussian
 from distrust.common.privacy.factorization import SETS, Factorization, factorization
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.randomness import UnsafeSeededStream
@@ -190,7 +189,7 @@ def test_draws_of_three_tables_have_the_law_of_one_discrete_gaussian() -> None:
         fine = FineGaussian(variance)
         assert fine.per_step * math.sqrt(variance) >= 2**26
         assert fine.per_step % 2 == 1
-        assert fine.variance * fine.per_step**2 / fine_gaussian.COARSE**4 - 4 > 60_000
+        assert fine.variance * fine.per_step**2 / COARSE**4 - 4 > 60_000
 
 
 @pytest.mark.parametrize("variance", [0.05, 0.6, 3.0, 50.0])
@@ -203,7 +202,7 @@ def test_one_draw_has_its_stated_law_in_steps(variance: float) -> None:
         assert law.quantile(p) == pmf.quantile(0, p)
 
 
-def run(mechanism: PrefixFactorization, count: int, seed: int = 0) -> tuple[list[PrefixRelease], list[np.ndarray]]:
+def run(mechanism: PrefixFactorization, count: int, seed: int = 0) -> tuple[list[StreamRelease], list[np.ndarray]]:
     counter, released, truth = Prefixes(mechanism), [], []
     for number in range(count):
         steps = np.random.default_rng(number).integers(0, 55 * mechanism.precision, mechanism.dimension)
@@ -253,7 +252,7 @@ class Fixed:
         shares, buffers = self.mechanism.factors.shares, self.counter.buffers
         return int(np.rint(sum(share * one[0] for share, one in zip(shares, buffers, strict=False))))
 
-    def add(self, total: int, drawn: int) -> PrefixRelease:
+    def add(self, total: int, drawn: int) -> StreamRelease:
         totals = np.array([total % self.mechanism.modulus], dtype=np.uint64)
         self.counter, out = self.counter.add_with(totals, 60, lambda: np.array([drawn]))
         return out

@@ -10,8 +10,8 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.central.tree import Counter, Tree, TreeRelease
-from distrust.common.mechanisms.families.streams import StoredBatch
+from distrust.common.mechanisms.central.tree import Counter, Tree
+from distrust.common.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.modular import sum_rows
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
@@ -29,7 +29,7 @@ def planned_mechanism(batches: int = 13, dimension: int | None = None, **words: 
     return mechanism
 
 
-def run(mechanism: Tree, batches: int, seed: int = 0) -> tuple[Counter, list[TreeRelease], list[np.ndarray]]:
+def run(mechanism: Tree, batches: int, seed: int = 0) -> tuple[Counter, list[StreamRelease], list[np.ndarray]]:
     counter, released, truth = Counter(mechanism), [], []
     stream = UnsafeSeededStream(seed, "tree")
     for batch in range(batches):

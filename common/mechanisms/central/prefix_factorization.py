@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -16,10 +16,17 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.families.streams import StoredBatch
+from distrust.common.mechanisms.families.streams import (
+    Steps,
+    StoredBatch,
+    StreamRelease,
+    check_drawn,
+    check_turn,
+    in_data_units,
+)
 from distrust.common.modular import in_window
-from distrust.common.noise.discrete_gaussian import gaussian_reach
-from distrust.common.noise.fine_gaussian import FineGaussian
+from distrust.common.noise.discrete_gaussian import FineGaussian, gaussian_reach
+from distrust.common.noise.law import UNIT
 from distrust.common.privacy.factorization import Factorization, factorization
 from distrust.common.privacy.gaussian_sums import GaussianTarget, sharpness
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
@@ -29,16 +36,11 @@ from distrust.common.privacy.searches import coarsest
 from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, Grid, Stretched, grid_for
 from distrust.common.randomness import Stream
 
-Steps = NDArray[np.int64]
-
-COVERED = 1 - 2.0**-46
+AS_CONTINUOUS = 1 - 2.0**-46
 """Share of the noise's variance that continuous noise has which promises no more."""
 
 FARTHEST = 16.0
 """Deviations that no buffer passes, with probability 1 - 2⁻¹⁸³ each time that it is read."""
-
-UNIT = 2.0**-53
-"""Largest relative error of one operation on doubles."""
 
 HALF_STEP = 1 / (2 * math.log(2))
 """h of an error law for half a step: h ln(2/p) is above 1/2 for every p below 1."""
@@ -59,7 +61,7 @@ class PrefixFactorization(GaussianLike):
     Guarantee  (ε, δ) for the whole stream, with one client in one batch: what is released follows from C x + z, but for
                the rounding of noise, which counts as a longer move. By the billboard lemma what clients are told is
                jointly private. `Contributions` has the guarantee of a client of several batches.
-    Source     Dvijotham, McMahan, Pillutla, Steinke & Thakurta 2024; the rounding and the ring are our own.
+    Source     Dvijotham et al. 2024; the rounding and the ring are our own.
     """
 
     # Let x be representatives of the batches' residues, which neighbours change in one place, by d. In fine units, q a
@@ -177,7 +179,7 @@ class Contributions:
         own = self.mechanism
         if times > own.batches:
             return no_privacy(own.calibration)
-        move, variance = _move(own.factors, own.grid, own.variance, times), own.variance * COVERED
+        move, variance = _move(own.factors, own.grid, own.variance, times), own.variance * AS_CONTINUOUS
 
         def promise() -> Guarantee:
             assert own.delta is not None
@@ -223,9 +225,9 @@ def _move(factors: Factorization, grid: Grid, variance: float, times: int) -> St
 def _least_variance(epsilon: float, delta: float, factors: Factorization, grid: Grid) -> float:
     """Return the least variance of z, in steps squared, with which the stream is (ε, δ) for a client of one batch."""
     # The slack falls by steps as the variance grows, relatively. With that of too little noise there is enough.
-    variance = rounded_variance(Stretched(grid, factors.weight(1), 0.0, 1), epsilon, delta) / COVERED
+    variance = rounded_variance(Stretched(grid, factors.weight(1), 0.0, 1), epsilon, delta) / AS_CONTINUOUS
     for _ in range(2):
-        variance = rounded_variance(_move(factors, grid, variance, 1), epsilon, delta) / COVERED
+        variance = rounded_variance(_move(factors, grid, variance, 1), epsilon, delta) / AS_CONTINUOUS
     return variance
 
 
@@ -247,18 +249,6 @@ def misses(factors: Factorization) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixRelease:
-    """The estimates that the server publishes after one more batch, in data units.
-
-    batch   the sum of this batch: by how much the prefix grew.
-    prefix  the sum of all batches so far.
-    """
-
-    batch: NDArray[np.float64]
-    prefix: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
 class Prefixes:
     """The state after `time` batches: arrays (…, dimension); leading axes are of streams in lock step.
 
@@ -277,7 +267,7 @@ class Prefixes:
     noise: Steps | int = 0
     buffers: tuple[NDArray[np.float64], ...] = ()
 
-    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, PrefixRelease]:
+    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
         """Return the state after one more batch, and what is released of it.
 
         total   the batch's sum modulo m, shape (dimension,).
@@ -287,18 +277,16 @@ class Prefixes:
 
     def add_with(
         self, totals: NDArray[np.uint64], survivors: int, noise: Callable[[], Steps]
-    ) -> tuple[Self, PrefixRelease]:
+    ) -> tuple[Self, StreamRelease]:
         """Return `add` for several streams in lock step: their sums modulo m, shape (…, dimension).
 
         noise  draws the batch's `stream_noise` for all streams, of the shape of `totals`; called once.
         """
         own = self.mechanism
-        if self.time >= own.batches:
-            raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {own.batches}")
+        check_turn(self.time + 1, own.batches)
         own.check_release(totals, survivors)
         drawn = noise()
-        if drawn.shape != totals.shape:  # no two streams may share their noise
-            raise BadParameter("noise", drawn.shape, f"shape must be {totals.shape}")
+        check_drawn(drawn, totals.shape)
         law, factors = own.server_law(), own.factors
         before = self.buffers or (np.zeros(totals.shape),) * len(factors.shares)
         earlier = np.zeros(totals.shape)
@@ -315,7 +303,8 @@ class Prefixes:
             now,
             tuple(theta * (buffer + drawn) for theta, buffer in zip(factors.factors, before, strict=True)),
         )
-        return after, PrefixRelease(self._estimate(batch, survivors), self._estimate(after.prefix, after.survivors))
+        shown = partial(in_data_units, step=own.step, low=own.low)
+        return after, StreamRelease(shown(batch, survivors=survivors), shown(after.prefix, survivors=after.survivors))
 
     def restored(self, batches: Sequence[StoredBatch]) -> Self:
         """Return the state after all `batches`, of the empty state, with the noise that each of them had.
@@ -328,7 +317,3 @@ class Prefixes:
             if not np.array_equal(again.prefix, stored.prefix):
                 raise BadParameter("batches", number, "was released with noise that is not that of its stream")
         return state
-
-    def _estimate(self, steps: Steps | int, survivors: int) -> NDArray[np.float64]:
-        """Return whole steps in data units."""
-        return np.asarray(steps * self.mechanism.step + survivors * self.mechanism.low, dtype=np.float64)

@@ -17,7 +17,14 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
-from distrust.common.mechanisms.families.streams import StoredBatch
+from distrust.common.mechanisms.families.streams import (
+    Steps,
+    StoredBatch,
+    StreamRelease,
+    check_drawn,
+    check_turn,
+    in_data_units,
+)
 from distrust.common.modular import in_window
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_reach
 from distrust.common.privacy.gaussian_sums import (
@@ -273,9 +280,6 @@ def _least_variance(epsilon: float, delta: float, depth: int, grid: Grid) -> flo
     return snap_up(lattice_variance(Copies(grid, depth), epsilon, delta))
 
 
-Steps = NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
     """A complete dyadic sum in grid steps, of the shape (…, dimension); leading axes are of streams in lock step.
@@ -288,18 +292,6 @@ class Node:
     survivors: int
     true: Steps
     noisy: Steps
-
-
-@dataclass(frozen=True, slots=True)
-class TreeRelease:
-    """The estimates that the server publishes after one more batch, in data units.
-
-    batch   the sum of this batch.
-    prefix  the sum of all batches so far.
-    """
-
-    batch: NDArray[np.float64]
-    prefix: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +308,7 @@ class Counter:
     time: int = 0
     nodes: tuple[Node, ...] = ()
 
-    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, TreeRelease]:
+    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
         """Return the state after one more batch, and what is released of it.
 
         total   the batch's sum modulo m, shape (dimension,).
@@ -327,13 +319,12 @@ class Counter:
 
     def add_with(
         self, totals: NDArray[np.uint64], survivors: int, noise: Callable[[], Steps]
-    ) -> tuple[Self, TreeRelease]:
+    ) -> tuple[Self, StreamRelease]:
         """Return `add` for several streams in lock step: their sums modulo m, shape (…, dimension).
 
         noise  draws a node's noise for all streams, of the shape of `totals`; called once for each of `Tree.draws`.
         """
-        if self.time >= self.mechanism.batches:
-            raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {self.mechanism.batches}")
+        check_turn(self.time + 1, self.mechanism.batches)
         self.mechanism.check_release(totals, survivors)
         modulus = self.mechanism.modulus
         start = self.mechanism.window_start(survivors)
@@ -348,7 +339,7 @@ class Counter:
                 left.level + 1, left.survivors + newest.survivors, true, _decoded(true, noise(), near, modulus)
             )
         nodes = (*nodes, newest)
-        released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
+        released = StreamRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
 
     def restored(self, batches: Sequence[StoredBatch]) -> Self:
@@ -376,14 +367,12 @@ class Counter:
 
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
         """Return the sum of nodes in data units."""
-        # Computed from noisy whole numbers only, so that floating-point rounding cannot tell the true ones.
         steps = np.sum([node.noisy for node in nodes], axis=0)
         survivors = sum(node.survivors for node in nodes)
-        return np.asarray(steps * self.mechanism.step + survivors * self.mechanism.low, dtype=np.float64)
+        return in_data_units(steps, self.mechanism.step, self.mechanism.low, survivors)
 
 
 def _decoded(true: Steps, drawn: Steps, least: int | Steps, modulus: int) -> Steps:
     """Return a node's sum and noise as the numbers of [least, least + m) that equal them modulo m."""
-    if drawn.shape != true.shape:  # no two streams may share their noise
-        raise BadParameter("noise", drawn.shape, f"shape must be {true.shape}")
+    check_drawn(drawn, true.shape)
     return in_window(true + drawn, least, modulus)

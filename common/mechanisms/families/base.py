@@ -7,8 +7,8 @@ or adds them modulo m.
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.cohort import CohortParams, Noise
-from distrust.common.mechanisms.families.streams import StreamCounter
+from distrust.common.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import (
     COUNTS_ON_OTHERS,
@@ -119,6 +119,21 @@ def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa
     """Raise a ValueError that reads like a BadParameter unless the condition is met. For validators."""
     if not met:
         raise ValueError(f"{field} = {value!r}: {allowed}")
+
+
+class StreamCounter(Protocol):
+    """The state of a stream after some batches. The server keeps a new state once its release is committed."""
+
+    @property
+    def mechanism(self) -> "Mechanism": ...
+
+    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
+        """Return the state after one more batch, and what is released of it. Arguments and errors as of `estimate`."""
+        ...
+
+    def restored(self, batches: Sequence[StoredBatch]) -> Self:
+        """Return the state after all `batches`, of the empty state. No batch has other noise than it had."""
+        ...
 
 
 class Mechanism(Message):
