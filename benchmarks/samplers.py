@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.meter import deliver, options, write
 from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.mechanisms.local.sphere import directions
+from distrust.common.mechanisms.families.sphere import directions
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.continuous import Gaussian, Laplace
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum

@@ -6,7 +6,7 @@ from functools import partial
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtr
 
-from distrust.common.mechanisms.local.sphere import radius
+from distrust.common.mechanisms.families.sphere import radius
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
 from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, classical_sigma
@@ -234,7 +234,7 @@ ERRATA = (
         verdict="refuted",
         measure="length of a gradient over R",
         instead="the sphere mechanism shortens what is longer; with θ̂ projected to the unit ball, R = C_B sup|μ - r|",
-        code="common/mechanisms/local/sphere.py",
+        code="common/mechanisms/families/sphere.py",
         figures=_sgd_radius,
     ),
     Erratum(
@@ -258,7 +258,7 @@ ERRATA = (
         verdict="unproved",
         measure="ε that the proof gives, and that a coin for ψ has, in units of ε",
         instead="the exact densities of all the blocks: their ratio is e^ε at most for Ψ at ε itself",
-        code="common/mechanisms/local/sphere.py",
+        code="common/mechanisms/families/sphere.py",
         figures=_blocks,
     ),
     Erratum(

@@ -13,8 +13,7 @@ from scipy.special import hyp0f1
 
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.local.sphere import (
-    LocalSphere,
+from distrust.common.mechanisms.families.sphere import (
     SphereSum,
     coin,
     coin_epsilon,
@@ -22,6 +21,7 @@ from distrust.common.mechanisms.local.sphere import (
     directions,
     radius,
 )
+from distrust.common.mechanisms.local.sphere import LocalSphere
 from distrust.common.messages.policy_spec import EVENTS_A_BATCH
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.policies.elimination import exact_radius

@@ -13,7 +13,7 @@ from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
+from distrust.common.mechanisms.families.sphere import WORD, coin, coin_epsilon
 from distrust.common.noise.coins import worst_quantile
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
