@@ -27,6 +27,7 @@ from distrust.common.mechanisms.shuffled.binomial import PAPER_EPSILON, Binomial
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
+from distrust.common.mechanisms.shuffled.sphere import ShuffledSphere
 
 UNSTATED: dict[type[Mechanism], str] = {
     UnsafeIdentity: "it has no theorem",
@@ -38,6 +39,7 @@ UNSTATED: dict[type[Mechanism], str] = {
     LocalSphere: "GLB states none",
     ShuffledGaussian: "CTX counts real numbers",
     ShuffledLaplace: "FREE states none",
+    ShuffledSphere: "no paper has it",
     RelaxedSecaggShuffle: "MAB Theorem 3 leaves the length of the shuffled vector open",
     Tree: "CTX states none",
     PrefixFactorization: "its paper states none",

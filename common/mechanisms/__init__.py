@@ -42,6 +42,7 @@ from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
+from distrust.common.mechanisms.shuffled.sphere import ShuffledSphere
 from distrust.common.messages.explain import first
 from distrust.common.privacy.guarantee import ALONE, SAMPLER, Guarantee, no_guarantee
 from distrust.common.privacy.profile import SEVERAL_BATCHES, Privacy
@@ -78,6 +79,7 @@ CLASSES: tuple[type[Mechanism], ...] = (
     ShuffledBinomial,
     ShuffledGaussian,
     ShuffledLaplace,
+    ShuffledSphere,
     RelaxedSecaggShuffle,
     Tree,
     PrefixFactorization,

@@ -11,6 +11,7 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, check_parts
+from distrust.common.privacy.amplification.antipodal import antipodal_delta
 from distrust.common.privacy.amplification.clones import clones_delta
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, plan_round
@@ -63,6 +64,22 @@ def test_messages_by_place_are_within_the_bound_of_the_whole_crowd(seed: int, us
     assert result <= clones_delta(share * local, local, users)
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("users", [2, 3, 4])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_answers_of_opposite_signs_are_within_the_bound_of_a_sphere_by_place(
+    seed: int, users: int, share: float
+) -> None:
+    """Each place answers 0 or 1 with probabilities of its own, at most ε₀ apart, and the others hold any values."""
+    rng, tau = np.random.default_rng(seed), math.tanh(0.75)
+    ups = 0.5 + tau / 2 * np.where(
+        rng.random((users, 3)) < 0.7, rng.choice([-1, 1], (users, 3)), rng.uniform(-1, 1, (users, 3))
+    )
+    tables = [np.column_stack((1 - row, row)) for row in ups]
+    one, other, *rest = (tuple(rng.integers(0, 3, users).tolist()) for _ in range(users + 1))
+    assert delta(tables, one, other, rest, share * 1.5) <= antipodal_delta(share * 1.5, 1.5, users)
+
+
 def test_the_enumeration_is_no_empty_comparison() -> None:
     """The largest enumerated δ is above 0.4 of the bound, so some tables do tell their rows apart."""
     shares = []
@@ -91,10 +108,11 @@ def test_who_leaves_because_of_its_action_gives_the_others_away() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
+@pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-sphere"])
 def test_a_round_of_assigned_actions_is_calibrated_to_its_honest_survivors_and_says_what_it_counts_on(
-    epsilon: float,
+    name: str, epsilon: float
 ) -> None:
-    spec = {"name": "shuffled-laplace", "epsilon": epsilon, "delta": 1e-6}
+    spec = {"name": name, "epsilon": epsilon, "delta": 1e-6}
     config = RunConfig.model_validate({"run": "dealt", "arms": 3, "horizon": 1000, "mechanism": spec})
     deal = AssignedAction(actions=[2, 0], times=[300, 100])
     ask = Ask(1, (Query(None, deal.plays),), 1e-6, deal, BoundedReward(bound=1.0))

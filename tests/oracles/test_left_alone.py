@@ -24,7 +24,7 @@ DELTA = 1e-6
 CROWD = [name for name, kind in MECHANISMS.items() if kind.model in {"distributed", "shuffle"}]
 OTHERS = [name for name in MECHANISMS if name not in CROWD]
 PAIRS = [(name, "exact") for name in CROWD] + [
-    (name, "paper") for name in CROWD if name not in {"shuffled-gaussian", "relaxed-secagg-shuffle"}
+    (name, "paper") for name in CROWD if name != "shuffled-gaussian" and "paper" in MECHANISMS[name].calibrations
 ]
 
 Real = Any
@@ -84,6 +84,9 @@ def answers(mechanism: Any) -> tuple[Mapping[int, Real], Mapping[int, Real]]:
         laws = [mechanism.message_law(high=high) for high in (False, True)]
         low, high = ({x: mpmath.exp(float(log)) for x, log in enumerate(law.logs, law.first)} for law in laws)
         return low, high
+    if mechanism.name == "shuffled-sphere":
+        lie = 1 / (1 + mpmath.exp(mpmath.mpf(mechanism.local)))
+        return {0: 1 - lie, g: lie}, {0: lie, g: 1 - lie}
     noise = masses(mechanism, g + math.ceil(12 * mechanism.client_law().std) + 40)
     return noise, {k + g: mass for k, mass in noise.items()}
 

@@ -222,7 +222,12 @@ def planned_mechanism(name: str, clients: int, dimension: int = 1) -> Mechanism:
 
 @pytest.mark.parametrize(
     ("name", "dimension", "saved"),
-    [("shuffled-laplace", 1, 90), ("shuffled-gaussian", 1, 600), ("shuffled-gaussian", 4, 15)],
+    [
+        ("shuffled-laplace", 1, 90),
+        ("shuffled-sphere", 4, 90),
+        ("shuffled-gaussian", 1, 600),
+        ("shuffled-gaussian", 4, 15),
+    ],
 )
 def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimension: int, saved: float) -> None:
     """Order 2 at ε = 1, δ = 1e-6. Without another honest client the batch tells as much as the message."""

@@ -23,7 +23,7 @@ from distrust.lab.stack.stack import Stack
 
 def _words(name: MechanismName, intermediary: Via, more: str = "") -> str:
     """Return the lines of a run file's table of a mechanism."""
-    noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree", "prefix"))
+    noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "shuffled-sphere", "tree", "prefix"))
     lines = [f'name = "{name}"', f'via = "{intermediary}"', more]
     lines += [f"epsilon = {16.0 if noisy else 2.0}"] if name != "identity" else []
     lines += ["delta = 1e-5"] if KINDS[name].takes_delta else []

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.slow
 
 MECHANISMS = {
     "shuffled-laplace": "epsilon = 1.0\ndelta = 1e-3",
+    "shuffled-sphere": "epsilon = 1.0\ndelta = 1e-3",
     "central-laplace-discrete": "epsilon = 5.0",
 }
 

@@ -31,6 +31,7 @@ SEALED = 'name = "shuffled-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
 BITS = 'name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-2'
 TREE = 'name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler"'
 SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
+MIXED = 'name = "shuffled-sphere"\nepsilon = 5.0\ndelta = 1e-2'
 
 
 RUNS = [
@@ -38,6 +39,8 @@ RUNS = [
     pytest.param('name = "linucb"\nbatch = 40', BITS, CONTEXTS, 120, id="labelled-bits"),
     pytest.param('name = "linucb"\nbatch = 40', TREE, CONTEXTS, 240, id="tree"),
     pytest.param('name = "linucb"\nbatch = 40', SEALED, CONTEXTS, 80, id="sealed"),
+    pytest.param('name = "linucb"\nbatch = 40', MIXED, CONTEXTS, 80, id="sealed-points-of-a-sphere"),
+    pytest.param('name = "ldp-sgd"\nbatch = 40', MIXED, ONE, 80, id="sgd-of-shuffled-points"),
     pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
     pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 20, id="one-client-a-round"),
     pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 15, id="sgd-logistic"),
@@ -65,7 +68,7 @@ def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_lear
     assert theirs.hidden == horizon - (15 if "warm_up" in policy else 0)  # in a warm-up the arm is public
 
 
-@pytest.mark.parametrize("mechanism", ["shuffled-gaussian", "shuffled-binomial"])
+@pytest.mark.parametrize("mechanism", ["shuffled-gaussian", "shuffled-sphere", "shuffled-binomial"])
 def test_clients_without_a_seed_take_part_at_the_delta_that_the_budget_states(mechanism: str, stack: Stack) -> None:
     """Clients of a run whose noise has a seed look at no limit; these do, and their own would be δ = 0.01."""
     file = parse(

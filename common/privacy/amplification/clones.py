@@ -80,9 +80,14 @@ def excess(epsilon: float, local_epsilon: float, users: int, chance: float) -> f
     return min(1.0, float(masses @ _given(counts, epsilon, local_epsilon)) * (1 + MASSES) + lost)
 
 
-def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int) -> NDArray[np.float64]:
-    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out."""
-    chance = math.exp(-local_epsilon)
+def clones_curve(
+    epsilons: NDArray[np.float64], local_epsilon: float, users: int, *, chance: float | None = None
+) -> NDArray[np.float64]:
+    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
+
+    chance  of another user's message to be a clone. None: e^-ε₀, which holds for any ε₀-LDP randomizers.
+    """
+    chance = math.exp(-local_epsilon) if chance is None else chance
     counts, masses, lost = _clones(users, chance)
     # Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
     # which the hockey stick given C is a convex function. So a range of values may count as its least one.

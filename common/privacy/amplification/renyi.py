@@ -12,10 +12,12 @@ Source  Sason & Verdú 2016, eq. (80), with f(t) = t^α.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from distrust.common.bandit.error_law import Floats
+from distrust.common.privacy.amplification.antipodal import antipodal_curve
 from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
 from distrust.common.privacy.amplification.clones import clones_curve
 from distrust.common.privacy.amplification.randomizers import LARGEST_LOCAL_EPSILON, LocalRandomizer
@@ -36,13 +38,26 @@ END = 2000.0  # ε after which a tail begins at the latest
 LOST_DELTAS = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages together may lose on the way to pure ones
 TAILS = np.geomspace(1e-2, 1e4, 400)  # orders above α that a tail may be bounded by, less α
 
+PureCurve: TypeAlias = Callable[[Floats, float, int], Floats]
+"""Returns bounds of δ(ε) from many ε, ε₀ and the number of users."""
+
 
 def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
     """Return divergences of `users` shuffled ε₀-LDP messages; inf for an ε₀ beyond the bound's range."""
+    return _pure_renyi(clones_curve, local_epsilon, users, orders)
+
+
+def antipodal_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
+    """Return divergences of `users` shuffled messages of antipodal randomizers with ε₀; inf as of `clones_renyi`."""
+    return _pure_renyi(antipodal_curve, local_epsilon, users, orders)
+
+
+def _pure_renyi(curve: PureCurve, local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
+    """Return divergences by a curve of δ(ε) of shuffled messages that are ε₀-LDP by themselves."""
     if not local_epsilon <= LARGEST_LOCAL_EPSILON:
         return [math.inf] * len(orders)
     inner = _cheap(local_epsilon)
-    deltas = np.append(clones_curve(inner, local_epsilon, users), 0.0)
+    deltas = np.append(curve(inner, local_epsilon, users), 0.0)
     return [curve_renyi(np.append(inner, local_epsilon), deltas, order) for order in orders]
 
 

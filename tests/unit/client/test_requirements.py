@@ -128,7 +128,7 @@ def test_users_whose_noise_is_their_own_or_the_servers_take_part_in_small_cohort
     _check(PrivacyRequirements(), _round(make_round, name, 2, 9e-3))
 
 
-@pytest.mark.parametrize("name", ["shuffled-binomial", "shuffled-gaussian", "shuffled-laplace"])
+@pytest.mark.parametrize("name", ["shuffled-binomial", "shuffled-gaussian", "shuffled-laplace", "shuffled-sphere"])
 def test_a_cohort_of_one_client_keeps_the_limits_of_a_clients_own_noise(name: str, make_round: MakeRound) -> None:
     _check(PrivacyRequirements(), _round(make_round, name, 1, 9e-3))
 
@@ -326,7 +326,7 @@ def test_a_budget_admits_by_what_is_proven_at_its_delta_and_only_users_that_allo
         limits.cost(identity, budget=BudgetSpec(epsilon=2.0, delta=1e-4))
 
 
-@pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])
+@pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace", "shuffled-sphere"])
 def test_an_honest_deal_is_accepted(make_assigned: MakeRound, name: str) -> None:
     _check(lenient(), make_assigned(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
 

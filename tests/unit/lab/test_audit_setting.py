@@ -58,6 +58,7 @@ def test_noise_that_pays_by_the_sum_of_moves_gets_the_largest_sum() -> None:
         ({"name": "distributed-polya"}, "sum"),
         ({"name": "central-laplace"}, "estimate"),
         ({"name": "shuffled-laplace", "delta": 0.1}, "records"),
+        ({"name": "shuffled-sphere", "delta": 0.1}, "records"),
         ({"name": "relaxed-secagg-shuffle"}, "sum"),
         ({"name": "tree", "delta": 0.1, "batches": 5}, "stream"),
         ({"name": "prefix-factorization", "delta": 0.1, "batches": 5}, "stream"),

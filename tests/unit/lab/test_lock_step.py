@@ -104,6 +104,7 @@ CASES = {
     "sphere": ('name = "local-sphere", epsilon = 1.0', 7),
     "aggregator": (f'name = "distributed-discrete-gaussian", {APPROXIMATE}', 20),
     "bits": (f'name = "shuffled-binomial", {APPROXIMATE}', 20),
+    "amplified sphere": (f'name = "shuffled-sphere", {APPROXIMATE}', 20),
     "amplified": (f'name = "shuffled-gaussian", {APPROXIMATE}', 20),
     "central": (f'name = "central-gaussian", {APPROXIMATE}', 20),
     "tree": (f'name = "tree", batches = 203, {APPROXIMATE}', 1),

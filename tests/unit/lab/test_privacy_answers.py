@@ -105,7 +105,7 @@ def test_rows_whose_promise_is_not_the_one_asked_for_are_marked() -> None:
     assert list(both.frame()["same_promise"].dropna()) == [row["same_promise"] for row in rows.values()]
 
 
-BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
+BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "shuffled-sphere", "relaxed-secagg-shuffle"}
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_every_mechanism_answers_for_a_vector_or_says_why_not(norm: str) -> None
             continue
         assert {"pure", "approximate", "rdp", "rdp_how", "delta", "notes"} <= row["profile"].keys(), name
         assert [order for order, _ in row["profile"]["rdp"]] == list(PROFILE_ORDERS), name
-        known = name not in {"local-sphere", "relaxed-secagg-shuffle"}  # for all data; of the noise as it is cut off
+        known = name not in {"local-sphere", "shuffled-sphere", "relaxed-secagg-shuffle"}  # for all data; as cut off
         assert row["error"]["quantile_how"] == ("exact" if known else "bound"), name
 
 
@@ -107,6 +107,7 @@ def test_letters_of_the_theorems_are_there() -> None:
     assert {"variance", "depth"} <= letters["tree"]
     assert "local epsilon" in letters["shuffled-laplace"]
     assert {"g", "m", "tau", "radius"} == letters["local-sphere"]
+    assert {"g", "m", "tau", "radius", "local epsilon"} == letters["shuffled-sphere"]
 
 
 WORDS: dict[str, dict[str, Any]] = {
@@ -116,6 +117,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "tree": {"delta": 1e-5, "batches": 4},
     "shuffled-laplace": {"delta": 1e-5},
     "local-sphere": {},
+    "shuffled-sphere": {"delta": 1e-5},
 }
 
 

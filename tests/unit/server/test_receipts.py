@@ -102,7 +102,7 @@ def test_the_cohorts_of_shuffle_mechanisms_with_records_give_receipts_and_no_oth
         spec |= {"delta": 1e-3} if kind.takes_delta == "needed" else {}
         harness.service.create(config(run=name, mechanism=spec))
         received[name] = {one.receipts for one in harness.service.active_run(name).pending()}
-    crowds = {"shuffled-gaussian", "shuffled-laplace"}
+    crowds = {"shuffled-gaussian", "shuffled-laplace", "shuffled-sphere"}
     assert {name for name, flags in received.items() if flags == {True}} == crowds
     bits = {"shuffled-binomial", "relaxed-secagg-shuffle"}  # labelled, which the shuffler reads in any case
     assert {name for name, flags in received.items() if MECHANISMS[name].model == "shuffle"} == crowds | bits

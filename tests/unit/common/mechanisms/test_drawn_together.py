@@ -26,6 +26,7 @@ WORDS: dict[str, dict[str, Any]] = {
     "distributed-discrete-gaussian": APPROXIMATE,
     "distributed-skellam": APPROXIMATE,
     "shuffled-binomial": APPROXIMATE,
+    "shuffled-sphere": APPROXIMATE,
     "relaxed-secagg-shuffle": {"epsilon": 1.0},
     "tree": {**APPROXIMATE, "batches": 20},
     "prefix-factorization": {**APPROXIMATE, "batches": 20},

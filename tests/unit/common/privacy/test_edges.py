@@ -15,7 +15,7 @@ from tests.support.calculator import answer, read
 pytestmark = pytest.mark.slow
 
 
-def planned_mechanism(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
+def planned_mechanism(name: str, **words: object):  # noqa: ANN201 - one of seventeen kinds
     return PrivacyQuery(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")
 
 
@@ -117,9 +117,9 @@ def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: 
 
 
 @pytest.mark.parametrize(("survivors", "colluders"), [(1001, 0), (1000, -1), (-1, 0)])
-@pytest.mark.parametrize("name", ["distributed-polya", "shuffled-laplace", "relaxed-secagg-shuffle"])
+@pytest.mark.parametrize("name", ["distributed-polya", "shuffled-laplace", "shuffled-sphere", "relaxed-secagg-shuffle"])
 def test_no_guarantee_counts_on_clients_that_there_are_not(name: str, survivors: int, colluders: int) -> None:
-    mechanism = planned_mechanism(name, delta=1e-6 if name == "shuffled-laplace" else None)
+    mechanism = planned_mechanism(name, delta=1e-6 if name in {"shuffled-laplace", "shuffled-sphere"} else None)
     with pytest.raises(BadParameter, match=r"survivors|colluders"):
         mechanism.privacy(survivors, colluders)
 
@@ -161,7 +161,7 @@ def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.nd
     return laws[0][met], laws[1][met]
 
 
-@pytest.mark.parametrize("name", ["shuffled-laplace", "relaxed-secagg-shuffle", "shuffled-gaussian"])
+@pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-sphere", "relaxed-secagg-shuffle", "shuffled-gaussian"])
 def test_only_mechanisms_that_release_nothing_but_the_sum_are_composed_by_its_law(name: str) -> None:
     mechanism = planned_mechanism(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
     assert released(mechanism, 100) is None

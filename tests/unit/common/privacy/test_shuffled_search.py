@@ -28,7 +28,7 @@ from distrust.common.wire import Norm
 from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta
 
-NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "shuffled-binomial")
+NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-sphere", "shuffled-gaussian", "shuffled-binomial")
 
 
 def planned_mechanism(

@@ -28,6 +28,7 @@ EPSILON = 0.9
 REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
     ("shuffled-binomial", "paper"): ((20,), r"mechanism.epsilon = 0.9: would take \d+ bits a client and coordinate"),
     ("shuffled-gaussian", "paper"): (DIMENSIONS, r"at most √\(ln\(2/δ\)/B\)"),
+    ("shuffled-sphere", "paper"): (DIMENSIONS, "must be exact"),
     ("relaxed-secagg-shuffle", "paper"): (DIMENSIONS, "must be exact"),
 }
 """By mechanism and calibration: for how many coordinates there is none at this size, and what is said. All else is."""
@@ -127,12 +128,12 @@ def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName
     """The mean within 5.5 standard errors of itself, the variance within 6.6 of its own: noise of kurtosis 6 at most.
 
     False alarm below 1e-7 a case: of the sum of 800 squares of Laplace draws, computed by convolution, 8.3e-8 lie
-    beyond 6.6 on the worse side. The coordinates of local-sphere are not independent, and count as one.
+    beyond 6.6 on the worse side. The coordinates of a sphere are not independent, and count as one.
     """
     for norm, dimension in DIFFERENT:
         mechanism, data = planned_mechanism(name, norm, dimension), inside(norm, dimension)
         result = errors(mechanism, data)
-        count = result.shape[0] if name == "local-sphere" else result.size
+        count = result.shape[0] if mechanism.joint else result.size
         variance = mechanism.error(CLIENTS).std ** 2
         room = rounding(mechanism, data)
         mean = np.abs(result.mean(axis=0)).max()
@@ -140,7 +141,7 @@ def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName
         slack = 1 + 6.6 * math.sqrt(5 / count)
         measured = float((result**2).mean())
         assert measured <= (variance + room) * slack + 1e-9, (norm, dimension)
-        if name != "local-sphere":  # the law's deviation is that of the worst vectors
+        if not mechanism.joint:  # the law's deviation is that of the worst vectors
             assert measured >= variance / slack - 1e-9, (norm, dimension)
 
 
