@@ -32,7 +32,6 @@ from distrust.server.admission import OPERATOR, Caller
 from distrust.server.deliveries import NotComparedError, misnumbered
 from distrust.server.intermediaries import Intermediaries
 from distrust.server.service import Service
-from distrust.server.ticket_issuer import Begun
 from distrust.server.waiting_places import WaitingPlace, WaitingPlaces
 
 _log = structlog.get_logger("distrust.server")
@@ -262,36 +261,44 @@ class RunCoordinator:
         opened    whether this process has opened the cohort at its intermediary.
         in_doubt  whether the commit that records the cohort may have failed. Then the cohort is not collected before
                   it is read from the store: without a record it has no tickets, and a later request may record it.
+
+        After an error the outcome itself may be committed, and its confirmation lost. The store tells that, too.
         """
+        alone = False
         while True:
             try:
                 if in_doubt:
                     recorded = await asyncio.to_thread(self._service.recorded, cohort)
-                    if recorded is None:
+                    if recorded is None:  # cohorts may have been recorded with its outcome
+                        for one in await asyncio.to_thread(self._service.waiting_for, cohort.run):
+                            self._watch(one)
                         return
                     in_doubt = not recorded
                 if in_doubt:
                     await self._sleep(self._retry)
                     continue
                 # After a restart it is opened again: the intermediary may have missed the call.
-                if await self._settled(cohort, opening=not opened):
+                if await self._settled(cohort, opening=not opened, alone=alone):
                     return
-                opened = True
+                opened, alone = True, False
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
+                continue
             except (RunFailed, Gone):  # committed, and no cohort of the run is waited for any more
                 self.forget(cohort.run)
                 return
             except ProtocolError as error:
                 _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
-                await self._sleep(self._retry)
             except Exception:  # noqa: BLE001  a bug of ours must not end the run unseen
                 _log.exception("collection_retry", cohort=cohort.cohort)
-                await self._sleep(self._retry)
+            in_doubt = alone = True
+            await self._sleep(self._retry)
 
-    async def _settled(self, cohort: Cohort, *, opening: bool) -> bool:
+    async def _settled(self, cohort: Cohort, *, opening: bool, alone: bool) -> bool:
         """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one.
 
         After a batch, requests that wait are served: the intermediary works, and will open the next cohort, too.
+
+        alone  serve none: what they get must not keep the outcome from being committed again and again.
         """
         answer = await self._last_word(cohort, opening=opening)
         if answer is None:
@@ -301,7 +308,7 @@ class RunCoordinator:
                 answer = await self._with_receipts(cohort, answer, answer.batch.survivors)
             except BadMessage as error:
                 answer = _aborted(cohort, error)
-        places = self.places.unanswered(cohort.run) if answer.batch is not None else []
+        places = [] if alone or answer.batch is None else self.places.unanswered(cohort.run)
         try:
             begun = await self._settle_and_serve(cohort, answer, places)
         except NotComparedError:
@@ -315,8 +322,8 @@ class RunCoordinator:
         except BadMessage as error:
             begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
         if begun is not None:
-            self._note_opening(begun.cohort)
-            self._watch(begun.cohort, in_doubt=begun.in_doubt)
+            self._note_opening(begun)
+            self._watch(begun)
         return True
 
     async def _with_receipts(self, cohort: Cohort, answer: BatchAnswer, survivors: int) -> BatchAnswer:
@@ -350,7 +357,7 @@ class RunCoordinator:
 
     async def _settle_and_serve(
         self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
-    ) -> Begun | None:
+    ) -> Cohort | None:
         """Call the service in a thread. The call goes on when its caller is cancelled."""
         settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
         self._recording.add(settling)

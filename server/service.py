@@ -32,9 +32,10 @@ from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
 from distrust.server.receipts import ReceiptBook
 from distrust.server.rows import RunRow
+from distrust.server.serving import Serving
 from distrust.server.settlement import Settlement
 from distrust.server.store import Store
-from distrust.server.ticket_issuer import Begun, TicketIssuer
+from distrust.server.ticket_issuer import TicketIssuer
 from distrust.server.transcript import cohort_transcript
 from distrust.server.waiting_places import WaitingPlace
 
@@ -267,25 +268,35 @@ class Service(KnownRuns):
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Settle a cohort with an intermediary's last answer as `settle_and_serve`. Return False if it was before."""
-        self._confirm(cohort, answer)
-        changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
-        self._notify(cohort.run)
-        return changed
+        return self._settled(cohort, answer, ())[0]
 
-    def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Begun | None:
+    def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Cohort | None:
         """Settle a cohort, and serve requests that wait for tickets with those of the run's next one.
 
         Return the next cohort if it was begun. Its intermediary must open it, and has just answered: so these tickets
         do not wait until it has. A request that gets none here is answered as if it came now.
 
+        Outcome and tickets are one transaction. If it fails, or only its confirmation is lost, no request has an
+        answer, and the next cohort may be recorded all the same: `waiting_for` names it then.
+
         Raises NotComparedError while deliveries before this batch are not compared; RunFailed where the intermediary
         has released what this server does not know; BadMessage for a batch that is not numbered.
         """
+        return self._settled(cohort, answer, places)[1]
+
+    def _settled(
+        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
+    ) -> tuple[bool, Cohort | None]:
+        """Return whether the cohort is settled now, and the next one if it was begun."""
         active = self.active_run(cohort.run)
         self._confirm(cohort, answer)
+        serving = Serving(self._issuer, active, places)
         try:
-            self._settlement.settle(active, cohort, answer)
-            return self._issuer.serve(active, places)
+            settled = self._settlement.settle(active, cohort, answer, serving)
+            return settled, serving.answer() if settled else None
+        except BaseException:
+            serving.give_up()
+            raise
         finally:
             self._notify(cohort.run)
 

@@ -25,6 +25,7 @@ from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.receipts import ReceiptBook
+from distrust.server.serving import Serving
 from distrust.server.store import Store, Writing, unread
 
 _log = structlog.get_logger("distrust.server")
@@ -58,8 +59,10 @@ class Settlement:
         self._store, self._receipts = store, receipts
 
     @repeated
-    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
+    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer, serving: Serving) -> bool:
         """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
+
+        serving  requests that wait: what they get is part of the transaction. The caller answers them afterwards.
 
         Nothing is used before it is committed. The analysis runs without the run's lock: if another call settles the
         cohort meanwhile, this estimate is dropped, and its noise with it.
@@ -72,7 +75,7 @@ class Settlement:
             if active.state != "running" or cohort not in active.pending():
                 return False
             try:
-                self._commit(active, cohort, outcome, answer)
+                self._commit(active, cohort, outcome, answer, serving)
             except BaseException:
                 active.doubt()
                 raise
@@ -133,9 +136,15 @@ class Settlement:
         return mechanism.counter().restored(batches)
 
     def _commit(
-        self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer
+        self,
+        active: ActiveRun,
+        cohort: Cohort,
+        outcome: ReleasedCohort | LostCohort,
+        answer: BatchAnswer,
+        serving: Serving,
     ) -> None:
-        learner, number, row = active.learner, len(active.learner.rounds), active.rows().get(cohort.cohort)
+        learner, number, rows = active.learner, len(active.learner.rounds), active.rows()
+        row = rows.get(cohort.cohort)
         try:
             learner.absorb(outcome)
         except (BadMessage, WrongCohort) as error:  # the analyzer has checked the same: one of the two is wrong
@@ -144,7 +153,8 @@ class Settlement:
         active.plan_next(learner)
         state = state_of(learner)
         named = self._receipts.named(active, cohort) if cohort.receipts else None
-        with self._store.writing() as writing:
+        rows = rows if len(learner.rounds) == number else {}  # cohorts are opened once their round is committed
+        with serving.planned(rows), self._store.writing() as writing:
             if row is None:  # it ended before its first ticket
                 writing.cohort(cohort)
             if answer.batch is not None and not cohort.receipts:  # else it was stored as it was listed
@@ -154,10 +164,10 @@ class Settlement:
                 writing.end(active.config.run, active.config.intermediary.keep_seconds, state, learner.fault)
             _announce(writing, active.config.run, cohort, outcome, named, unread(outcome, answer))
             _announce_progress(writing, active.config.run, learner, number)
+            serving.write(writing)
         if learner.error is not None:
             _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
-        if len(learner.rounds) > number:
-            active.keep_rows({})  # cohorts are opened once their round is committed
+        active.keep_rows(serving.rows)
         active.changed()
 
 

@@ -84,6 +84,7 @@ class Writing:
 
     def __init__(self, connection: Connection, now: float) -> None:
         self._do, self._now = connection.execute, now
+        self._events: list[dict[str, str]] = []
 
     def run(self, config: RunConfig, identity: RunIdentity) -> None:
         row = {"run": config.run, "config": config.canonical().decode(), "digest": config.digest(), "state": "running"}
@@ -99,15 +100,19 @@ class Writing:
         opened = select(*columns).where(COHORTS.c.run == run, COHORTS.c.state == "open")
         self._do(insert(ENDED).from_select(["cohort", "run", "via", "due", "told"], opened))
 
-    def cohort(self, cohort: Cohort) -> None:
+    def cohort(self, cohort: Cohort, granted: int = 0) -> None:
+        """Add a cohort as it is opened. `granted`: slots of which tickets are handed out with it."""
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        row |= {"granted": 0, "state": "open", "via": cohort.via, "digest": cohort_digest(cohort)}
+        row |= {"granted": granted, "state": "open", "via": cohort.via, "digest": cohort_digest(cohort)}
         self._do(_ADD_COHORT, {**row, "message": cohort.model_dump_json()})
 
     def grant(self, run: str, request: TicketRequest, grant: GrantRow) -> None:
         row = {"run": run, "request": request.request, **asdict(grant)}
         self._do(_ADD_GRANT, row)
-        self._do(_CHANGE_COHORT, {"changed": grant.cohort, "granted": grant.first + grant.count})
+
+    def granted(self, cohort: str, granted: int) -> None:
+        """Note that all slots of a cohort before this one have tickets."""
+        self._do(_CHANGE_COHORT, {"changed": cohort, "granted": granted})
 
     def spend(self, participant: str, slots: int) -> None:
         """Count slots of a participant with a quota."""
@@ -143,9 +148,17 @@ class Writing:
         self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": lost})
 
     def event(self, run: str, kind: EventKind, **details: Unpack[EventDetails]) -> None:
-        """Add an event. Its row's number becomes its own when it is read; the stored text has a 1 there."""
+        """Add an event, with the others of this transaction.
+
+        Its row's number becomes its own when it is read; the stored text has a 1 there.
+        """
         body = RunEvent(number=1, run=run, kind=kind, **details).model_dump_json(exclude_none=True)
-        self._do(_ADD_EVENT, {"run": run, "body": body})
+        self._events.append({"run": run, "body": body})
+
+    def add_events(self) -> None:
+        """Add the events of this transaction in one statement. `Store.writing` calls it last."""
+        if self._events:
+            self._do(_ADD_EVENT, self._events)
 
     def regret(self, run: str, regret: RegretCurve) -> None:
         """Put a driver's curve in place of the one before."""
@@ -170,7 +183,9 @@ class Store:
     def writing(self) -> Iterator[Writing]:
         """Open a transaction: committed when the block ends, rolled back when it raises. See `Database.transaction`."""
         with self.database.transaction() as connection:
-            yield Writing(connection, self.clock.now())
+            writing = Writing(connection, self.clock.now())
+            yield writing
+            writing.add_events()
 
     def runs(self) -> list[RunRow | UnreadRun]:
         """Return all runs, oldest first."""

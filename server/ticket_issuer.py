@@ -8,13 +8,11 @@ count as one caller. A caller with a limit gets no more of a cohort than `Caller
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
-import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.common.crypto.keys import KEY_HASH
@@ -23,8 +21,6 @@ from distrust.common.errors import (
     BadMessage,
     Conflict,
     ExhaustedToken,
-    ForeignToken,
-    NotAdmitted,
     WrongCohort,
     WrongStage,
 )
@@ -34,35 +30,32 @@ from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Admission, Caller
 from distrust.server.keys import Keys
 from distrust.server.rows import CohortRow, GrantRow
-from distrust.server.store import Store
-from distrust.server.waiting_places import WaitingPlace
-
-_log = structlog.get_logger("distrust.server")
+from distrust.server.store import Store, Writing
 
 MOST_GRANTED = 4096
 """Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
-MOST_SERVED = 512
-"""Slots after which a settlement serves no more requests: each takes a signature of 30 µs."""
 
-SERVING_SECONDS = 0.05
-"""Seconds after which a settlement serves no more requests: each takes a commit."""
+class Granted(NamedTuple):
+    """What a request gets: a cohort that must be opened before, or slots of pending cohorts; the round, if it wants it.
 
-
-class _Granted(NamedTuple):
-    """What a request got: a cohort that must be opened before, or slots of pending cohorts; the round, if it wants it.
-
-    recorded  whether the cohort that was opened, or will be, was recorded with it.
-    full      whether no open cohort had a slot for any caller.
-    filled    whether this request took the last one: a caller that has its share may begin the next cohort.
-    keys      of the run, which sign the tickets; None once it is over. Then none are granted.
+    fresh    the cohort that is recorded with it: it was opened, or will be.
+    granted  those of `grants` that are new.
+    rows     the open round's cohorts after it.
+    full     whether no open cohort had a slot for any caller.
+    filled   whether this request takes the last one: a caller that has its share may begin the next cohort.
+    keys     of the run, which sign the tickets; None once it is over. Then none are granted.
     """
 
+    request: TicketRequest
+    caller: Caller
     missing: Cohort | None
+    fresh: Cohort | None
     grants: list[GrantRow]
+    granted: list[GrantRow]
+    rows: dict[str, CohortRow]
     pending: list[Cohort]
     view: RoundView | None
-    recorded: bool
     full: bool
     filled: bool
     keys: Keys | None
@@ -74,16 +67,6 @@ class _Share(NamedTuple):
     row: CohortRow
     most: int
     participant: str | None
-
-
-class Begun(NamedTuple):
-    """A cohort that was recorded before its intermediary was asked to open it.
-
-    in_doubt  whether the commit that records it may have failed.
-    """
-
-    cohort: Cohort
-    in_doubt: bool
 
 
 def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: bytes = b"") -> Grant:
@@ -98,16 +81,17 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
 
 
 class TicketIssuer:
-    """Issues the tickets of all runs.
+    """Issues the tickets of all runs. Requests that wait as a cohort is settled get theirs by `server.serving`.
 
     admission  looks again whether a caller that may have waited still gets slots.
-    window  no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the
+    window    no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the
             intermediaries hold. A cohort that is larger than the window goes alone.
+    spending  is held from the look at a quota until its slots are committed: its owner may ask in two runs at once.
     """
 
     def __init__(self, store: Store, window: int, admission: Admission) -> None:
-        self._store, self._window, self._admission = store, window, admission
-        self._spending = threading.Lock()  # of quotas: a participant may request slots of two runs at once
+        self.admission, self.spending = admission, threading.RLock()
+        self._store, self._window = store, window
 
     def advance(
         self,
@@ -129,42 +113,8 @@ class TicketIssuer:
         caller that gets no slots any more.
         """
         got = self._grant(active, request, opened, caller, others)
-        return (self._signed(got) if got.missing is None else got.missing), got.recorded, got.filled
-
-    def serve(self, active: ActiveRun, places: Sequence[WaitingPlace]) -> Begun | None:
-        """Answer waiting requests with tickets of the next cohort, if none of those that are open has a slot.
-
-        Return that cohort if it was begun. A request that needs another cohort besides, or is refused, gets no answer
-        here, and neither do those behind MOST_SERVED slots or SERVING_SECONDS: the cohort must be opened soon.
-        """
-        following = self._following(active) if places else None
-        if following is None:
-            return None
-        begun, slots, end = False, 0, time.monotonic() + SERVING_SECONDS
-        for place in places:
-            if place.served:
-                continue
-            try:
-                others = [other.caller for other in places if other is not place and other.answer is None]
-                got = self._grant(active, place.request, following, place.caller, others)
-                begun = begun or got.recorded
-                if got.missing is not None or got.full:
-                    break
-                if not got.grants:  # this caller has its share
-                    continue
-                place.answer = self._signed(got)
-                place.served = True
-            except (BadMessage, Conflict, WrongStage, NotAdmitted, ForeignToken):  # before anything was committed
-                place.served = True
-                continue
-            except Exception:  # noqa: BLE001  the outcome stands
-                _log.exception("tickets_delayed", run=active.config.run)
-                place.served = True
-                return Begun(following, in_doubt=not begun)
-            slots += sum(grant.count for grant in got.grants)
-            if slots >= MOST_SERVED or time.monotonic() >= end:
-                break
-        return Begun(following, in_doubt=False) if begun else None
+        step = self.signed(got) if got.missing is None else got.missing
+        return step, got.fresh is not None, got.filled
 
     @repeated
     def _grant(
@@ -174,43 +124,85 @@ class TicketIssuer:
         opened: Cohort | None,
         caller: Caller,
         others: Sequence[Caller],
-    ) -> _Granted:
-        """Commit grants for a request, and the record of `opened`, as `advance` and `serve` need it."""
-        caller = self._admission.again(caller)
-        with active.lock, nullcontext() if caller.quota is None else self._spending:
-            rows, pending = active.rows(), active.pending()
-            wanted = opened is not None and active.state == "running" and opened in pending
-            fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
-            if fresh is not None:
-                rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
-            grants, missing, keys = self._granted(active, request, caller), None, active.keys
-            grants = grants if keys is not None else []  # no ticket of a run that is over is of use
-            repeated, full = bool(grants), False
-            if not repeated and _is_open(active, request):
-                _check_keys(pending, request)
-                most, full = self._most(caller, request), not _any_free(pending, rows)
-                grants = _free(_shares(active, pending, rows, caller, others), request, most)
-                if opened is None or fresh is not None:  # else the run moved on meanwhile: grant what there is
-                    missing = self._missing(pending, rows, grants, most)
-            granted = [] if repeated or missing is not None else grants
-            self._commit(active, request, fresh, granted, caller)
-            active.keep_rows(_with_grants(rows, granted))
-            view = None if request.round else active.view()
-        filled = bool(granted) and not _any_free(pending, _with_grants(rows, granted))
-        return _Granted(missing, grants, pending, view, fresh is not None, full, filled, keys)
+    ) -> Granted:
+        """Commit grants for a request, and the record of `opened`, as `advance` needs it."""
+        caller = self.admission.again(caller)
+        with active.lock, nullcontext() if caller.quota is None else self.spending:
+            got = self.decided(active, active.rows(), request, opened, caller=caller, others=others)
+            if got.fresh is not None or got.granted:
+                try:
+                    with self._store.writing() as writing:
+                        self.write(writing, active, [got])
+                except BaseException:
+                    active.forget_rows()
+                    raise
+            active.keep_rows(got.rows)
+            return got
 
-    def _signed(self, got: _Granted) -> TicketAnswer:
+    def decided(
+        self,
+        active: ActiveRun,
+        rows: dict[str, CohortRow],
+        request: TicketRequest,
+        opened: Cohort | None,
+        *,
+        caller: Caller,
+        others: Sequence[Caller],
+        spent: int = 0,
+    ) -> Granted:
+        """Return what a request gets once it is committed. Nothing is changed here.
+
+        rows    the open round's cohorts, by name.
+        caller  as the operator's list has it now.
+        spent   slots of the caller's quota that are granted in the same transaction.
+        """
+        pending, keys = active.pending(), active.keys
+        wanted = opened is not None and active.state == "running" and opened in pending
+        fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
+        if fresh is not None:
+            rows = rows | {fresh.cohort: CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)}
+        grants, missing = self._granted(active, request, caller), None
+        grants = grants if keys is not None else []  # no ticket of a run that is over is of use
+        repeated_, full = bool(grants), False
+        if not repeated_ and _is_open(active, request):
+            _check_keys(pending, request)
+            most, full = self._most(caller, request, spent), not _any_free(pending, rows)
+            grants = _free(_shares(active, pending, rows, caller, others), request, most)
+            if opened is None or fresh is not None:  # else the run moved on meanwhile: grant what there is
+                missing = self._missing(pending, rows, grants, most)
+        granted = [] if repeated_ or missing is not None else grants
+        rows = _with_grants(rows, granted)
+        view = None if request.round else active.view()
+        filled = bool(granted) and not _any_free(pending, rows)
+        return Granted(request, caller, missing, fresh, grants, granted, rows, pending, view, full, filled, keys)
+
+    def write(self, writing: Writing, active: ActiveRun, several: Sequence[Granted]) -> None:
+        """Add to a transaction what several requests get, each decided on the rows that the one before it left."""
+        run, fresh = active.config.run, {one.fresh.cohort for one in several if one.fresh is not None}
+        for one in several:
+            if one.fresh is not None:
+                opened, granted = one.fresh, several[-1].rows[one.fresh.cohort].granted
+                writing.cohort(opened, granted)
+                writing.event(run, kind="cohort-opened", round=opened.round, cohort=opened.cohort)
+            for grant in one.granted:
+                writing.grant(run, one.request, grant)
+                if grant.cohort not in fresh:
+                    writing.granted(grant.cohort, grant.first + grant.count)
+            if one.caller.quota is not None and one.caller.id is not None and one.granted:
+                writing.spend(one.caller.id, sum(grant.count for grant in one.granted))
+
+    def signed(self, got: Granted) -> TicketAnswer:
         """Return the tickets. Signing many takes a while, so the run's lock is not held."""
         known = {cohort.cohort: cohort for cohort in got.pending}
         grants = [] if got.keys is None else [self._sign(got.keys, one, known.get(one.cohort)) for one in got.grants]
         return TicketAnswer(grants=grants, view=got.view)
 
-    def _following(self, active: ActiveRun) -> Cohort | None:
-        with active.lock:
-            rows, pending = active.rows(), active.pending()
-            if _any_free(pending, rows) or not self._may_begin(pending, rows):
-                return None
-            return next(cohort for cohort in pending if cohort.cohort not in rows)
+    def following(self, active: ActiveRun, rows: dict[str, CohortRow]) -> Cohort | None:
+        """Return the next cohort to begin, if none of those that are open, `rows`, has a slot without a ticket."""
+        pending = active.pending()
+        if _any_free(pending, rows) or not self._may_begin(pending, rows):
+            return None
+        return next(cohort for cohort in pending if cohort.cohort not in rows)
 
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
         """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
@@ -234,38 +226,15 @@ class TicketIssuer:
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
         return before
 
-    def _most(self, caller: Caller, request: TicketRequest) -> int:
+    def _most(self, caller: Caller, request: TicketRequest, spent: int) -> int:
         """Return how many slots this request gets at most. Raises ExhaustedToken for a quota that is used up."""
         most = min(request.want, MOST_GRANTED)
         if caller.quota is None or caller.id is None:
             return most
-        left = caller.quota - self._store.spent(caller.id)
+        left = caller.quota - self._store.spent(caller.id) - spent
         if left <= 0:
             raise ExhaustedToken(f"{caller.name} has had all {caller.quota} slots of its quota")
         return min(most, left)
-
-    def _commit(
-        self,
-        active: ActiveRun,
-        request: TicketRequest,
-        fresh: Cohort | None,
-        grants: list[GrantRow],
-        caller: Caller,
-    ) -> None:
-        if fresh is None and not grants:
-            return
-        try:
-            with self._store.writing() as writing:
-                if fresh is not None:
-                    writing.cohort(fresh)
-                    writing.event(active.config.run, kind="cohort-opened", round=fresh.round, cohort=fresh.cohort)
-                for one in grants:
-                    writing.grant(active.config.run, request, one)
-                if caller.quota is not None and caller.id is not None and grants:
-                    writing.spend(caller.id, sum(one.count for one in grants))
-        except BaseException:
-            active.forget_rows()
-            raise
 
     def _missing(
         self, pending: Sequence[Cohort], rows: dict[str, CohortRow], grants: list[GrantRow], most: int

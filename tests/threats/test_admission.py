@@ -177,6 +177,25 @@ def test_requests_that_wait_share_the_next_cohorts_slots(tmp_path: Path) -> None
     play(tmp_path, body)
 
 
+def test_requests_of_one_token_that_wait_get_no_more_than_its_quota_together(tmp_path: Path) -> None:
+    """One transaction grants the slots of all: what the first one gets is not in the database before."""
+
+    async def body(world: World) -> None:
+        await world.create(mechanism=LOCAL)
+        header = world.token("some", share=1.0, quota=5)
+        await world.finish_round(await world.ask(world.operator, 2 * N))
+        last = await world.ask(world.operator, N)
+        waiting = [asyncio.create_task(world.ask(header, 4, number=0, wait=60)) for _ in range(3)]
+        await until(lambda: len(world.app.state.coordinator.places.unserved("demo")) == 3)
+        await world.finish_round(last)
+        answers = sorted([await one for one in waiting], key=lambda one: one.status_code)  # they came in any order
+        assert sorted(map(slots, answers[:2])) == [1, 4]
+        assert refusal(answers[2]) == (403, "exhausted-token")
+        assert world.cells("SELECT slots FROM quotas") == [(5,)]
+
+    play(tmp_path, body)
+
+
 def test_a_request_whose_token_is_revoked_while_it_waits_gets_no_slot(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         await world.create()

@@ -3,16 +3,20 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
-from distrust.common.errors import Aborted, Unavailable
+from distrust.common.errors import Aborted, Gone, Unavailable
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.server.learner.rounds import LostCohort
-from distrust.server.store import Store
-from distrust.server.ticket_issuer import Begun, WaitingPlace
+from distrust.server.rows import GrantRow
+from distrust.server.store import Store, Writing
+from distrust.server.waiting_places import WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import (
     REWARDS,
@@ -101,7 +105,7 @@ def test_a_server_that_stops_waits_for_a_settlement_that_is_under_way(
         finish = await fill_first_round(harness)
         settle, begun, ended = harness.service.settle_and_serve, threading.Event(), threading.Event()
 
-        def slowly(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Begun | None:
+        def slowly(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Cohort | None:
             begun.set()
             time.sleep(0.1)
             try:
@@ -173,6 +177,96 @@ def test_an_outcome_stands_and_its_waiting_clients_get_tickets_though_the_next_c
         assert slots(await waiting) == [(SECOND, 0, 7)]
         await until(lambda: SECOND in intermediaries.opened)
         assert len(harness.service.store.outcomes("demo")) == 3
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+def test_an_outcome_and_the_tickets_of_those_that_wait_for_it_are_one_commit(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits: list[int] = []
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        waiting = [asyncio.create_task(harness.wait("demo", want)) for want in (2, 3)]
+        await until(lambda: harness.waiting("demo") == 2)
+        transaction = harness.database.transaction
+
+        def counted() -> AbstractContextManager[Connection]:
+            commits.append(1)
+            return transaction()
+
+        monkeypatch.setattr(harness.database, "transaction", counted)
+        finish()
+        assert [slots(await task) for task in waiting] == [[(SECOND, 0, 2)], [(SECOND, 2, 3)]]
+        assert len(commits) == 1
+        assert harness.service.store.cohorts("demo", 2)[SECOND].granted == 5
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+def test_an_outcome_is_committed_though_tickets_cannot_be_as_long_as_it_is_not(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are one transaction, so a fault of the one must not roll the other back again and again."""
+    grant = Writing.grant
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        waiting = asyncio.create_task(harness.wait("demo", 7))
+        await until(lambda: harness.waiting("demo") == 1)
+
+        def refuse(writing: Writing, run: str, request: TicketRequest, row: GrantRow) -> None:
+            if len(harness.service.store.outcomes("demo")) < 3:
+                raise ValueError("a fault")
+            grant(writing, run, request, row)
+
+        monkeypatch.setattr(Writing, "grant", refuse)
+        finish()
+        assert slots(await waiting) == [(SECOND, 0, 7)]
+        assert len(harness.service.store.outcomes("demo")) == 3
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+def test_a_run_goes_on_whose_outcome_lost_its_confirmation_and_whose_batch_is_scrubbed_since(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next cohort was recorded with the outcome, and its tickets are out: it must be opened, too."""
+    writing, collect = Store.writing, intermediaries.collect
+    asked: list[str] = []
+
+    @contextmanager
+    def lost(store: Store) -> Iterator[Writing]:
+        with writing(store) as result:
+            yield result
+        monkeypatch.setattr(Store, "writing", writing)
+        raise Unavailable("the connection was lost behind the commit")
+
+    async def collect_once(cohort: Cohort, *, opening: bool = False) -> BatchAnswer:
+        answer = await collect(cohort, opening=opening)
+        if answer.batch is not None:
+            asked.append(cohort.cohort)
+        if asked.count(cohort.cohort) > 1:
+            raise Gone(f"cohort {cohort.cohort}: its batch was settled by the server, and scrubbed here")
+        return answer
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        finish = await fill_first_round(harness)
+        waiting = asyncio.create_task(harness.wait("demo", 7))
+        await until(lambda: harness.waiting("demo") == 1)
+        monkeypatch.setattr(intermediaries, "collect", collect_once)
+        monkeypatch.setattr(Store, "writing", lost)
+        finish()
+        assert slots(await waiting) == [(SECOND, 0, 7)]
+        await until(lambda: SECOND in intermediaries.opened)
+        assert harness.service.view("demo").state == "running"
         await harness.stop()
 
     asyncio.run(play())

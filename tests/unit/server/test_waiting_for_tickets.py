@@ -11,7 +11,9 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import TicketAnswer
-from distrust.server.ticket_issuer import Begun, TicketIssuer, WaitingPlace
+from distrust.server.serving import Serving
+from distrust.server.ticket_issuer import TicketIssuer
+from distrust.server.waiting_places import WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import (
     REWARDS,
@@ -26,6 +28,15 @@ from tests.support.server_harness import (
 )
 
 SECOND = "demo.2.0.1"
+
+
+def served_later(harness: ServerHarness, place: WaitingPlace) -> Cohort | None:
+    """Serve a place as a later settlement of the run does. Return the cohort that is begun."""
+    active = harness.service.active_run("demo")
+    serving = Serving(harness.service._issuer, active, [place])
+    with active.lock, serving.planned(active.rows()), harness.service.store.writing() as writing:
+        serving.write(writing)
+    return serving.answer()
 
 
 def test_waiting_requests_get_the_next_cohorts_slots_in_turn_before_it_is_open(
@@ -90,8 +101,8 @@ def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_a
     requests: int,
 ) -> None:
     """The cohort is opened behind it, and the first clients' messages come soon."""
-    monkeypatch.setattr("distrust.server.ticket_issuer.SERVING_SECONDS", 60.0)
-    monkeypatch.setattr(f"distrust.server.ticket_issuer.{limit}", value)
+    monkeypatch.setattr("distrust.server.serving.SERVING_SECONDS", 60.0)
+    monkeypatch.setattr(f"distrust.server.serving.{limit}", value)
     served: list[int] = []
 
     async def play() -> None:
@@ -101,7 +112,7 @@ def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_a
         await until(lambda: harness.waiting("demo") == 6)
         settle = harness.service.settle_and_serve
 
-        def counted(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Begun | None:
+        def counted(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Cohort | None:
             begun = settle(cohort, answer, places)
             served.extend(place.answer is not None for place in places)
             return begun
@@ -145,7 +156,7 @@ def test_a_request_whose_wait_ends_while_a_settlement_grants_its_slots_gets_thes
         finish = await fill_first_round(harness)
         request = TicketRequest(request="ab" * 16, round=0, want=7, keys=bytes(32 * 7))
         assert (await harness.coordinator.tickets("demo", request)).grants == []
-        signed = TicketIssuer._signed
+        signed = TicketIssuer.signed
         with harness.coordinator.places.waiting("demo", request) as place:
             ended: list[TicketAnswer | None] = []
 
@@ -154,14 +165,13 @@ def test_a_request_whose_wait_ends_while_a_settlement_grants_its_slots_gets_thes
                     ended.append(place.leave())  # behind the commit
                 return signed(issuer, got)
 
-            monkeypatch.setattr(TicketIssuer, "_signed", sign_late)
+            monkeypatch.setattr(TicketIssuer, "signed", sign_late)
             finish()
             await until(lambda: bool(ended))
             own = await harness.coordinator.tickets("demo", request)
             assert (ended, slots(own)) == ([None], [(SECOND, 0, 7)])
             assert place.served
-        again = harness.service._issuer.serve(harness.service.active_run("demo"), [WaitingPlace(request)])
-        assert again is None
+        assert served_later(harness, WaitingPlace(request)) is None
         assert slots(await harness.coordinator.tickets("demo", request)) == slots(own)
         assert harness.service.store.cohorts("demo", 2)[SECOND].granted == 7
         await harness.stop()
@@ -186,7 +196,7 @@ def test_a_request_that_was_served_before_gets_the_same_slots_from_a_later_settl
         assert first is not None
         assert first.view is not None
         later = WaitingPlace(request)
-        harness.service._issuer.serve(harness.service.active_run("demo"), [later])
+        served_later(harness, later)
         assert later.answer is None or slots(later.answer) == slots(first)
         granted = harness.service.store.grants("demo", request.request)
         assert sum(row.count for row in granted) == 32
