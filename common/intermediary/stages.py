@@ -91,7 +91,7 @@ class StageMachine(ABC):
         """Return the state of the cohort with this address after every deadline that has passed. Raises WrongCohort."""
         with self._database.reading() as tx:
             state = store.need(tx, address)
-            due = self._due(tx, state)
+            due = self._due(tx, state) is not None
         if due:
             with self._database.transaction() as tx:
                 state = self._advance(tx, store.need(tx, address, lock=True))
@@ -113,8 +113,8 @@ class StageMachine(ABC):
         return self.stages.index(stage) if stage in self.stages else len(self.stages)
 
     def _advance(self, tx: Connection, state: State) -> State:
-        while self._due(tx, state):
-            state = self._close(tx, state)
+        while (answers := self._due(tx, state)) is not None:
+            state = self._close(tx, state, answers)
         return state
 
     def _advance_late(self, tx: Connection, state: State) -> State:
@@ -130,12 +130,15 @@ class StageMachine(ABC):
             return False
         return self._clock.now() >= state.since + state.cohort.stage_seconds
 
-    def _due(self, tx: Connection, state: State) -> bool:
-        """Return whether the open stage is over: its deadline passed, or every member has answered or left."""
+    def _due(self, tx: Connection, state: State) -> int | None:
+        """Return how many have answered in the open stage if it is over; None while it is not, and without one.
+
+        It is over when its deadline has passed, or every member has answered or left.
+        """
         if state.stage not in self.stages or state.since is None:
-            return False
-        complete = not store.awaited(tx, state, self._members(tx, state))
-        return complete or self._late(state) or self._unused(tx, state)
+            return None
+        answers, awaited = store.answered(tx, state, self._members(tx, state))
+        return answers if not awaited or self._late(state) or self._unused(tx, state) else None
 
     def _unused(self, tx: Connection, state: State) -> bool:
         """Return whether the first deadline has passed without any client's message or leave."""
@@ -147,9 +150,9 @@ class StageMachine(ABC):
         """Return when a cohort that is opened now ends if no client sends anything."""
         return self._clock.now() + min(self.first_seconds, cohort.stage_seconds)
 
-    def _close(self, tx: Connection, state: State) -> State:
-        """Close the open stage and return the new state: the next stage, mixing, or aborted."""
-        count, needed = store.count_answers(tx, state.number, state.stage), self._min_answers(state)
+    def _close(self, tx: Connection, state: State, count: int) -> State:
+        """Close the open stage, in which `count` clients have answered. Return the next stage, mixing, or aborted."""
+        needed = self._min_answers(state)
         if count < needed:
             return self._abort(tx, state, TooSmall(count, needed, f"clients in stage {state.stage}"))
         try:

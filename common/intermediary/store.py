@@ -65,6 +65,17 @@ _DIGESTS = union_all(
         *_SCRUBBED, DIGESTS.c.slot.between(bindparam("first"), bindparam("last"))
     ),
 )
+_OWN = bindparam("stage"), DEPARTED
+_SENT = union_all(
+    *(
+        select(table.c.slot, table.c.stage, table.c.digest).where(
+            table.c.cohort == bindparam("cohort"),
+            table.c.stage.in_(_OWN),
+            table.c.slot.between(bindparam("first"), bindparam("last")),
+        )
+        for table in (MESSAGES, DIGESTS)
+    )
+)
 _TICKETS = select(MESSAGES.c.slot, MESSAGES.c.ticket).where(*_IN_SPAN)
 _MARKS = select(MESSAGES.c.mark).where(
     MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.mark.in_(bindparam("wanted", expanding=True))
@@ -218,6 +229,14 @@ def digests(tx: Connection, cohort: int, stage: str, span: Span) -> dict[int, by
     return _pairs(tx, _DIGESTS, cohort, stage, span)
 
 
+def sent(tx: Connection, cohort: int, stage: str, span: Span) -> tuple[dict[int, bytes], set[int]]:
+    """Return slot to digest of the messages of a stage, and the slots that have left, both within a span."""
+    rows = tx.execute(_SENT, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]}).all()
+    return {row.slot: row.digest for row in rows if row.stage == stage}, {
+        row.slot for row in rows if row.stage == DEPARTED
+    }
+
+
 def stored_tickets(tx: Connection, cohort: int, stage: str, span: Span) -> dict[int, bytes]:
     """Return slot to ticket, as they came with the messages of a stage, within a span."""
     return {slot: ticket for slot, ticket in _pairs(tx, _TICKETS, cohort, stage, span).items() if ticket}
@@ -247,17 +266,20 @@ def is_used(tx: Connection, state: State) -> bool:
     return tx.execute(_USED, {"cohort": state.number, "stage": state.stage}).first() is not None
 
 
-def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bool:
-    """Return whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
+def answered(tx: Connection, state: State, members: Collection[int] | None) -> tuple[int, bool]:
+    """Return how many clients have sent a message in the open stage, and whether a member has neither sent nor left.
+
+    members  of the stage; None: every slot is one.
+    """
     expected = state.cohort.clients if members is None else len(members)
     answers = count_answers(tx, state.number, state.stage)
     if members is None and answers == expected:
-        return False  # as many as there are slots
+        return answers, False  # as many as there are slots
     left = departed(tx, state.number)
     if answers + len(left) < expected:
-        return True  # counting is cheap, and mostly enough
+        return answers, True  # counting is cheap, and mostly enough
     present = set(range(expected)) if members is None else set(members)
-    return bool(present.difference(left, slots(tx, state.number, state.stage)))
+    return answers, bool(present.difference(left, slots(tx, state.number, state.stage)))
 
 
 def bodies(tx: Connection, cohort: int, stage: str, after: int, limit: int) -> list[tuple[int, bytes]]:
