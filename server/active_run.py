@@ -58,6 +58,7 @@ class ActiveRun:
         self._round: Round | None = None
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
         self.delivered: dict[Via, list[bytes]] = {}  # see server.deliveries
+        self.ungranted: dict[str, None] = {}  # requests for tickets that have got none, the newest last
         self.counter: StreamCounter | None = None  # after the committed outcomes, of a mechanism that counts a stream
 
     @classmethod

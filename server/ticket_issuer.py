@@ -32,6 +32,8 @@ from distrust.server.keys import Keys
 from distrust.server.rows import CohortRow, GrantRow
 from distrust.server.store import Store, Writing
 
+_UNGRANTED = 512  # requests of a run of which the server remembers that they have got no slots
+
 MOST_GRANTED = 4096
 """Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
@@ -180,6 +182,7 @@ class TicketIssuer:
         """Add to a transaction what several requests get, each decided on the rows that the one before it left."""
         run, fresh = active.config.run, {one.fresh.cohort for one in several if one.fresh is not None}
         for one in several:
+            active.ungranted.pop(one.request.request, None)  # before the commit, whose confirmation may be lost
             if one.fresh is not None:
                 opened, granted = one.fresh, several[-1].rows[one.fresh.cohort].granted
                 writing.cohort(opened, granted)
@@ -219,11 +222,18 @@ class TicketIssuer:
             return self._may_begin(pending, rows)
 
     def _granted(self, active: ActiveRun, request: TicketRequest, caller: Caller) -> list[GrantRow]:
+        """Return what a request got before. A request that waits was looked up as it came: only `write` changes it."""
+        if request.request in active.ungranted:
+            return []
         before = self._store.grants(active.config.run, request.request)
         same = all(row.want == request.want and request.round in {0, row.round} for row in before)
         same = same and all(row.participant in {None, caller.id} for row in before)
         if not same or not request.keys.startswith(b"".join(row.key_hashes for row in before)):
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
+        if not before:
+            active.ungranted[request.request] = None
+            while len(active.ungranted) > _UNGRANTED:
+                del active.ungranted[next(iter(active.ungranted))]
         return before
 
     def _most(self, caller: Caller, request: TicketRequest, spent: int) -> int:

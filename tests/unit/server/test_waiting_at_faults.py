@@ -16,6 +16,7 @@ from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.server.learner.rounds import LostCohort
 from distrust.server.rows import GrantRow
 from distrust.server.store import Store, Writing
+from distrust.server.ticket_issuer import TicketIssuer
 from distrust.server.waiting_places import WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import (
@@ -160,10 +161,10 @@ def test_after_a_cohort_without_a_batch_tickets_wait_until_the_next_one_is_open(
 def test_an_outcome_stands_and_its_waiting_clients_get_tickets_though_the_next_cohort_cannot_be_recorded_at_once(
     tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    grants = Store.grants
+    decided = TicketIssuer.decided
 
-    def fail_once(store: Store, run: str, request: str) -> list[object]:
-        monkeypatch.setattr(Store, "grants", grants)
+    def fail_once(*_given: object, **_named: object) -> None:
+        monkeypatch.setattr(TicketIssuer, "decided", decided)
         raise Unavailable("the database is away")
 
     async def play() -> None:
@@ -172,7 +173,7 @@ def test_an_outcome_stands_and_its_waiting_clients_get_tickets_though_the_next_c
         waiting = asyncio.create_task(harness.wait("demo", 7))
         await until(lambda: harness.waiting("demo") == 1)
         if fails:
-            monkeypatch.setattr(Store, "grants", fail_once)
+            monkeypatch.setattr(TicketIssuer, "decided", fail_once)
         finish()
         assert slots(await waiting) == [(SECOND, 0, 7)]
         await until(lambda: SECOND in intermediaries.opened)
