@@ -4,7 +4,7 @@ Policies form their widths from an `ErrorLaw`, and know no mechanism and no nois
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ Floats: TypeAlias = NDArray[np.float64]
 
 Calibration = Literal["exact", "paper"]
 """Noise and widths are as small as the theorems allow (exact), or have the paper's constants (paper)."""
+
+Complexes: TypeAlias = NDArray[np.complex128]
+"""Complex numbers. The function that takes or returns them gives their shape."""
 
 How = Literal["exact", "bound"]
 """A figure is the law's own (exact), or no smaller than that (bound)."""
@@ -48,6 +51,61 @@ class Spread(Protocol):
         ...
 
 
+@runtime_checkable
+class Transformed(Protocol):
+    """A law of noise whose moment generating function is known: E e^{zX}, X less its mean, z = s + it."""
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def std(self) -> float: ...
+
+    @property
+    def reach(self) -> float:
+        """Return the least s > 0 for which E e^{sX} or E e^{-sX} is infinite."""
+        ...
+
+    @property
+    def lattice(self) -> bool:
+        """Return whether the law is on the whole numbers less its mean; else it has a density."""
+        ...
+
+    @property
+    def symmetric(self) -> bool: ...
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        """Return ln E e^{(s + it)X} for |s| < reach, and |t| ≤ π on a lattice."""
+        ...
+
+    def log_size(self, s: Floats, t: Floats) -> Floats:
+        """Return a bound on ln |E e^{(s + it)X}| that falls as |t| grows, up to π on a lattice."""
+        ...
+
+    def decay(self, t: Floats) -> Floats:
+        """Return an n ≥ 0 with |E e^{(s+iu)X}| ≤ (t/u)ⁿ |E e^{(s+it)X}| for all u ≥ t and s; 0 on a lattice."""
+        ...
+
+
+class Masses(Protocol):
+    """Probabilities of `first`, `first` + 1, …; `lost` bounds all others together."""
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def lost(self) -> float: ...
+
+    @property
+    def masses(self) -> Floats: ...
+
+
+class Whole(Transformed, Protocol):
+    """A law on the whole numbers less its mean."""
+
+    def pmf(self) -> Masses: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ScaledErrorLaw:
     """Noise in grid steps, seen in the data's units: `law` times `step`; `law` None is no noise at all."""
@@ -65,6 +123,11 @@ class ScaledErrorLaw:
         """Return "exact", or "bound" where the law is too long to be stored or depends on the data."""
         how: How = getattr(self.law, "quantile_how", "exact")
         return how
+
+    @property
+    def transformed(self) -> Transformed | None:
+        """Return the law in grid steps if its moment generating function is known."""
+        return self.law if isinstance(self.law, Transformed) else None
 
     def quantile(self, p: float) -> float:
         return 0.0 if self.law is None else self.step * self.law.quantile(p)

@@ -10,9 +10,20 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import Floats
+from distrust.common.bandit.error_law import Complexes, Floats
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import LOST, TIE, Pmf, Table, check_length, check_probability, tabulate, tail_reach
+from distrust.common.noise.law import (
+    LOST,
+    TIE,
+    OnLattice,
+    Pmf,
+    Table,
+    check_length,
+    check_probability,
+    complex_log1p,
+    tabulate,
+    tail_reach,
+)
 from distrust.common.randomness import Stream
 
 FAIR = 0.5  # chance of a fair coin
@@ -20,7 +31,7 @@ WORDS_AT_ONCE = 1 << 20  # words of coin tosses held at once
 
 
 @dataclass(frozen=True, slots=True)
-class Binomial:
+class Binomial(OnLattice):
     """Bin(trials, chance); its `pmf` is cut where Chernoff's bound leaves less than LOST, and refused above LIMIT."""
 
     trials: int
@@ -39,6 +50,21 @@ class Binomial:
     @property
     def std(self) -> float:
         return math.sqrt(self.mean * (1 - self.chance))
+
+    @property
+    def reach(self) -> float:
+        return math.inf
+
+    @property
+    def symmetric(self) -> bool:
+        return self.chance == FAIR
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        """Return n (ln(1 + p (e^z - 1)) - pz)."""
+        turn = np.sin(t / 2)
+        x = self.chance * (np.expm1(s) * np.cos(t) - 2 * turn * turn)
+        line = self.chance * (s + 1j * t)
+        return self.trials * (complex_log1p(x, self.chance * np.exp(s) * np.sin(t)) - line)
 
     def pmf(self) -> Pmf:
         return _pmf(self.trials, self.chance)

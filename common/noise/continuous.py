@@ -8,8 +8,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import How
-from distrust.common.noise.law import check_probability
+from distrust.common.bandit.error_law import Complexes, Floats, How
+from distrust.common.noise.law import check_probability, complex_log1p
 from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
@@ -28,6 +28,32 @@ class Gaussian:
     """N(0, std²). Sampled by inversion."""
 
     std: float
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    @property
+    def reach(self) -> float:
+        return math.inf
+
+    @property
+    def lattice(self) -> bool:
+        return False
+
+    @property
+    def symmetric(self) -> bool:
+        return True
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        return np.asarray((self.std * (s + 1j * t)) ** 2 / 2)
+
+    def log_size(self, s: Floats, t: Floats) -> Floats:
+        return np.asarray(self.std**2 * (s * s - t * t) / 2)
+
+    def decay(self, t: Floats) -> Floats:
+        """Return σ²t²: n ln(u/t) ≤ n (u²/t² - 1)/2 = σ²(u² - t²)/2."""
+        return np.asarray((self.std * t) ** 2)
 
     def quantile(self, p: float) -> float:
         """Return the q with P(|X| > q) = p."""
@@ -56,6 +82,32 @@ class Laplace:
     @property
     def std(self) -> float:
         return self.scale * math.sqrt(2 * self.terms)
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    @property
+    def reach(self) -> float:
+        return 1 / self.scale
+
+    @property
+    def lattice(self) -> bool:
+        return False
+
+    @property
+    def symmetric(self) -> bool:
+        return True
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        return -self.terms * complex_log1p(self.scale**2 * (t * t - s * s), -2 * self.scale**2 * s * t)
+
+    def log_size(self, s: Floats, t: Floats) -> Floats:
+        return np.asarray(self.log_moment(s, t).real)
+
+    def decay(self, t: Floats) -> Floats:
+        """Return the number of terms, from t = 1/scale on: |1 - z²|² = t⁴ + 2(1 + s²)t² + (1 - s²)² grows over t²."""
+        return np.where(t * self.scale >= 1, float(self.terms), 0.0)
 
     def quantile(self, p: float) -> float:
         """Return the q with P(|X| > q) = p: closed form for one term, else by quadrature, to nine digits."""

@@ -12,13 +12,14 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import How
+from distrust.common.bandit.error_law import Complexes, Floats, How
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import (
     CUT,
     LIMIT,
     LOST,
     PRECISION,
+    OnLattice,
     Pmf,
     Table,
     check_length,
@@ -39,11 +40,13 @@ COARSE = 1 << 9  # a of `FineGaussian.draw`
 DRAWS_AT_ONCE = 1 << 20  # draws held at once
 TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for
 SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
+NOTHING = 45.0  # nats by which a term of the theta series is below the first: 3e-20
+FARTHEST = 40  # terms on either side for variances below POISSON
 POISSON = 0.5  # variance from which the theta series is added up on the dual side
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussian:
+class DiscreteGaussian(OnLattice):
     """N_Z(0, variance): Pr[k] = e^(-k²/(2 variance)) / Σ_j e^(-j²/(2 variance)).
 
     variance  the parameter; the law's own variance is smaller, much so below 1/4.
@@ -62,6 +65,16 @@ class DiscreteGaussian:
     @property
     def std(self) -> float:
         return _gaussian_std(self.variance)
+
+    @property
+    def reach(self) -> float:
+        return transform_reach(self.variance)
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        return gaussian_log_moment(self.variance, s, t)
+
+    def log_size(self, s: Floats, t: Floats) -> Floats:
+        return gaussian_log_size(self.variance, s, t)
 
     def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
         """Return the law up to `lost`, and at least on [-least, least]."""
@@ -83,6 +96,37 @@ class DiscreteGaussian:
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         return gaussian_table(self.variance).draw(stream, count)
+
+
+def transform_reach(variance: float) -> float:
+    """Return the |Re z| up to which `gaussian_log_moment` has terms enough: E e^{zX} itself is finite everywhere."""
+    return FARTHEST / (2 * variance) if variance < POISSON else math.inf
+
+
+def gaussian_log_moment(variance: float, s: Floats, t: Floats) -> Complexes:
+    """Return ln E e^{zX} for |t| ≤ π: v z²/2 and a theta series by Poisson summation, or the terms for small v."""
+    z = s + 1j * t
+    smooth = np.asarray(variance * z**2 / 2, dtype=np.complex128)
+    if variance < POISSON:
+        k = np.arange(-FARTHEST, FARTHEST + 1)
+        top = variance * z.real**2 / 2  # the largest exponent, at k = vs
+        exponents = z[..., np.newaxis] * k - k**2 / (2 * variance) - top[..., np.newaxis]
+        return np.asarray(np.log(np.exp(exponents).sum(axis=-1) / normalizer(variance)) + top, dtype=np.complex128)
+    if 2 * math.pi * variance * (math.pi - float(np.abs(t).max(initial=0))) > NOTHING:
+        return smooth
+    turns = np.multiply.outer(2j * math.pi * variance * z, np.arange(1, 5))
+    fall = 2 * math.pi**2 * variance * np.arange(1, 5) ** 2
+    series = np.log1p((np.exp(turns - fall) + np.exp(-turns - fall)).sum(axis=-1)) - np.log1p(2 * np.exp(-fall).sum())
+    return np.asarray(smooth + series, dtype=np.complex128)
+
+
+def gaussian_log_size(variance: float, s: Floats, t: Floats) -> Floats:
+    """Return v s²/2 + ln E cos tX, a bound on ln |E e^{zX}| that falls between t = 0 and π.
+
+    By Poisson's formula E e^{zX} is Σ_j e^{v(z + 2πij)²/2} but for a factor, and each term has the size of that for s =
+    0 times e^{vs²/2}. Their sum is a theta function of t, a product of factors that fall.
+    """
+    return np.asarray(variance * s * s / 2 + gaussian_log_moment(variance, np.zeros(()), t).real)
 
 
 def check_variance(variance: float) -> None:
@@ -146,7 +190,7 @@ def gaussian_table(variance: float) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussianSum:
+class DiscreteGaussianSum(OnLattice):
     """X_1 + … + X_terms, independent N_Z(0, variance) each: the convolved law itself, to relative error 1e-10.
 
     Where `is_gaussian`, the sum is N_Z(0, terms · variance) in double precision.
@@ -167,6 +211,16 @@ class DiscreteGaussianSum:
     @property
     def std(self) -> float:
         return math.sqrt(self.terms) * DiscreteGaussian(self.variance).std
+
+    @property
+    def reach(self) -> float:
+        return transform_reach(self.variance)
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        return self.terms * gaussian_log_moment(self.variance, s, t)
+
+    def log_size(self, s: Floats, t: Floats) -> Floats:
+        return self.terms * gaussian_log_size(self.variance, s, t)
 
     def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
         """Return the law up to `lost`, and at least on [-least, least]."""

@@ -1,6 +1,7 @@
 """Defines laws of noise on the integers, and samples them exactly from tables."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from distrust.common.bandit.error_law import Complexes, Floats
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -92,6 +94,35 @@ class Law(Protocol):
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Return `count` independent draws; the same stream gives the same draws."""
         ...
+
+
+class OnLattice:
+    """Facts of every law on the whole numbers, less its mean, that `Transformed` asks for."""
+
+    __slots__ = ()
+
+    @property
+    def lattice(self) -> bool:
+        return True
+
+    @property
+    def symmetric(self) -> bool:
+        return True
+
+    @abstractmethod
+    def log_moment(self, s: Floats, t: Floats) -> Complexes: ...
+
+    def log_size(self, s: Floats, t: Floats) -> Floats:
+        """Return ln |E e^{zX}|, which falls between t = 0 and π."""
+        return np.asarray(self.log_moment(s, t).real)
+
+    def decay(self, t: Floats) -> Floats:
+        return np.zeros_like(t)
+
+
+def complex_log1p(x: Floats, y: Floats) -> Complexes:
+    """Return ln(1 + x + iy), without complex functions, which take several times as long."""
+    return np.asarray(np.log1p(2 * x + x * x + y * y) / 2 + 1j * np.arctan2(y, 1 + x))
 
 
 def check_probability(p: float) -> None:

@@ -13,17 +13,19 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import Floats, How
+from distrust.common.bandit.error_law import Complexes, Floats, How
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import (
     LIMIT,
     LOST,
     PRECISION,
     TIE,
+    OnLattice,
     Pmf,
     Table,
     check_length,
     check_probability,
+    complex_log1p,
     symmetric_quantile,
     tabulate,
     tail_reach,
@@ -180,7 +182,7 @@ def _rule() -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class PolyaDifference:
+class PolyaDifference(OnLattice):
     """γ⁺ - γ⁻ with independent Pólya(shape, e^(-1/scale)); generating function [(1-β)² / ((1-βz)(1-β/z))]^shape.
 
     shape  r > 0, exact. 1/t: one client's noise. n/t: the sum over n clients. 1: discrete Laplace. n: n such terms.
@@ -200,6 +202,13 @@ class PolyaDifference:
     @property
     def std(self) -> float:
         return math.sqrt(2 * float(self.shape)) / (2 * math.sinh(0.5 / self.scale))
+
+    @property
+    def reach(self) -> float:
+        return 1 / self.scale
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        return float(self.shape) * _laplace_log_moment(self.scale, s, t)
 
     def pmf(self) -> Pmf:
         return Pmf.mirrored(polya_difference_logs(self.shape, self.scale), LOST)
@@ -229,6 +238,19 @@ class PolyaDifference:
     def _reach(self, lost: float) -> int:
         """Return the least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
         return tail_reach(lambda k: polya_difference_log_tail(float(self.shape), 1 / self.scale, k), lost / 2)
+
+
+def _laplace_log_moment(scale: float, s: Floats, t: Floats) -> Complexes:
+    """Return ln E e^{zX} of discrete Laplace noise: -ln(1 - sinh²(z/2)/sinh²(a/2)), a = 1/scale.
+
+    The real part of what the logarithm is taken of grows with |t| ≤ π, and is above 0: no branch is crossed.
+    """
+    size, turn = np.sinh(s / 2), np.sin(t / 2)
+    square = turn * turn
+    unit = math.sinh(0.5 / scale) ** -2
+    x = unit * (square * (1 + 2 * size * size) - size * size)
+    y = -unit * np.sinh(s) / 2 * np.sin(t)
+    return -complex_log1p(x, y)
 
 
 def polya_difference_log_tail(r: float, a: float, k: int) -> float:
@@ -269,7 +291,7 @@ def polya_difference_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteLaplace:
+class DiscreteLaplace(OnLattice):
     """Lap_Z(scale): Pr[k] = tanh(1/(2 scale)) e^(-|k|/scale). Everything in closed form.
 
     Sampling  the difference of two geometric variables, which is this law exactly.
@@ -287,6 +309,13 @@ class DiscreteLaplace:
     @property
     def std(self) -> float:
         return math.sqrt(2) / (2 * math.sinh(0.5 / self.scale))
+
+    @property
+    def reach(self) -> float:
+        return 1 / self.scale
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        return _laplace_log_moment(self.scale, s, t)
 
     def pmf(self) -> Pmf:
         last = check_length(int(self.quantile_of_log(math.log(LOST))) + 1, "support of the noise")

@@ -8,11 +8,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import How
+from distrust.common.bandit.error_law import Complexes, Floats, How
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import (
     LIMIT,
     LOST,
+    OnLattice,
     Pmf,
     Table,
     check_length,
@@ -87,7 +88,7 @@ DEBYE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Skellam:
+class Skellam(OnLattice):
     """Sk(0, variance): Pr[k] = e^(-v) I_|k|(v) with v the variance. Sums add the variances.
 
     Where the support would pass LIMIT entries `quantile` is Chernoff's bound and `pmf` refuses.
@@ -122,6 +123,15 @@ class Skellam:
     def quantile_how(self) -> How:
         """Return "exact", or "bound" where the support would pass LIMIT entries."""
         return "bound" if self._reach(LOST) > LIMIT else "exact"
+
+    @property
+    def reach(self) -> float:
+        return math.inf
+
+    def log_moment(self, s: Floats, t: Floats) -> Complexes:
+        """Return v (cosh z - 1) = 2v sinh² z/2."""
+        half = np.sinh(s / 2) * np.cos(t / 2) + 1j * np.cosh(s / 2) * np.sin(t / 2)
+        return np.asarray(2 * self.variance * half**2)
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         half = Poisson(self.variance / 2)

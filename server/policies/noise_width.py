@@ -1,13 +1,19 @@
-"""Bounds how far a weighted sum of independent noises lies from 0: Chernoff's bound from the laws' quantiles."""
+"""Computes how far a weighted sum of independent noises lies from 0, from above.
+
+The second half is for laws of which only quantiles are known, as where the error depends on the data.
+"""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
-from distrust.common.bandit.error_law import ErrorLaw, Floats
+from distrust.common.bandit.error_law import ErrorLaw, Floats, Transformed, Whole
+from distrust.server.policies.noise_inversion import inverted_quantiles, whole_quantile
+from distrust.server.policies.noise_sums import Sums
 
 LEAST_TAIL = 1e-18  # smallest probability for which laws have quantiles
 FAR = (1e-12, 1e-15, LEAST_TAIL)  # tails down to one of these are taken from the law
@@ -63,23 +69,51 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
 
     Returns shape (k,).
 
-    laws   of X_1 … X_s, independent, of mean 0. A single noisy coordinate is answered by its exact quantile; more of
-           them by the smaller of Chernoff's bound (tails beyond q(FAR) given their own share) and the union bound.
+    laws   of X_1 … X_s, independent, of mean 0.
     joint  they are not independent, but Σ c_j X_j has ‖c‖₂ times the law of X_1.
+
+    How    One noise in a row, or noises on one lattice with equal weights: the sum's own quantile. Densities: the same
+           but for 1e-9 of it. Noises on lattices with different weights: that of a sum raised by half of one or two
+           steps. Laws whose moment generating functions are not known: a bound from their quantiles.
     """
     if joint:
         return np.asarray(np.linalg.norm(weights, axis=1) * laws[0].quantile(allowed))
-    sizes = np.abs(weights)
     noisy = [j for j, law in enumerate(laws) if law.std]
     if not noisy:
         return np.zeros(len(weights))
-    quantiles = _quantiles(tuple(laws[j] for j in noisy), allowed / len(noisy))
-    union: Floats = sizes[:, noisy] @ quantiles
-    far = next((far for far in FAR if 4 * len(noisy) * far <= allowed), None)
-    if len(noisy) == 1 or far is None:
+    weights, laws = weights[:, noisy], [laws[j] for j in noisy]
+    known = [one for law in laws if (one := getattr(law, "transformed", None)) is not None]
+    widths = np.full(len(weights), np.inf)
+    single = np.count_nonzero(weights, axis=1) <= 1
+    widths[single] = np.abs(weights[single]) @ _quantiles(laws, allowed)
+    if len(known) == len(laws):
+        _by_inversion(widths, known, weights * [getattr(law, "step", 1.0) for law in laws], allowed)
+    left = np.isinf(widths)
+    if left.any():
+        widths[left] = bounded_width(laws, weights[left], allowed)
+    return widths
+
+
+def _by_inversion(widths: Floats, laws: Sequence[Transformed], sizes: Floats, allowed: float) -> None:
+    """Replace infinite widths where moment generating functions give finite ones."""
+    if all(law.lattice for law in laws):
+        for row in np.flatnonzero(np.isinf(widths) & (np.ptp(sizes, axis=1) == 0)):
+            widths[row] = abs(sizes[row, 0]) * whole_quantile(cast("Sequence[Whole]", laws), allowed)
+    rows = np.flatnonzero(np.isinf(widths))
+    if rows.size:
+        groups = {law: [j for j, other in enumerate(laws) if other == law] for law in dict.fromkeys(laws)}
+        widths[rows] = inverted_quantiles(Sums([(law, sizes[rows][:, js]) for law, js in groups.items()]), allowed)
+
+
+def bounded_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float) -> Floats:
+    """Return the smaller of the union bound and Chernoff's bound from quantiles, with tails beyond q(FAR) apart."""
+    sizes, count = np.abs(weights), len(laws)
+    union: Floats = sizes @ _quantiles(laws, allowed / count)
+    far = next((far for far in FAR if 4 * count * far <= allowed), None)
+    if far is None:
         return union
-    bounds = [one for j in noisy if (one := moments(laws[j], far)) is not None]  # type: ignore[arg-type]  # frozen values
-    return np.minimum(union, _chernoff(bounds, sizes[:, noisy], allowed - len(noisy) * far))
+    bounds = [one for law in laws if (one := moments(law, far)) is not None]  # type: ignore[arg-type]  # frozen values
+    return np.minimum(union, _chernoff(bounds, sizes, allowed - count * far))
 
 
 def _quantiles(laws: Sequence[ErrorLaw], p: float) -> Floats:

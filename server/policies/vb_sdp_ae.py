@@ -18,8 +18,8 @@ class VbSdpAe(Elimination):
     """Batch b gives every active arm to 2ᵇ new clients; an estimate pools all the batches that the arm was in.
 
     failure  p: every interval of every batch holds with probability > 1 - p.
-    Width    √(ln(2/p₁)/(2N)) + w/N for N clients in all: Hoeffding, and w a bound at p₁ on the sum of the batches'
-             independent noises. p₁ = p/(5Kb²) with all K arms: how many are active depends on the pooled data itself.
+    Width    √(ln(2/p₁)/(2N)) + w/N for N clients in all: Hoeffding, and w the `noise_width` at p₁ of the sum of the
+             batches' independent noises. p₁ = p/(5Kb²) with all K arms: how many are active depends on the data itself.
     Source   the papers that we have do not print the authors' constants, so both calibrations have this width.
     """
 
@@ -55,7 +55,7 @@ class VbSdpAe(Elimination):
 
 @lru_cache(maxsize=256)
 def pooled_noise(laws: tuple[ErrorLaw, ...], allowed: float) -> float:
-    """Return a bound at probability `allowed` on the absolute sum of independent noises with these laws.
+    """Return w that the absolute sum of independent noises with these laws passes with probability ≤ `allowed`.
 
     Cached, because arms whose batches had the same survivors share it.
     """
