@@ -32,7 +32,7 @@ WORDS_AT_ONCE = 1 << 20  # words of coin tosses held at once
 
 @dataclass(frozen=True, slots=True)
 class Binomial(OnLattice):
-    """Bin(trials, chance); its `pmf` is cut where Chernoff's bound leaves less than LOST, and refused above LIMIT."""
+    """Bin(trials, chance); its `pmf` is cut where Chernoff's bound leaves less than `lost`, and refused above LIMIT."""
 
     trials: int
     chance: float = FAIR
@@ -66,8 +66,9 @@ class Binomial(OnLattice):
         line = self.chance * (s + 1j * t)
         return self.trials * (complex_log1p(x, self.chance * np.exp(s) * np.sin(t)) - line)
 
-    def pmf(self) -> Pmf:
-        return _pmf(self.trials, self.chance)
+    def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
+        """Return the law with at most `lost` outside; `least` steps or more on both sides of the mean."""
+        return _pmf(self.trials, self.chance, lost, least)
 
     def quantile(self, p: float) -> float:
         """Return the least q with P(|X - mean| > q) ≤ p, by incomplete beta functions.
@@ -113,14 +114,14 @@ class Binomial(OnLattice):
 
 
 @lru_cache(maxsize=64)
-def _pmf(trials: int, chance: float) -> Pmf:
+def _pmf(trials: int, chance: float, lost: float, least: int) -> Pmf:
     """Return the log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
     mean = trials * chance
-    down, up = Binomial(trials, chance).reaches(LOST)
+    down, up = (max(reach, least) for reach in Binomial(trials, chance).reaches(lost))
     first, last = max(0, math.floor(mean) - down), min(trials, math.ceil(mean) + up)
     x = np.arange(first, first + check_length(last - first, "support of the noise"), dtype=np.float64)
     logs = np.concatenate(([0.0], np.cumsum(np.log((trials - x) / (x + 1)) + math.log(chance) - math.log1p(-chance))))
-    return Pmf.normalized(first, logs, LOST if last - first < trials else 0.0)
+    return Pmf.normalized(first, logs, lost if last - first < trials else 0.0)
 
 
 def binomial_log_tail(trials: int, chance: float, x: float) -> float:

@@ -179,7 +179,8 @@ class Covering:
     D coordinates with noise p promise what N(0, v) on all of them does, but for Dη more of δ, whatever whole numbers
     they are moved by.
 
-    pmf  p, a symmetric log-concave law on the integers, on a support that is longer by the largest shift.
+    pmf  p, a symmetric log-concave law on the integers, on a support that is longer by the largest shift. Its middle
+         may lie halfway between two integers.
     eta  η, the δ that one coordinate may add.
     """
 
@@ -194,7 +195,7 @@ class Covering:
 
     @cached_property
     def _half(self) -> Floats:
-        """Return ln p(0), ln p(1), and so on, as far as there is mass."""
+        """Return ln p from the middle outwards, as far as there is mass."""
         half = self.pmf.logs[self.pmf.logs.size // 2 :]
         return half[np.isfinite(half)]
 
@@ -203,25 +204,34 @@ class Covering:
 
         0 where the law is not known far enough out, and for noise so small that doubles have it as 0.
         """
+        # Positions are relative to the law's middle: 0, ±1 and so on, or ±1/2, ±3/2 and so on.
         # With T(k) = P(X ≥ k), H(γ) is the largest T(j) - γ T(j + s) over j; for γ ≥ 1 at a j ≥ -s/2, as p is
         # log-concave and symmetric, unless H is at most η. Q being the normal law's tail, G(γ) ≥ Q(z - s/√v) - γ Q(z)
         # for every z. So H ≤ G + η if, for k = j + s, T(j) - η ≤ Q(z - s/√v) at the z with T(k) = Q(z). With a(k) the z
         # of T(k), and b(j) that of T(j) - η (+∞ where that is not above 0), it is a(k) - b(j) ≤ (k - j)/√v. So 1/√v
         # need only be the largest slope from any b(j) to any a(k) after it: one pass for all shifts together.
-        own = float(self.pmf.masses @ self.pmf.support.astype(np.float64) ** 2)
+        own = _second_moment(self.pmf)
         if own == 0.0:
             return 0.0
+        odd = self.pmf.logs.size % 2  # there is an integer in the middle
         logs = _log_tails(self._half) + math.log1p(-ERROR)
         tails = np.exp(logs)  # from below
-        above = (tails * (1 + 3 * ERROR) + self.pmf.lost - self.eta)[1:]
-        inner = int(np.argmax(above <= 0)) if above.min() <= 0 else above.size
-        if inner + most >= logs.size:
+        above = (tails * (1 + 3 * ERROR) + self.pmf.lost - self.eta)[odd:]  # of j > 0
+        inner = int(np.argmax(above <= 0)) if above.min(initial=1.0) <= 0 else above.size
+        if inner + most > above.size:
             return 0.0
         ndtri = scipy.special.ndtri
-        mirrored = ndtri(np.minimum(tails[1 : most // 2 + 2] + self.eta, 1.0))[::-1]  # T(j) = 1 - T(1 - j), j ≤ 0
-        starts = np.concatenate((mirrored, -ndtri(above[:inner])))  # b(j) from below, j = -⌊most/2⌋ … inner
-        ends = -scipy.special.ndtri_exp(logs[1 : inner + most + 1])  # a(k) from above, k = 1 … inner + most
-        return 1 / _largest_slope(starts, -(most // 2), ends, 1 / math.sqrt(own)) ** 2
+        under = (most + 1 + odd) // 2  # positions from -most/2 to 0
+        mirrored = ndtri(np.minimum(tails[1 : under + 1] + self.eta, 1.0))[::-1]  # T(j) = 1 - T(1 - j), j ≤ 0
+        starts = np.concatenate((mirrored, -ndtri(above[:inner])))  # b(j) from below, j ≥ -most/2
+        ends = -scipy.special.ndtri_exp(logs[odd : odd + inner + most])  # a(k) from above, k > 0
+        return 1 / _largest_slope(starts, 1 - under, ends, 1 / math.sqrt(own)) ** 2
+
+
+def _second_moment(pmf: Pmf) -> float:
+    """Return the second moment about the middle of the stored support."""
+    middle = (pmf.logs.size - 1) / 2
+    return float(pmf.masses @ (np.arange(pmf.logs.size) - middle) ** 2)
 
 
 def _largest_slope(starts: Floats, first: int, ends: Floats, guess: float) -> float:

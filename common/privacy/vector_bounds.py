@@ -273,11 +273,9 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
 
         return least_root(composed, guess)
     needed = _needed(grid, epsilon, delta)
-    eta = _eta(grid, delta)
 
     def lacking(variance: float) -> float:
-        pmf = stretched(law(variance), grid.precision)
-        return math.log(needed / max(Covering(pmf, eta).variance(grid.precision), 1 / LARGEST_RATIO))
+        return covering_excess(stretched(law(variance), grid.precision), grid, epsilon, delta)
 
     least = least_root(lacking, needed)
 
@@ -294,6 +292,12 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
     return least_root(spent, least)  # few steps of noise have tails that tell less than a Gaussian's
 
 
+def covering_excess(pmf: Pmf, grid: Grid, epsilon: float, delta: float) -> float:
+    """Return ln of the variance that noise in reals needs over that of the noise in reals which covers the law."""
+    covered = Covering(pmf, COVERED_SHARE * delta / grid.dimension).variance(grid.precision)
+    return math.log(_needed(grid, epsilon, delta) / max(covered, 1 / LARGEST_RATIO))
+
+
 @lru_cache(maxsize=256)
 def _needed(grid: Grid, epsilon: float, delta: float) -> float:
     """Return the variance of continuous noise for the rest of δ beside a covering's share."""
@@ -302,14 +306,9 @@ def _needed(grid: Grid, epsilon: float, delta: float) -> float:
     return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)
 
 
-def _eta(grid: Grid, delta: float) -> float:
-    """Return η of a covering: its share of δ for each coordinate."""
-    return COVERED_SHARE * delta / grid.dimension
-
-
 def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
     """Return ε at δ by the largest continuous noise that covers the law."""
-    variance = Covering(pmf, _eta(grid, delta)).variance(grid.precision)
+    variance = Covering(pmf, COVERED_SHARE * delta / grid.dimension).variance(grid.precision)
     if variance == 0:
         return math.inf
     left = math.log(delta * (1 - COVERED_SHARE))

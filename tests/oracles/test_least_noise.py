@@ -16,6 +16,7 @@ from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.mechanisms.families.base import MechanismName
+from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
@@ -207,7 +208,9 @@ def test_no_moves_of_skellam_noise_beat_the_gaussian_that_covers_it(variance: fl
 
 @pytest.mark.parametrize("tolerance", [1e-4, 5e-11])
 @pytest.mark.parametrize(
-    "law", [Skellam(3.0), Skellam(400.0), DiscreteGaussianSum(0.1, 300)], ids=["steps", "skellam", "small-shares"]
+    "law",
+    [Skellam(3.0), Skellam(400.0), DiscreteGaussianSum(0.1, 300), Binomial(1600), Binomial(1601)],
+    ids=["steps", "skellam", "small-shares", "fair-bits", "odd-number-of-bits"],
 )
 def test_every_shift_is_covered_and_not_by_a_hundredth_more_noise(law: Extensible, tolerance: float) -> None:
     """H ≤ G + η at γ = 1, at each kink of H and between, H summed term by term. With more noise in reals it fails."""
@@ -244,6 +247,7 @@ def test_renyi_of_a_move_of_many_deviations_is_that_of_a_longer_support(order: f
 
 def test_a_law_that_is_not_known_far_enough_out_is_covered_by_nothing() -> None:
     assert Covering(Skellam(30.0).pmf(1e-6), 1e-7).variance(4) == 0.0
+    assert Covering(Binomial(40).pmf(), 1e-7).variance(40) == 0.0
 
 
 @pytest.mark.parametrize("norm", BALLS)

@@ -34,13 +34,13 @@ from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.noise.binomial import FAIR, Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.composition import LONGEST_SUPPORT, compose_exactly
-from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
+from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
-from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick, stretched
 from distrust.common.privacy.profile import Privacy, Profile, Repeated, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
-from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
-from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon
+from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
+from distrust.common.privacy.vector_bounds import FEW_STEPS, covering_excess, vector_epsilon
 from distrust.common.wire import Norm, Via
 
 LONG = 1e7
@@ -54,6 +54,9 @@ MOST_COINS = 1 << 24
 
 GAIN = 0.01
 """Share of the noise's standard deviation that biased bits must save, because fair ones are drawn 64 in a word."""
+
+BALL_ROUNDING = 0.03
+"""ROUNDING for an ℓ₁ or ℓ₂ ball, and what rounding may add to the noise by making a move longer."""
 
 LARGEST = 1e30
 """The largest ratio that a search tells apart."""
@@ -76,12 +79,13 @@ class BinomialTarget:
     norm: Norm
     reach: Fraction = WHOLE
 
-    @property
-    def about(self) -> float:
-        """Return the variance that Gaussian noise would need at g = 1."""
-        if self.norm == "linf" or self.dimension == 1:
-            return self.dimension / largest_ratio(self.epsilon, self.delta) ** 2
-        return 1 / (2 * zcdp_rho(self.epsilon, self.delta))
+    def grid(self, precision: int) -> Grid:
+        """Return what one client can move on a grid of `precision` steps."""
+        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm)
+
+    def about(self, precision: int) -> float:
+        """Return the variance that Gaussian noise would need at g = `precision`, without rounding."""
+        return self.grid(precision).unrounded / largest_ratio(self.epsilon, self.delta) ** 2
 
 
 def binomial_epsilon(
@@ -107,8 +111,9 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, time
             return compose_exactly(pmf, grid.precision, times, delta)
         return vector_epsilon(pmf, grid, delta, both=chance != FAIR, times=times)
     if grid.dimension > 1:
-        both = chance != FAIR
-        return vector_epsilon(Binomial(trials, chance).pmf(), grid, delta, both=both, requested=requested)
+        law, fair = Binomial(trials, chance), chance == FAIR
+        pmf = stretched(law, grid.precision) if fair and not grid.is_box else law.pmf()
+        return vector_epsilon(pmf, grid, delta, both=not fair, gaussian=fair, requested=requested)
     if trials * chance * (1 - chance) > LONG:
         return long_epsilon(trials, chance, grid.precision, delta)
     return epsilon_at(Binomial(trials, chance).pmf(), grid.precision, delta)
@@ -123,18 +128,30 @@ def paper_bits(target: BinomialTarget, precision: int | None, cohort: CohortPara
     return grid, coins, ones / coins
 
 
-def binomial_bits(target: BinomialTarget, precision: int | None) -> Bits:
-    """Return bits with the least b at p = 1/2, and then the least p.
+def binomial_bits(target: BinomialTarget, precision: int) -> Bits:
+    """Return bits with the least b at p = 1/2, and then, where b is small, the least p; `precision` is g."""
+    coins = _fair_bits(target, precision)
+    return precision, coins, FAIR if coins > MOST_COINS else _least_chance(target, precision, coins)
 
-    precision  g. None: the least g that has b ≥ 10 and is at least that of `grid_by_moments`.
-    """
-    g = precision or _coarsest(target)
 
-    def excess(b: int) -> float:
-        return _excess(target, g, target.honest * b, FAIR) if b <= MOST_COINS else -1.0
+def _fair_bits(target: BinomialTarget, precision: int) -> int:
+    """Return the least b at p = 1/2."""
 
-    coins = least_integer(excess, _guess(target, g))
-    return g, coins, FAIR if coins > MOST_COINS else _least_chance(target, g, coins)
+    def spent(b: int) -> float:
+        return _excess(target, precision, target.honest * b, FAIR) if b <= MOST_COINS else -1.0
+
+    guess = _guess(target, precision)
+    grid = target.grid(precision)
+    if grid.is_box:
+        return least_integer(spent, guess)
+
+    def lacking(b: int) -> float:
+        pmf = stretched(Binomial(min(target.honest * b, math.floor(4 * MOST_VARIANCE))), grid.precision)
+        return covering_excess(pmf, grid, target.epsilon, target.delta) if b <= MOST_COINS else -1.0
+
+    coins = least_integer(lacking, guess)
+    few = coins > 1 and target.honest * coins <= 4 * FEW_STEPS  # so few that moments may do better than a covering
+    return least_integer(spent, coins - 1) if few and spent(coins - 1) <= 0 else coins
 
 
 @lru_cache(maxsize=256)
@@ -144,12 +161,14 @@ def _least_chance(target: BinomialTarget, precision: int, coins: int) -> float:
     def excess(chance: float) -> float:
         return _excess(target, precision, target.honest * coins, min(chance, FAIR))
 
-    if coins * GAIN > 1:  # one bit less is not enough, so that the variance has no 1/coins to spare
+    # One bit less is not enough, so that the variance has no 1/coins to spare. A vector's privacy at another p is known
+    # by moments only, whose search ends elsewhere on another processor: it is for grids that a run file makes coarse.
+    if coins * (GAIN if target.dimension == 1 else ROUNDING) > 1:
         return FAIR
     least_gain = (1 - math.sqrt(1 - (1 - GAIN) ** 2)) / 2  # p (1 - p) = (1 - GAIN)²/4
     if excess(least_gain) > 0:
         return FAIR
-    share = min(FAIR**2, target.about * precision**2 / (target.honest * coins))
+    share = min(FAIR**2, target.about(precision) / (target.honest * coins))
     return least_on_grid(excess, 2 * share / (1 + math.sqrt(1 - 4 * share)))
 
 
@@ -166,25 +185,27 @@ def _excess(target: BinomialTarget, precision: int, trials: int, chance: float) 
     if target.dimension == 1 and trials * chance * (1 - chance) <= LONG:
         result = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
     else:
-        grid = Grid(steps_moved(precision, target.reach), target.dimension, target.norm)
-        result = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
+        result = binomial_epsilon(trials, chance, target.grid(precision), target.delta) / target.epsilon
     return math.log(min(max(result, 1 / LARGEST), LARGEST))
 
 
 @lru_cache(maxsize=1024)
-def _coarsest(target: BinomialTarget) -> int:
-    """Return the least g on which the noise takes so many bits that rounding adds little to its variance."""
-    few = math.ceil(1 / ROUNDING)
+def coarsest_bits(target: BinomialTarget) -> int:
+    """Return the least g on which the noise takes so many bits that rounding adds little to its variance.
+
+    In an ℓ₁ or ℓ₂ ball rounding must also add little to the move of one client.
+    """
+    few = math.ceil(1 / (ROUNDING if target.grid(1).is_box else BALL_ROUNDING))
     if target.dimension == 1:
         return least_satisfying(lambda g: not _hides(target, g, target.honest * (few - 1)), 1)
-    balanced = math.sqrt(few * target.honest / (4 * target.about))
-    return max(1, math.ceil(balanced), grid_by_moments(target.dimension, target.norm, math.log(1 / target.delta)))
+    balanced = math.ceil(math.sqrt(few * target.honest / (4 * target.about(1) * target.reach)))
+    sharpness = log_gaussian_slope(largest_ratio(target.epsilon, target.delta), target.epsilon) / 2
+    return max(1, balanced, grid_for(target.dimension, target.norm, sharpness, BALL_ROUNDING))
 
 
 def _guess(target: BinomialTarget, precision: int) -> int:
     """Return about how many fair bits a client needs."""
-    variance = target.about * precision**2
-    return min(MOST_COINS, max(1, math.ceil(4 * variance / target.honest)))
+    return min(MOST_COINS, max(1, math.ceil(4 * target.about(precision) / target.honest)))
 
 
 def _scalar(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> tuple[int, float]:
@@ -249,14 +270,15 @@ class ShuffledBinomial(GridMechanism):
 
     coins, chance  b and p. paper: for one coordinate DLB (60) with ln(2/δ), t for n, g = max(2, ⌈(high - low)√t⌉); for
                    vectors DLB (22), which takes a box for the ℓ₂ ball around it; for LinUCB's CTX Theorem C.1. exact:
-                   b is the least for which the (ε, δ) of Bin(tb, 1/2) holds. Then p is the least, a fraction of 22
-                   bits, for which that of Bin(tb, p) holds, if it saves a hundredth of the deviation. g is the least
-                   that needs b ≥ 10, so that the rounding variance n/4 is about a tenth of the noise's, and for which
-                   rounding adds at most a tenth to an ℓ₂ ball.
+                   b is the least for which the (ε, δ) of Bin(tb, 1/2) holds. For one coordinate p is then the least, a
+                   fraction of 22 bits, for which that of Bin(tb, p) holds, if it saves a hundredth of the deviation. g
+                   is the least that needs b ≥ 10, so that the rounding variance n/4 is about a tenth of the noise's;
+                   in ℓ₁ and ℓ₂ balls about BALL_ROUNDING, which is also what rounding may add to the noise there.
     Guarantee      (ε, δ) over at least t honest clients, for the whole vector. One coordinate: hockey-stick divergence
                    of the binomial and its shift by g, both ways. The box: that of D coordinates, all shifted by g,
-                   composed. ℓ₁ and ℓ₂ balls: Rényi moments of the worst spread of the shift (`vector_rdp`). The support
-                   is bounded, so that δ is at least P(Bin < g).
+                   composed. ℓ₁ and ℓ₂ balls: fair bits are covered by Gaussian noise in reals (`Covering`), or Rényi
+                   moments of the worst spread of the shift (`vector_rdp`). The support is bounded, so that δ is at
+                   least P(Bin < g).
     Source         DLB (Li, Zhou & Ji) Algorithm 4, Lemma C.5, and Algorithm 2, after Cheu et al. 2021; CTX P_Vec.
     """
 
@@ -300,8 +322,10 @@ class ShuffledBinomial(GridMechanism):
             norm=cohort.norm,
             reach=cohort.reach,
         )
-        paper = spec.calibration == "paper"
-        g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)
+        if spec.calibration == "paper":
+            g, b, p = paper_bits(target, spec.precision, cohort)
+        else:
+            g, b, p = binomial_bits(target, spec.precision or cohort.tight(coarsest_bits(target)))
         b, p = cohort.searched("coins", b), cohort.searched("chance", p)
         if b > MOST_COINS:
             limit = f"would take {b} bits a client and coordinate, at most {MOST_COINS}"
