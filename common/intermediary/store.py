@@ -65,7 +65,7 @@ _DIGESTS = union_all(
         *_SCRUBBED, DIGESTS.c.slot.between(bindparam("first"), bindparam("last"))
     ),
 )
-_OWN = bindparam("stage"), DEPARTED
+_OWN: tuple[Any, ...] = bindparam("stage"), DEPARTED
 _SENT = union_all(
     *(
         select(table.c.slot, table.c.stage, table.c.digest).where(
