@@ -22,12 +22,12 @@ import scipy
 from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import Complexes, Floats, Masses, Whole
-from distrust.server.policies.noise_sums import Line, Smoothed, Sums
+from distrust.server.policies.noise_sums import Contour, Smoothed, Sums
 
 BELOW = 0.9  # largest s in units of the reach, above which repeated tails would fall too slowly
 LEAST, FASTEST = 0.3, 60.0  # s in units of 1/std
 HIGHER = (0.3, 0.5, 0.7, 0.85, 0.95)  # exponents of Chernoff's bound on repeated tails, from s to the reach
-FAR = 12.0  # reach, in units of 1/std, from which all rows share a line
+FAR, ALIKE = 12.0, 1.3  # reach in units of 1/std: from where all rows share a line, and ratio up to which some do
 TURNS = 40  # of Newton's method, and of what is added at its end
 SHORT = 10.0  # steps of deviation up to which laws are convolved: where the support ends, there is no saddle point
 SAME = 1e-9  # steps by which values are told apart
@@ -53,9 +53,9 @@ class Aim:
     rows: int
 
 
-DENSITY = Aim(nats=26.0, tie=1e-11, rest=1e-11, fit=1e-13, nodes=(16, 1 << 16), rows=32)
-LATTICE = Aim(nats=13.0, tie=1e-9, rest=1e-3, fit=1e-8, nodes=(8, 1 << 10), rows=1 << 10)
-"""What U adds to the width is more than the tail's third digit would."""
+OF_DENSITY = Aim(nats=26.0, tie=1e-11, rest=1e-11, fit=1e-13, nodes=(16, 1 << 16), rows=32)
+ON_LATTICE = Aim(nats=8.0, tie=1e-9, rest=1e-3, fit=1e-6, nodes=(8, 1 << 10), rows=1 << 10)
+"""What U adds to a width is more than the third digit of the tail does."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,15 @@ class Tails:
     rest  of the nodes that a longer line would have; `more`: of all others.
     """
 
-    line: Line
+    line: Contour
     base: Floats
     terms: Complexes
     rest: Floats
     more: Floats
 
     @classmethod
-    def of(cls, sums: Sums, line: Line, smoothed: Smoothed | None) -> tuple[Self, Floats]:
-        """Return the bound, and by how much S was raised for it: half a step of each noise with U, taken around 0.
-
-        sums  of deviation 1.
-        """
+    def of(cls, sums: Sums, line: Contour, smoothed: Smoothed | None) -> tuple[Self, Floats]:
+        """Return the bound, and by how much S was raised for it: half a step of each noise with U, taken around 0."""
         s, h = line.s, line.h
         logs, error = sums.log_moment(line)
         base = logs[:, 0].real.copy()
@@ -86,20 +83,21 @@ class Tails:
         if smoothed is None:
             with np.errstate(divide="ignore"):
                 rest = size / (math.pi * sums.decay(line.last))
-            return cls(line, base, terms, rest, _off(h, terms, error + DENSITY.tie)), np.zeros(sums.rows)
+            return cls(line, base, terms, rest, _off(h, terms, error + OF_DENSITY.tie)), np.zeros(sums.rows)
         terms *= smoothed.one.factor(line.z)
         far, less, raised = smoothed.beyond(line), smoothed.less(s), smoothed.one.step / 2
-        # At the saddle point a tail is about M e^{-sw}/(√(2π) s).
-        tail = 1 / (2.5 * s)
+        # At the saddle point a tail is about M e^{-sw}/(√(2π) s std).
+        tail = 1 / (2.5 * s * sums.std)
         both = np.log((tail + far) / (tail + less * far)) / s > smoothed.other.step / 2
         terms[both] *= smoothed.other.factor(line.z)[both]
         most = smoothed.one.most(s) * np.where(both, smoothed.other.most(s), 1)
-        rest = size * most * np.log(np.maximum(smoothed.first / line.last, 1)) / math.pi
-        more = np.where(both, less * far, far) + _off(h, terms, error + LATTICE.tie)
+        with np.errstate(divide="ignore"):  # no node fits: all is left out
+            rest = size * most * np.log(np.maximum(smoothed.first / line.last, 1)) / math.pi
+        more = np.where(both, less * far, far) + _off(h, terms, error + ON_LATTICE.tie)
         return cls(line, base, terms, rest, more), raised + both * smoothed.other.step / 2
 
     @classmethod
-    def of_integers(cls, sums: Sums, line: Line) -> Self:
+    def of_integers(cls, sums: Sums, line: Contour) -> Self:
         """Return the bound on P(S ≥ w) for sums of whole numbers less their mean, w in their lattice; L is odd.
 
         There Σ_w e^{zw} P(S ≥ w) = M(z)/(1 - e^{-z}). It has the period 2πi, and the nodes come in pairs.
@@ -111,7 +109,7 @@ class Tails:
         terms[:, 0] /= 2
         size = np.exp(sums.log_size(line.s, line.last) - base) / abs(kernel[:, -1])  # all later nodes are smaller
         left = np.round(math.pi / line.h - 0.5) - line.count
-        return cls(line, base, terms, line.h / math.pi * size * left, _off(line.h, terms, error + LATTICE.tie))
+        return cls(line, base, terms, line.h / math.pi * size * left, _off(line.h, terms, error + ON_LATTICE.tie))
 
     def log(self, w: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the logarithm of the bound, its derivative, and which share of it the remainder has."""
@@ -131,11 +129,11 @@ def _off(h: Floats, terms: Complexes, error: float) -> Floats:
 def saddle_points(sums: Sums, p: float) -> Floats:
     """Return about the s at which P(S > w) = p has its saddle point: s K' - K = z²/2, as for Gaussian sums.
 
-    They lie between LEAST and BELOW of the reach; deviations are 1.
+    They lie between LEAST and BELOW of the reach.
     """
     z = -float(scipy.special.ndtri(p))
-    low, high = LEAST, BELOW * np.minimum(sums.reach, FASTEST)
-    s = np.clip(np.full(sums.rows, z), low, high)
+    low, high = LEAST / sums.std, BELOW * np.minimum(sums.reach, FASTEST / sums.std)
+    s = np.clip(z / sums.std, low, high)
     for _ in range(3):
         at, slope, bend = _derivatives(sums, s)
         aim = s - (s * slope - at - max(z, 0.0) ** 2 / 2) / np.maximum(s * bend, 1e-300)
@@ -145,33 +143,37 @@ def saddle_points(sums: Sums, p: float) -> Floats:
 
 def _derivatives(sums: Sums, s: Floats) -> tuple[Floats, Floats, Floats]:
     """Return K = ln M and, about, its derivatives, from its values at s and beside it."""
-    h = np.full(sums.rows, 0.02)
-    at, aside = sums.log_moment(Line(s, h, 1, 0.0))[0].T
+    h = 0.02 / sums.std
+    at, aside = sums.log_moment(Contour(s, h, 1, 0.0))[0].T
     return at.real, aside.imag / h, 2 * (at.real - aside.real) / h**2
 
 
 def inverted_quantiles(sums: Sums, p: float) -> Floats:
     """Return w with P(|S| > w) ≤ p row by row; ∞ where the remainder is too large to find one."""
     result = np.full(sums.rows, np.inf)
-    aim = LATTICE if any(law.lattice for law, _ in sums.parts) else DENSITY
-    for rows, shared in _alike(sums, aim):
-        result[rows] = sums.std[rows] * _quantiles(sums.of(rows, 1 / sums.std[rows]), p, aim, shared=shared)
+    aim = ON_LATTICE if any(law.lattice for law, _ in sums.parts) else OF_DENSITY
+    for rows, scale in _alike(sums, aim):
+        result[rows] = _quantiles(sums.of(rows, scale), p, aim) / scale
     return result
 
 
-def _alike(sums: Sums, aim: Aim) -> Iterator[tuple[NDArray[np.intp], bool]]:
-    """Yield rows that need about as many nodes, the shortest reach first, and whether they share a line."""
+def _alike(sums: Sums, aim: Aim) -> Iterator[tuple[NDArray[np.intp], Floats]]:
+    """Yield rows that may share a line when each is multiplied by its scale; those with the shortest reach first.
+
+    Rows of a long reach have the line of Gaussian sums; others are made to have one reach.
+    """
     reach = sums.reach * sums.std
-    order = np.argsort(reach, kind="stable")
-    near = int(np.searchsorted(reach[order], FAR))
-    for rows, shared, most in ((order[:near], False, 64), (order[near:], True, 1 << 10)):
-        if rows.size:
-            yield from ((part, shared) for part in np.array_split(rows, math.ceil(rows.size / min(most, aim.rows))))
+    scale = np.where(reach < FAR, np.minimum(sums.reach, FAR / sums.std), 1 / sums.std)
+    classes = np.floor(np.log(np.minimum(reach, FAR)) / math.log(ALIKE))
+    for one in np.unique(classes):
+        rows = np.flatnonzero(classes == one)
+        rows = rows[np.argsort(reach[rows], kind="stable")]
+        yield from ((part, scale[part]) for part in np.array_split(rows, math.ceil(rows.size / aim.rows)))
 
 
-def _quantiles(sums: Sums, p: float, aim: Aim, *, shared: bool) -> Floats:
+def _quantiles(sums: Sums, p: float, aim: Aim) -> Floats:
     sides = (sums,) if sums.symmetric else (sums, sums.turned)
-    lines = [_line(side, p / 2, aim, shared=shared) for side in sides]
+    lines = [_shared(_line(side.of(slice(1)), p / 2, aim), side.rows) for side in sides]
     result, rows, most = np.full(sums.rows, np.inf), np.arange(sums.rows), aim.nodes[1]
     count = max(_first_count(side, line, aim) for side, line in zip(sides, lines, strict=True))
     while rows.size:
@@ -179,10 +181,10 @@ def _quantiles(sums: Sums, p: float, aim: Aim, *, shared: bool) -> Floats:
         found, room = [], 0
         for side, (s, h) in zip(sides, lines, strict=True):
             fits = most if smoothed is None else int((smoothed.first / h[rows]).min())
-            line = Line(s[rows], h[rows], min(count, fits), aim.fit)
+            line = Contour(s[rows], h[rows], min(count, fits), aim.fit)
             found.append(Tails.of(side.of(rows), line, Smoothed.of(side.of(rows))))
             room = max(room, fits)
-        w, share = solved([bound for bound, _ in found], p)
+        w, share = solved([bound for bound, _ in found], p, sums.std[rows])
         raised = np.max([raised for _, raised in found], axis=0)
         result[rows] = np.minimum(result[rows], np.maximum(w + raised, 0))
         if count >= min(most, room):
@@ -191,21 +193,23 @@ def _quantiles(sums: Sums, p: float, aim: Aim, *, shared: bool) -> Floats:
     return result
 
 
-def _line(sums: Sums, p: float, aim: Aim, *, shared: bool = True) -> tuple[Floats, Floats]:
-    """Return s and h for tails of about p: row by row, or those of the first row for all."""
-    if shared:
-        s, h = _line(sums.of(slice(1)), p, aim, shared=False)
-        return np.full(sums.rows, s[0]), np.full(sums.rows, h[0])
+def _shared(line: tuple[Floats, Floats], rows: int) -> tuple[Floats, Floats]:
+    s, h = line
+    return np.repeat(s, rows), np.repeat(h, rows)
+
+
+def _line(sums: Sums, p: float, aim: Aim) -> tuple[Floats, Floats]:
+    """Return s and h for tails of about p."""
     s = saddle_points(sums, p)
     # For m > 0 a repeated tail is at most e^{smL} M(r) e^{-r(w + mL)} for each r > s; w is K'(s), and the tail itself
-    # about M(s) e^{-sw}/(2.5 s).
+    # about M(s) e^{-sw}/(2.5 s std).
     at, slope, _ = _derivatives(sums, s)
-    room = np.minimum(sums.reach, s + FASTEST / 4) - s
+    room = np.minimum(sums.reach, s + FASTEST / 4 / sums.std) - s
     above = np.full(sums.rows, np.inf)
     for share in HIGHER:
         r = s + share * room
         more = sums.log_size(r, np.zeros_like(r)) - at - (r - s) * slope
-        above = np.minimum(above, (aim.nats + np.log(2.5 * s + 1) + more) / (r - s))
+        above = np.minimum(above, (aim.nats + np.log(2.5 * s * sums.std + 1) + more) / (r - s))
     return s, 2 * math.pi / np.maximum((aim.nats - math.log(p)) / s, above)
 
 
@@ -213,12 +217,12 @@ def _first_count(sums: Sums, line: tuple[Floats, Floats], aim: Aim) -> int:
     """Return how many nodes the first row needs, about."""
     (s, h), (count, most), first = (values[:1] for values in line), aim.nodes, sums.of(slice(1))
     base = first.log_size(s, np.zeros(1))[0]
-    while count < most and first.log_size(s, count * h)[0] - base > math.log(aim.rest / s[0]):
+    while count < most and first.log_size(s, count * h)[0] - base > math.log(aim.rest / (s[0] * first.std[0])):
         count *= 2
     return count
 
 
-def solved(bounds: Sequence[Tails], p: float, std: float = 1.0) -> tuple[Floats, Floats]:
+def solved(bounds: Sequence[Tails], p: float, std: Floats) -> tuple[Floats, Floats]:
     """Return w at which the bounds add up to p at most, and the remainder's largest share. One bound counts twice."""
 
     def excess(w: Floats) -> tuple[Floats, Floats, Floats]:
@@ -254,7 +258,7 @@ def whole_quantile(laws: Sequence[Whole], p: float) -> float:
     if sums.std[0] < SHORT:
         return _convolved_quantile([law.pmf() for law in laws], mean, p)
     bounds = [_whole_tails(side, p / 2) for side in (sums, sums.turned)]
-    near = float(solved(bounds, p, float(sums.std[0]))[0][0])
+    near = float(solved(bounds, p, sums.std)[0][0])
     if not math.isfinite(near):
         return math.inf
     part = mean - math.floor(mean)  # S is a whole number less this, and -S a whole number and this
@@ -275,17 +279,16 @@ def _convolved_quantile(laws: Sequence[Masses], mean: float, p: float) -> float:
     gaps = np.abs(np.arange(masses.size) + (sum(law.first for law in laws) - mean))
     order = np.argsort(-gaps, kind="stable")
     beyond = np.cumsum(masses[order]) + sum(law.lost for law in laws)
-    farther = int(np.searchsorted(beyond, p * (1 - LATTICE.tie), side="right"))
+    farther = int(np.searchsorted(beyond, p * (1 - ON_LATTICE.tie), side="right"))
     return float(gaps[order[farther]]) if farther < gaps.size else 0.0
 
 
 def _whole_tails(sums: Sums, p: float) -> Tails:
-    std = sums.std[0]
-    s, h = (value / std for value in _line(sums.of(slice(None), 1 / std), p, DENSITY))
-    half, count = math.ceil(math.pi / h[0]), DENSITY.nodes[0]
+    s, h = _line(sums, p, OF_DENSITY)
+    half, count = math.ceil(math.pi / h[0]), OF_DENSITY.nodes[0]
     while True:
-        line = Line(s, np.full(1, 2 * math.pi / (2 * half + 1)), min(count, half), DENSITY.fit)
+        line = Contour(s, np.full(1, 2 * math.pi / (2 * half + 1)), min(count, half), OF_DENSITY.fit)
         bound = Tails.of_integers(sums, line)
-        if count >= half or bound.rest[0] <= DENSITY.rest * line.h[0] * abs(bound.terms[0, 0]):
+        if count >= half or bound.rest[0] <= OF_DENSITY.rest * line.h[0] * abs(bound.terms[0, 0]):
             return bound
         count *= 2

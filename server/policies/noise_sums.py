@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from distrust.common.bandit.error_law import Complexes, Floats, Transformed
 
 PART = 0.5  # least deviation of the noise that is smoothed, as a share of the largest one
-DEGREES = (16, 32, 64, 128)  # of polynomials in the sizes; fewer sizes than these are evaluated one by one
-AT_ONCE = 1 << 18  # values of a transform held at once
+DEGREES = (24, 40, 64, 128)  # of polynomials in the sizes; fewer sizes than these are evaluated one by one
+VALUES_AT_ONCE = 1 << 18  # values of a transform held at once
 PIECES = np.concatenate(([0.0], math.pi * 2.0 ** np.arange(-14.0, 1.0)))  # ends of pieces of half a period
 
 
 @dataclass(frozen=True)
-class Line:
+class Contour:
     """Nodes s + ikh, k = 0 … count, of every row, where logarithms may be off by `fit`."""
 
     s: Floats
@@ -78,7 +78,7 @@ class Sums:
     def turned(self) -> "Sums":
         return Sums([(law, -sizes) for law, sizes in self.parts])
 
-    def log_moment(self, line: Line) -> tuple[Complexes, float]:
+    def log_moment(self, line: Contour) -> tuple[Complexes, float]:
         """Return ln M at the nodes, shape (rows, nodes), and a bound on its error beyond rounding."""
         total, error = np.zeros((self.rows, line.count + 1), dtype=np.complex128), 0.0
         for law, sizes in self.parts:
@@ -96,7 +96,7 @@ class Sums:
         return np.asarray(sum(law.decay(np.abs(sizes) * t[:, np.newaxis]).sum(axis=1) for law, sizes in self.parts))
 
 
-def _summed(law: Transformed, sizes: Floats, line: Line) -> tuple[Complexes, float]:
+def _summed(law: Transformed, sizes: Floats, line: Contour) -> tuple[Complexes, float]:
     """Return Σ_j ln E e^{z a_j X} at the nodes z row by row, and a bound on its error.
 
     Many sizes on one line: through a polynomial in a, fitted in Chebyshev's points, so that each row needs sums of
@@ -116,7 +116,7 @@ def _summed(law: Transformed, sizes: Floats, line: Line) -> tuple[Complexes, flo
         error = float(np.abs(chebyshev.chebvander(halves, degree - 1) @ fitted - between).max())
         if error <= line.fit:
             return _chebyshev_sums((a - middle) / half, degree) @ fitted, 4 * sizes.shape[1] * error
-    if a.size * line.count <= AT_ONCE:
+    if a.size * line.count <= VALUES_AT_ONCE:
         real, turns = a * line.s[:, np.newaxis], a[..., np.newaxis] * line.t[:, np.newaxis]
         return law.log_moment(real[..., np.newaxis], turns).sum(axis=1), 0.0
     total = np.zeros(line.t.shape, dtype=np.complex128)
@@ -125,7 +125,7 @@ def _summed(law: Transformed, sizes: Floats, line: Line) -> tuple[Complexes, flo
     return total, 0.0
 
 
-def _at(law: Transformed, sizes: Floats, line: Line) -> Complexes:
+def _at(law: Transformed, sizes: Floats, line: Contour) -> Complexes:
     """Return logarithms on the first row's line, for sizes of shape (n, 1)."""
     return law.log_moment(sizes * line.s[0], sizes * line.t[0])
 
@@ -210,7 +210,7 @@ class Smoothed:
         other, _ = coordinate(stds >= np.maximum(PART * stds.max(axis=1, keepdims=True), 1e-300))
         return cls(one, other, first)
 
-    def beyond(self, line: Line) -> Floats:
+    def beyond(self, line: Contour) -> Floats:
         """Return a bound on (h/π) Σ |M(z_k)| |factor of `one`| / |z_k| beyond `first`, in units of M(s)."""
         a = self.one.step
         again = math.pi / a  # up to where the size of `one` falls

@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
-from distrust.common.bandit.error_law import ErrorLaw, Floats, Transformed, Whole
-from distrust.server.policies.noise_inversion import inverted_quantiles, whole_quantile
+from distrust.common.bandit.error_law import ErrorLaw, Floats, Transformed
+from distrust.server.policies.noise_inversion import inverted_quantiles
 from distrust.server.policies.noise_sums import Sums
 
 LEAST_TAIL = 1e-18  # smallest probability for which laws have quantiles
@@ -72,9 +72,9 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     laws   of X_1 … X_s, independent, of mean 0.
     joint  they are not independent, but Σ c_j X_j has ‖c‖₂ times the law of X_1.
 
-    How    One noise in a row, or noises on one lattice with equal weights: the sum's own quantile. Densities: the same
-           but for 1e-9 of it. Noises on lattices with different weights: that of a sum raised by half of one or two
-           steps. Laws whose moment generating functions are not known: a bound from their quantiles.
+    How    One noise in a row: its own quantile. Densities: the sum's quantile but for 1e-9 of it. Noises on lattices:
+           that of a sum raised by half of one or two steps. Laws whose moment generating functions are not known: a
+           bound from their quantiles.
     """
     if joint:
         return np.asarray(np.linalg.norm(weights, axis=1) * laws[0].quantile(allowed))
@@ -82,11 +82,12 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     if not noisy:
         return np.zeros(len(weights))
     weights, laws = weights[:, noisy], [laws[j] for j in noisy]
-    known = [one for law in laws if (one := getattr(law, "transformed", None)) is not None]
+    transforms = {law: getattr(law, "transformed", None) for law in set(laws)}
     widths = np.full(len(weights), np.inf)
     single = np.count_nonzero(weights, axis=1) <= 1
     widths[single] = np.abs(weights[single]) @ _quantiles(laws, allowed)
-    if len(known) == len(laws):
+    if None not in transforms.values():
+        known = [cast("Transformed", transforms[law]) for law in laws]
         _by_inversion(widths, known, weights * [getattr(law, "step", 1.0) for law in laws], allowed)
     left = np.isinf(widths)
     if left.any():
@@ -96,12 +97,11 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
 
 def _by_inversion(widths: Floats, laws: Sequence[Transformed], sizes: Floats, allowed: float) -> None:
     """Replace infinite widths where moment generating functions give finite ones."""
-    if all(law.lattice for law in laws):
-        for row in np.flatnonzero(np.isinf(widths) & (np.ptp(sizes, axis=1) == 0)):
-            widths[row] = abs(sizes[row, 0]) * whole_quantile(cast("Sequence[Whole]", laws), allowed)
     rows = np.flatnonzero(np.isinf(widths))
     if rows.size:
-        groups = {law: [j for j, other in enumerate(laws) if other == law] for law in dict.fromkeys(laws)}
+        groups: dict[Transformed, list[int]] = {}
+        for j, law in enumerate(laws):
+            groups.setdefault(law, []).append(j)
         widths[rows] = inverted_quantiles(Sums([(law, sizes[rows][:, js]) for law, js in groups.items()]), allowed)
 
 

@@ -2,15 +2,16 @@
 
 import math
 from functools import lru_cache
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import ErrorLaw, Whole
 from distrust.common.messages.policy import VbSdpAeSpec
 from distrust.common.messages.policy_spec import event_share
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure
+from distrust.server.policies.noise_inversion import whole_quantile
 from distrust.server.policies.noise_width import noise_width
 
 
@@ -57,6 +58,14 @@ class VbSdpAe(Elimination):
 def pooled_noise(laws: tuple[ErrorLaw, ...], allowed: float) -> float:
     """Return w that the absolute sum of independent noises with these laws passes with probability ≤ `allowed`.
 
-    Cached, because arms whose batches had the same survivors share it.
+    The least w where all batches have one grid. Cached, because arms whose batches had the same survivors share it.
     """
+    steps, transforms = (
+        {getattr(law, "step", None) for law in laws},
+        [getattr(law, "transformed", None) for law in laws],
+    )
+    if len(laws) > 1 and len(steps) == 1 and all(one is not None and one.lattice for one in transforms):
+        found = float(steps.pop() or 0) * whole_quantile(cast("list[Whole]", transforms), allowed)
+        if math.isfinite(found):
+            return found
     return float(noise_width(laws, np.ones((1, len(laws))), allowed)[0])

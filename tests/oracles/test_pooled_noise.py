@@ -18,6 +18,7 @@ from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGa
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.noise.skellam import Skellam
 from distrust.server.policies.noise_width import bounded_width, noise_width
+from distrust.server.policies.vb_sdp_ae import pooled_noise
 
 LEVELS = (0.3, 1e-2, 1e-6, 1e-12)
 SHARP = 1e-9
@@ -107,10 +108,10 @@ def test_gaussian_noises_have_the_quantile_of_their_sum(p: float) -> None:
         (DiscreteGaussian(40.0), 4, DiscreteGaussianSum(40.0, 4)),
     ],
 )
-def test_noises_on_one_lattice_with_equal_weights_have_the_quantile_of_their_sums_law(
+def test_batches_on_one_grid_have_the_quantile_of_their_sums_law(
     one: Spread, terms: int, pooled: Spread, p: float
 ) -> None:
-    found = width([scaled(one, 0.25)] * terms, [-1.0] * terms, p)
+    found = pooled_noise((scaled(one, 0.25),) * terms, p)
     assert found == pytest.approx(0.25 * pooled.quantile(p), rel=1e-12)
 
 
