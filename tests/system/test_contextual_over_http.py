@@ -30,6 +30,7 @@ AGGREGATED = 'name = "distributed-discrete-gaussian"\nepsilon = 5.0\ndelta = 1e-
 SEALED = 'name = "shuffled-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
 BITS = 'name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-2'
 TREE = 'name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler"'
+FACTORS = TREE.replace("tree", "prefix-factorization")
 SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
 MIXED = 'name = "shuffled-sphere"\nepsilon = 5.0\ndelta = 1e-2'
 
@@ -42,6 +43,7 @@ RUNS = [
     pytest.param('name = "linucb"\nbatch = 40', MIXED, CONTEXTS, 80, id="sealed-points-of-a-sphere"),
     pytest.param('name = "ldp-sgd"\nbatch = 40', MIXED, ONE, 80, id="sgd-of-shuffled-points"),
     pytest.param('name = "linucb"', TREE, CONTEXTS, 8, id="tree-of-single-clients"),
+    pytest.param('name = "linucb"\nbatch = 40', FACTORS, CONTEXTS, 240, id="factorization"),
     pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 20, id="one-client-a-round"),
     pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 15, id="sgd-logistic"),
     pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 20, id="ols-multi-screened"),
