@@ -224,10 +224,11 @@ def _move(factors: Factorization, grid: Grid, variance: float, times: int) -> St
 
 def _least_variance(epsilon: float, delta: float, factors: Factorization, grid: Grid) -> float:
     """Return the least variance of z, in steps squared, with which the stream is (ε, δ) for a client of one batch."""
-    # The slack falls by steps as the variance grows, relatively. With that of too little noise there is enough.
-    variance = rounded_variance(Stretched(grid, factors.weight(1), 0.0, 1), epsilon, delta) / AS_CONTINUOUS
-    for _ in range(2):
-        variance = rounded_variance(_move(factors, grid, variance, 1), epsilon, delta) / AS_CONTINUOUS
+    # The slack follows from the variance: its unit is a share of the deviation. It hardly grows with it, so that the
+    # search ends after a few turns.
+    move, variance = Stretched(grid, factors.weight(1), 0.0, 1), 0.0
+    while (found := rounded_variance(move, epsilon, delta) / AS_CONTINUOUS) > variance:
+        variance, move = found, _move(factors, grid, found, 1)
     return variance
 
 
