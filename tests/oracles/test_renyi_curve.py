@@ -24,6 +24,7 @@ from distrust.common.privacy.amplification.renyi import (
     curve_renyi,
     pair_tail,
 )
+from distrust.common.privacy.amplification.vectors import Crowd
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_epsilon, zcdp_epsilon
 from distrust.common.privacy.hockey_stick import law_epsilon
@@ -209,7 +210,7 @@ def test_laplace_messages_stay_below_their_blanket_and_that_below_the_clones(use
 @pytest.mark.parametrize("users", [1, 3])
 def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
     """Randomized response is ½ε₀²-zCDP, so the bound for concentrated messages covers it."""
-    result = concentrated_renyi(users, 0.5, (1.5, 4.0), lambda delta: zcdp_epsilon(0.5, delta)[0])
+    result = concentrated_renyi(users, 0.5, (1.5, 4.0), lambda delta: zcdp_epsilon(0.5, delta)[0], lambda *_: 1.0)
     for order, bound in zip((1.5, 4.0), result, strict=True):
         assert exact_renyi(responses(1.0), users, order) <= bound
 
@@ -257,7 +258,7 @@ def test_returning_clients_are_charged_by_it() -> None:
 def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
     """If all others send one value, the divergence is at least one message's less α/(α - 1) · ln n."""
     rho = 1 / (2 * variance)
-    result = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
+    result = shuffled_gaussian_renyi(variance, Crowd(Grid(1, 1, "linf"), 1, users))
     for order, bound in zip(PROFILE_ORDERS, result, strict=True):
         assert bound >= order * rho - order / (order - 1) * math.log(users) - 1e-9, order
 

@@ -7,6 +7,7 @@ import math
 from functools import lru_cache, partial
 from typing import ClassVar, Literal, Self
 
+import scipy
 from pydantic import model_validator
 from typing_extensions import override
 
@@ -15,7 +16,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.families.grid import INFLATED
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.amplification.blanket import (
     FINEST,
@@ -25,61 +25,71 @@ from distrust.common.privacy.amplification.blanket import (
     over_pairs,
     pair_delta,
 )
-from distrust.common.privacy.amplification.clones import clones_delta, clones_local_epsilon, gaussian_noise
-from distrust.common.privacy.amplification.randomizers import LocalRandomizer, added_noise
-from distrust.common.privacy.amplification.renyi import blanket_renyi, concentrated_renyi
+from distrust.common.privacy.amplification.clones import gaussian_noise
+from distrust.common.privacy.amplification.randomizers import LARGEST_LOCAL_EPSILON, LocalRandomizer, added_noise
+from distrust.common.privacy.amplification.renyi import blanket_renyi, crowd_renyi
+from distrust.common.privacy.amplification.vectors import (
+    LOST_TO_EACH,
+    Crowd,
+    FromMiddle,
+    crowd_delta,
+    crowd_variance,
+    rough_variance,
+)
 from distrust.common.privacy.gaussian import largest_ratio
-from distrust.common.privacy.gaussian_sums import sum_profile
-from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import LEAST_DELTA, SAMPLER, Guarantee, Model, records_assumptions
-from distrust.common.privacy.hockey_stick import epsilon_at
+from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_epsilon, sum_profile, sum_variance
+from distrust.common.privacy.gaussian_vectors import LATTICE, lattice_epsilon, lattice_variance
+from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Model, records_assumptions
+from distrust.common.privacy.hockey_stick import NOT_ZERO
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
-from distrust.common.privacy.searches import least_on_grid, snap_up
+from distrust.common.privacy.searches import least_on_grid, least_satisfying, snap_up
 from distrust.common.privacy.sensitivity import PAPER_INFLATION, ROUNDING, Grid, grid_for
 from distrust.common.wire import Via
 
 GUESS = 1.03  # relative accuracy of the search for where to begin
 FINEST_EPSILON = 1e-9  # nats: no smaller ε is searched for
+EPSILON_DIGITS = 1e-4  # relative, of a vector's ε, towards more privacy
+DIAMETER_STEPS = 1000  # steps of a diameter on which noise without rounding is searched for
+NEXT_TO_NOTHING = 0.01  # share of a vector's noise, and of its way from the middle, that the grid may add
 COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
-DELTA_SHARES = (0.15, 0.3, 0.5)
-"""Parts of δ that a vector's messages may spend on δ₀, but for a factor up to 3/2. The best differs with ε, n and δ."""
-
 LOST_MASS = 1e-280  # mass of a message's law that Rényi divergences may leave out
 
 
 @lru_cache(maxsize=256)
-def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, requested: float) -> float:
-    """Return ε at δ of `honest` shuffled messages with N_Z(0, variance), at most one message's own.
+def shuffled_gaussian_epsilon(variance: float, crowd: Crowd, delta: float, requested: float) -> float:
+    """Return ε at δ of a crowd's shuffled messages with N_Z(0, variance), at most one message's own.
 
-    It is by the blanket bound for every pair of inputs in one coordinate, and by `_vector_delta` for a vector.
+    It is by the blanket bound for every pair of inputs in one coordinate, and by `crowd_delta` for a vector.
 
     requested  the ε to return where it is met, without a search for less; 0: search.
     """
+    grid = crowd.grid
     local = _local_epsilon(variance, grid, delta)
-    if local == 0:
-        return 0.0
+    if local == 0 or local <= requested:
+        return local
     if grid.dimension > 1:
-        if 0 < requested <= local and _vector_delta(variance, grid, delta, honest, requested) <= delta:
+        if requested > 0 and crowd_delta(variance, crowd, requested, delta) <= delta:
             return requested
-        return min(local, _vector_epsilon(variance, grid, delta, honest, local))
-    if requested > 0 and hides_pairs(_on_grid, grid.precision, (requested, delta, honest), variance):
-        return min(local, requested)
+        return min(local, _vector_epsilon(variance, crowd, delta, local))
+    if requested > 0 and hides_pairs(_on_grid, grid.precision, (requested, delta, crowd.users), variance):
+        return requested
     try:
-        return min(local, blanket_epsilon(_on_grid(variance, grid.precision), delta, honest))
+        return min(local, blanket_epsilon(_on_grid(variance, grid.precision), delta, crowd.users))
     except BadParameter:
         return local
 
 
 @lru_cache(maxsize=256)
-def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[float, ...]:
+def shuffled_gaussian_renyi(variance: float, crowd: Crowd) -> tuple[float, ...]:
     """Return Rényi divergences of shuffled messages with N_Z(0, variance) at the orders of a profile; inf is unknown.
 
-    They are by the blanket in one coordinate, and by the clones for a vector.
+    They are by the blanket in one coordinate, and by `crowd_delta` and the clones for a vector.
     """
+    grid, honest = crowd.grid, crowd.users
     rho = grid.squared_l2 / (2 * variance)
     if grid.dimension > 1:
-        return tuple(concentrated_renyi(honest, rho, PROFILE_ORDERS, partial(_local_epsilon, variance, grid)))
+        return tuple(crowd_renyi(variance, crowd, PROFILE_ORDERS, partial(_local_epsilon, variance, grid)))
     randomizer = added_noise(DiscreteGaussian(variance).pmf(LOST_MASS), grid.precision)
     return tuple(blanket_renyi(randomizer, honest, rho, PROFILE_ORDERS))
 
@@ -98,12 +108,18 @@ def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def shuffled_gaussian_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
-    """Return the least variance on the grid, in steps squared, as a snapped number. It checks every pair of inputs."""
-    if grid.dimension > 1:
-        return _vector_variance(epsilon, delta, honest, grid)
-    guess = (shuffled_gaussian_size(epsilon, delta, honest) * grid.precision) ** 2
-    return over_pairs(_on_grid, grid.precision, (epsilon, delta, honest), least_on_grid, guess)
+def shuffled_gaussian_variance(epsilon: float, delta: float, crowd: Crowd) -> float:
+    """Return the least variance on the grid, in steps squared, as a snapped number. It checks every pair of inputs.
+
+    It is at most what one message needs by itself.
+    """
+    if crowd.grid.dimension > 1:
+        alone = snap_up(lattice_variance(crowd.grid, epsilon, delta))
+        return min(alone, crowd_variance(crowd, epsilon, delta, alone))
+    alone = sum_variance(GaussianTarget(epsilon, delta, 1), crowd.grid)
+    guess = (shuffled_gaussian_size(epsilon, delta, crowd.users) * crowd.grid.precision) ** 2
+    target = epsilon, delta, crowd.users
+    return min(alone, over_pairs(_on_grid, crowd.grid.precision, target, least_on_grid, guess))
 
 
 @lru_cache(maxsize=4)
@@ -115,57 +131,27 @@ def _local_epsilon(variance: float, grid: Grid, delta: float) -> float:
     """Return ε at δ of one message."""
     if grid.dimension > 1:
         return lattice_epsilon(grid, variance, delta)
-    return epsilon_at(DiscreteGaussian(variance).pmf(), grid.precision, delta)
+    return sum_epsilon(variance, 1, grid, delta)
 
 
-def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, local: float) -> float:
-    """Return the least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up; inf where none has."""
-    low, high = 0.0, min(local, 50.0)
-    if _vector_delta(variance, grid, delta, honest, high) > delta:
+def _vector_epsilon(variance: float, crowd: Crowd, delta: float, local: float) -> float:
+    """Return the least ε up to the local one with `crowd_delta` ≤ δ, to EPSILON_DIGITS; inf where none has."""
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(crowd_delta(variance, crowd, epsilon, delta), NOT_ZERO) / delta)
+
+    high = min(local, LARGEST_LOCAL_EPSILON)
+    if excess(high) > 0:
         return math.inf
-    while high - low > max(1e-6 * high, FINEST_EPSILON):
-        middle = (low + high) / 2
-        low, high = (low, middle) if _vector_delta(variance, grid, delta, honest, middle) <= delta else (middle, high)
-    return high
-
-
-def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
-    """Return a bound on δ(ε) of shuffled (ε₀, δ₀)-private messages, the least over the δ₀ of `DELTA_SHARES`.
-
-    It is the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀.
-
-    Source  Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
-    """
-    bounds = []
-    for share in DELTA_SHARES:
-        local = _local_epsilon(variance, grid, _local_delta(epsilon, share * delta, honest))
-        if local <= 50:
-            amplified = clones_delta(epsilon, local, honest) if local > 0 else 0.0
-            bounds.append(amplified + share * delta * _replaced(local))
-    return min(bounds, default=math.inf)
-
-
-def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
-    """Return the least variance for a vector, snapped upwards: by the clones bound, or that needs no shuffler."""
-    variances = [lattice_variance(grid, epsilon, delta)]
-    for share in DELTA_SHARES:
-        left = delta * (1 - 1.5 * share)
-        if left >= LEAST_DELTA:
-            local = clones_local_epsilon(epsilon, left, honest)
-            # ε₀ is known now, so that less is left out for δ₀. The larger ε₀ that follows needs no more than that.
-            local = clones_local_epsilon(epsilon, delta * (1 - share * _replaced(local)), honest)
-            variances.append(lattice_variance(grid, local, _local_delta(epsilon, share * delta, honest)))
-    return snap_up(min(variances))
-
-
-def _local_delta(epsilon: float, share: float, honest: int) -> float:
-    """Return the δ₀ with (e^ε + 1) n δ₀ = `share`."""
-    return share / ((math.exp(epsilon) + 1) * honest)
-
-
-def _replaced(local: float) -> float:
-    """Return 1 + e^(-ε₀)/2, at most 3/2."""
-    return 1 + math.exp(-max(local, 0.0)) / 2
+    low = high / 2
+    while excess(low) <= 0:
+        low, high = low / 4, low
+        if low < FINEST_EPSILON:
+            return high
+    root = float(scipy.optimize.brentq(excess, low, high, rtol=EPSILON_DIGITS))
+    while excess(root) > 0:
+        root *= 1 + EPSILON_DIGITS
+    return min(root, high)
 
 
 class ShuffledGaussian(GaussianLike):
@@ -174,9 +160,10 @@ class ShuffledGaussian(GaussianLike):
     variance   paper: by σ of CTX Theorem B.1, which is made for ε/2 and Δ₂ = 2 for each of two vectors: σ² as printed
                for a contextual statistic, (Δ₂σ/4)² for one vector alone. Inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀
                ln(4/δ)). exact: the least for t messages; one coordinate by the privacy blanket of the grid's own law,
-               a vector by the clones bound of its (ε₀, δ₀).
+               a vector by the law that all messages nearly contain (`amplification/vectors.py`). Never more than one
+               message needs.
     Guarantee  (ε, δ) for the permuted messages of t honest clients, never worse than one message's own.
-    Source     CTX P_Amp, Algorithms 2 to 4; Balle et al. 2019; Feldman, McMillan & Talwar 2021.
+    Source     CTX P_Amp, Algorithms 2 to 4; Balle et al. 2019.
     """
 
     model: ClassVar[Model] = "shuffle"
@@ -202,9 +189,9 @@ class ShuffledGaussian(GaussianLike):
         precision = spec.precision or _precision(epsilon, delta, cohort, size)
         if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
-        grid = cohort.grid(precision)
-        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
-        variance = cohort.searched("variance", grid.squared_l2 * size**2 if exact is None else exact)
+        crowd = Crowd(cohort.grid(precision), precision, cohort.min_honest)
+        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, crowd)
+        variance = cohort.searched("variance", crowd.grid.squared_l2 * size**2 if exact is None else exact)
         total = DiscreteGaussianSum(variance, cohort.clients)
         return cls(
             **cohort.shared(precision, cohort.room(precision, total)), epsilon=epsilon, delta=delta, variance=variance
@@ -218,8 +205,10 @@ class ShuffledGaussian(GaussianLike):
         honest = max(1, self.honest(survivors, colluders))
         requested = self.epsilon if self.calibration == "exact" else 0.0
 
+        crowd = Crowd(self.grid, self.precision, honest)
+
         def epsilon(delta: float) -> float:
-            return shuffled_gaussian_epsilon(self.variance, self.grid, delta, honest, requested)
+            return shuffled_gaussian_epsilon(self.variance, crowd, delta, requested)
 
         def promise() -> Guarantee:
             assert self.delta is not None
@@ -228,7 +217,7 @@ class ShuffledGaussian(GaussianLike):
 
         def profile(delta: float) -> Profile:
             alone = sum_profile(self.variance, 1, self.grid, delta)  # one message bounds them all
-            together = shuffled_gaussian_renyi(self.variance, self.grid, honest)
+            together = shuffled_gaussian_renyi(self.variance, crowd)
             change = {"approximate": bound(epsilon(delta)), "rdp": tightened(alone.rdp, together)}
             return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL_NOTE,)})
 
@@ -257,22 +246,25 @@ def printed_noise(epsilon: float, delta: float, honest: int) -> float:
 def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) -> int:
     """Return about the least g whose rounding variance is a tenth of the noise's, which itself depends on g.
 
+    For the vectors of `exact` it is finer: see NEXT_TO_NOTHING.
+
     size  the paper's σ in units of the sensitivity; 0: the noise is searched for.
     """
     wanted = 1 / (4 * ROUNDING)
     if cohort.dimension == 1:
         size = size or shuffled_gaussian_size(epsilon, delta, cohort.min_honest)
         return min(FINEST, max(1, math.ceil(math.sqrt(wanted) / size)))
+    if size:
+        g = grid_for(cohort.dimension, cohort.norm, inflation=PAPER_INFLATION)
+        return max(g, least_satisfying(lambda g: cohort.grid(g).squared_l2 * size**2 >= wanted, 1))
+    reals = cohort.grid(DIAMETER_STEPS, rounded=False)
+    alone = reals.squared_l2 / largest_ratio(epsilon, delta) ** 2
+    least = min(alone, rough_variance(Crowd(reals, DIAMETER_STEPS, cohort.min_honest), epsilon, delta, alone))
+    finest = math.ceil(DIAMETER_STEPS * math.sqrt(LATTICE / (NEXT_TO_NOTHING * least)))
+    return cohort.tight(max(finest, least_satisfying(lambda g: _rounds_little(cohort.grid(g), g, delta), 1)))
 
-    def variance(g: int) -> float:
-        grid = cohort.grid(g)
-        return (
-            grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
-        )
 
-    sharp = math.inf if size else -math.log(_local_delta(epsilon, DELTA_SHARES[0] * delta, cohort.min_honest))
-    little = grid_for(cohort.dimension, cohort.norm, sharp, PAPER_INFLATION if size else INFLATED)
-    g = max(little, math.ceil(math.sqrt(wanted / variance(1))))
-    while variance(g) < wanted:
-        g += 1
-    return g if size else cohort.tight(g)
+def _rounds_little(grid: Grid, across: int, delta: float) -> bool:
+    """Return whether rounding makes the way from the middle of the ball little longer than the radius."""
+    way = FromMiddle(grid, across)
+    return way.at_most(LOST_TO_EACH * delta) <= (1 + NEXT_TO_NOTHING) ** 2 * way.unrounded

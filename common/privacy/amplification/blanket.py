@@ -134,6 +134,14 @@ def pair_delta(
     return min(1.0, delta * (1 + 2 * MASSES) + added)
 
 
+def atoms_delta(weights: Floats, values: Floats, users: int, *, fine: float = FINE_STEP) -> float:
+    """Return an upper bound of E[(V₁ + … + V_n)₊]/n, n = `users`, of V with these atoms, and 0 with the other mass."""
+    if values.max() <= 0:
+        return 0.0
+    alone = float(weights @ np.maximum(values, 0))
+    return alone if users == 1 else min(alone, _positive_part(_Sum(weights, values, values, values, users), fine))
+
+
 def _not_extreme(values: Floats, masses: Floats, left_out: float) -> NDArray[np.bool_]:
     """Return which values stay when the largest ones, of a mass of at most `left_out` together, are left out.
 

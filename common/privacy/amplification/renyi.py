@@ -12,6 +12,7 @@ Source  Sason & Verdú 2016, eq. (80), with f(t) = t^α.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -21,10 +22,12 @@ from distrust.common.privacy.amplification.antipodal import antipodal_curve
 from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
 from distrust.common.privacy.amplification.clones import clones_curve
 from distrust.common.privacy.amplification.randomizers import LARGEST_LOCAL_EPSILON, LocalRandomizer
+from distrust.common.privacy.amplification.vectors import Crowd, crowd_delta
 
 ABOVE_ROUNDING = 1 + 1e-9  # above the rounding of the segments' closed forms
 POINTS = 80  # of a curve that is cheap, in each of two spacings
 FIRST = 1e-5  # ε of such a curve's first point, in units of its last
+WIDE_STRETCH, CLOSE_FLOOR = 1.4, 1e-13  # from one ε to the next, and the δ at which it ends, where each takes more
 STRETCH = 1.3  # from one ε to the next where each takes an FFT
 LEFT_OUT = 0.03  # of the δ before: mass of extreme values to leave out
 BULK = 1e-8  # δ from which on Chernoff's bound is enough
@@ -81,18 +84,23 @@ def blanket_renyi(
 
 
 def concentrated_renyi(
-    users: int, rho: float, orders: Sequence[float], local_epsilon: Callable[[float], float]
+    users: int,
+    rho: float,
+    orders: Sequence[float],
+    local_epsilon: Callable[[float], float],
+    close: Callable[[float, float], float],
 ) -> list[float]:
     """Return divergences of `users` shuffled ρ-zCDP messages, each of which is (`local_epsilon`(δ₀), δ₀)-private.
 
-    Source  Feldman, McMillan & Talwar 2021, Theorem 3.8.
+    close   a bound on δ(ε) of all of them from ε and a larger δ, which takes some time.
+    Source  Feldman, McMillan & Talwar 2021, Theorem 3.8, beside that bound.
     """
     shares = [(share / users, local_epsilon(share / users)) for share in LOST_DELTAS]
     usable = [(share, local) for share, local in shares if 0 < local <= LARGEST_LOCAL_EPSILON]
-    if not usable:
-        return [math.inf] * len(orders)
-    epsilons = _cheap(max(local for _, local in usable))
-    deltas = np.ones(epsilons.size)
+    at, known = _falling(close)
+    epsilons = np.union1d(at, _cheap(max((local for _, local in usable), default=1.0)))
+    place = np.searchsorted(at, epsilons, side="right")
+    deltas = np.concatenate(([1.0], known))[place]  # δ falls: that of the next smaller ε
     # Each message is within δ₀ of an ε₀-private one. So δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀
     # more. The least over some δ₀ is taken.
     for share, local in usable:
@@ -101,6 +109,25 @@ def concentrated_renyi(
         pure[under] = clones_curve(epsilons[under], local, users)
         deltas = np.minimum(deltas, pure + (np.exp(epsilons) + 1) * (1 + math.exp(-local) / 2) * users * share)
     return _with_tail(epsilons, deltas, rho, orders)
+
+
+def crowd_renyi(
+    variance: float, crowd: Crowd, orders: Sequence[float], local_epsilon: Callable[[float], float]
+) -> list[float]:
+    """Return divergences of a crowd's shuffled vectors with N_Z(0, variance); see `concentrated_renyi`."""
+    rho = crowd.grid.squared_l2 / (2 * variance)
+    return concentrated_renyi(crowd.users, rho, orders, local_epsilon, partial(crowd_delta, variance, crowd))
+
+
+def _falling(close: Callable[[float, float], float]) -> tuple[Floats, Floats]:
+    """Return points (ε, δ) until δ is below CLOSE_FLOOR."""
+    epsilons, deltas = [LEAST_EPSILON], [min(1.0, close(LEAST_EPSILON, 0.5))]
+    epsilon = max(deltas[0] / 4, 2 * LEAST_EPSILON)
+    while deltas[-1] > CLOSE_FLOOR and epsilon < LARGEST_LOCAL_EPSILON:
+        epsilons.append(epsilon)
+        deltas.append(min(deltas[-1], close(epsilon, deltas[-1])))
+        epsilon *= WIDE_STRETCH
+    return np.array(epsilons), np.array(deltas)
 
 
 def curve_renyi(epsilons: Floats, deltas: Floats, order: float, beyond: float = -math.inf) -> float:
