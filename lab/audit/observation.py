@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.modular import Vector
 from distrust.common.noise.law import Law
 from distrust.common.privacy.factorization import factorization
@@ -129,8 +130,8 @@ def evidence_names(setting: Setting) -> tuple[str, ...]:
                 where a sum tells less unless noise is Gaussian, and for permuted records: the mean of their ratios.
     unnoised    of a secret: coordinates that hold world 1's value without noise, less those that hold world 0's. It
                 finds noise that should have been added to more of them.
-    nodes       of a stream: the prefix sums that are single nodes and hold the first batch, added up. This decides as
-                the likelihood ratio does, because every node has Gaussian noise of its own.
+    nodes       of a stream: the nodes that hold the first batch, each less what the others tell of it, weighted by its
+                noise. This decides as the likelihood ratio does, because every node has Gaussian noise of its own.
     column      of a stream behind a factorization, in place of the nodes: C times the batches, and the column of the
                 first batch with that. It decides as the likelihood ratio does.
     everything  of a stream: all batches and prefixes. It finds noise that should have been added once more.
@@ -165,8 +166,28 @@ def _stream_weights(setting: Setting) -> NDArray[np.float64]:
     if isinstance(mechanism, PrefixFactorization):
         column = factorization(mechanism.batches).column()
         weights[:count] = [column[batch:] @ column[: count - batch] for batch in range(count)]
-    else:
-        weights[[count + (1 << level) - 1 for level in range(count.bit_length())]] = 1.0
+        return weights
+    batches, prefixes = np.eye(2 * count)[:count], np.vstack((weights, np.eye(2 * count)[count:]))
+    share = mechanism.own_share if isinstance(mechanism, Tree) else lambda _level: 1.0
+
+    def node(start: int, level: int) -> NDArray[np.float64]:
+        return np.asarray(prefixes[start + (1 << level)] - prefixes[start])
+
+    def shown(start: int, level: int) -> NDArray[np.float64]:
+        """Return what is known of a node that no prefix ends with: all but the numbers of the nodes at its right."""
+        if not level:
+            return np.asarray(batches[start])
+        half = 1 << (level - 1)
+        return (1 - share(level)) * (node(start, level - 1) + shown(start + half, level - 1))
+
+    # A node with the first batch, less what is known of its children, moves by its own share of the batch. Its noise is
+    # that share of its own, and what is unknown of its right child, whose variance is `hidden`.
+    weights, hidden = weights + node(0, 0), 0.0
+    for level in range(1, count.bit_length()):
+        own, below = share(level), 1 - share(level)
+        alone = node(0, level) - below * (node(0, level - 1) + shown(1 << (level - 1), level - 1))
+        hidden, noise = own**2 + below**2 * hidden, own**2 + below**2 * hidden
+        weights = weights + own / noise * alone
     return weights
 
 

@@ -247,7 +247,8 @@ def test_quantiles_of_continuous_noise_are_passed_with_just_that_probability(
 
 @pytest.mark.parametrize("batches", [1, 3, 5, 6])
 def test_prefixes_of_a_stream_have_the_quantiles_of_their_nodes(batches: int) -> None:
-    mechanism = planned_mechanism("tree", "exact", 1)
+    """Of nodes that are added up, as `paper` does: tests/oracles/test_tree.py has the estimates of `exact`."""
+    mechanism = planned_mechanism("tree", "paper", 1)
     assert isinstance(mechanism, Tree)
     law, tail = mechanism.prefix_error(batches), gaussian(mechanism.variance, batches.bit_count())
     for p in LEVELS:

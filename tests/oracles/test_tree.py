@@ -68,10 +68,33 @@ def test_a_batch_is_in_as_many_nodes_as_the_depth_says(batches: int, depth: int)
     assert most == depth
 
 
-@pytest.mark.parametrize("batches", [1, 2, 3, 4, 6, 7, 8, 100, 1023, 1024])
-def test_no_prefix_sum_has_more_terms_of_noise_than_the_tree_says_and_one_has_as_many(batches: int) -> None:
-    """The widths of policies count on it. The prefix of m batches has as many nodes as m has ones in binary."""
-    assert planned_mechanism(batches).nodes == max(m.bit_count() for m in range(1, batches + 1))
+def least_noise(batches: int) -> float:
+    """Return the variance of the best linear unbiased estimate of a prefix from all its nodes, each of variance 1."""
+    rows = [
+        [float(start <= leaf < start + size) for leaf in range(batches)]
+        for size in (1 << level for level in range(batches.bit_length()))
+        for start in range(0, batches - size + 1, size)
+    ]
+    matrix = np.array(rows)
+    return float(np.linalg.inv(matrix.T @ matrix).sum())
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 6, 7, 8, 21, 40])
+def test_prefix_sums_are_the_best_linear_estimates_and_none_has_more_noise_than_the_tree_says(batches: int) -> None:
+    """The widths of policies count on it. The estimates of a stream without data are B z: their variance is B Bᵀ's."""
+    mechanism, draws = planned_mechanism(batches), planned_mechanism(batches).draws(batches)
+    unit = iter(2**30 * np.eye(draws, dtype=np.int64))
+    counter: Counter = Counter(mechanism.model_copy(update={"modulus": 2**50, "floor": 1}))
+    variances = []
+    for _ in range(batches):
+        counter, out = counter.add_with(np.zeros((draws, 1), dtype=np.uint64), 1, lambda: next(unit)[:, np.newaxis])
+        variances.append(float(((out.prefix / mechanism.step / 2**30) ** 2).sum()))
+    assert variances == pytest.approx([least_noise(m) for m in range(1, batches + 1)])
+    assert mechanism.nodes == pytest.approx(max(variances))
+    assert mechanism.prefix_error(batches).std == pytest.approx(
+        math.sqrt(variances[-1] * mechanism.variance) * mechanism.step
+    )
+    assert planned_mechanism(batches, calibration="paper").nodes == batches.bit_length()
 
 
 @pytest.mark.parametrize("batches", [1, 13, 1000])
@@ -117,7 +140,7 @@ def noises(mechanism: Tree, batches: int, seed: int) -> tuple[np.ndarray, np.nda
 
 def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
     """In grid steps: prefix 3 is node [1,2] and leaf 3, and prefix 2 is this node alone. 5, 6 and 7 share [1,4]."""
-    leaf, prefix = noises(planned_mechanism(13), 13, 4)
+    leaf, prefix = noises(planned_mechanism(13, calibration="paper"), 13, 4)
     assert prefix[0] == leaf[0]
     assert prefix[2] - prefix[1] == leaf[2]
     assert prefix[4] - prefix[3] == leaf[4]
@@ -127,7 +150,7 @@ def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
 
 def test_no_node_s_noise_is_used_for_another_node() -> None:
     """3000 trees: leaves 1 and 2, nodes [1,2] and [1,4] are uncorrelated and have the stated law; false alarm 1e-7."""
-    mechanism = planned_mechanism(4)
+    mechanism = planned_mechanism(4, calibration="paper")
     law = DiscreteGaussian(mechanism.variance)
     rows = []
     for seed in range(3000):
@@ -176,22 +199,29 @@ def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str,
 
 
 def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopped() -> None:
-    """It is restored from the sums of the stored batches and the released prefixes, and draws nothing again."""
+    """Each stored batch brings the stream of its own noise. Another stream, as of other keys, is refused."""
     statistic = BoundedVector(dimension=3)
     words = MechanismSpec(name="tree", epsilon=1.0, delta=1e-3, batches=20)
     size = {"clients": 5, "min_survivors": 4, "min_honest": 4}
     mechanism = plan(words, **size, overflow_probability=1e-9, statistic=statistic)
     assert isinstance(mechanism, Tree)
-    stream, counter, stored = UnsafeSeededStream(7, "restored"), Counter(mechanism), []
+    counter, stored = Counter(mechanism), []
     for number in range(20):
         survivors = 4 + number % 2
-        rows = mechanism.randomize(np.full((survivors, 3), 0.3), stream)
+        rows = mechanism.randomize(np.full((survivors, 3), 0.3), UnsafeSeededStream(7, number))
         total = sum_rows(rows, mechanism.modulus)
-        counter, released = counter.add(total, survivors, stream)
-        stored.append(StoredBatch(total, survivors, released.prefix, stream))
-        again = mechanism.counter().restored(stored)
+        counter, released = counter.add(total, survivors, UnsafeSeededStream(8, number))
+        stored.append((total, survivors, released.prefix))
+        again = mechanism.counter().restored(
+            [StoredBatch(*one, UnsafeSeededStream(8, place)) for place, one in enumerate(stored)]
+        )
         assert again.time == counter.time
         assert [(one.level, one.survivors) for one in again.nodes] == [(n.level, n.survivors) for n in counter.nodes]
         for one, node in zip(again.nodes, counter.nodes, strict=True):
             assert (one.true == node.true).all()
             assert (one.noisy == node.noisy).all()
+            assert (one.best == node.best).all()
+    with pytest.raises(BadParameter, match="batches = 4: was released with noise"):
+        mechanism.counter().restored(
+            [StoredBatch(*one, UnsafeSeededStream(8 + (place == 3), place)) for place, one in enumerate(stored)]
+        )

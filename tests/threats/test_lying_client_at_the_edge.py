@@ -154,8 +154,12 @@ def test_the_noise_is_in_the_sum_before_it_is_decoded(
 
 
 def nodes_of(tree: Tree, cohorts: list[str], edge: int) -> Iterator[NDArray[np.float64]]:
-    """Yield each prefix in grid steps, from the definition: a sum over dyadic nodes, with the streams' own noise."""
+    """Yield each prefix in grid steps, from the definition: dyadic nodes with the streams' own noise, estimated.
+
+    A node of 2ˡ batches is its own number to the share 2ˡ/(2ˡ⁺¹ - 1), and the sum of its children's estimates else.
+    """
     noisy: dict[tuple[int, int], NDArray[Any]] = {}
+    best: dict[tuple[int, int], NDArray[Any]] = {}
     for number, cohort in enumerate(cohorts, 1):
         stream, level = analyzer(cohort), 0
         while number % (1 << level) == 0:
@@ -163,10 +167,14 @@ def nodes_of(tree: Tree, cohorts: list[str], edge: int) -> Iterator[NDArray[np.f
             first, half = number - (1 << level), (1 << level) // 2
             middle: Any = N * tree.precision / 2 if not level else noisy[first, half] + noisy[first + half, half]
             noisy[first, 1 << level] = near(edge * (1 << level) + drawn, middle, tree.modulus)
+            share, below = (1 << level) / ((2 << level) - 1), 0.0
+            if level:
+                below = best[first, half] + best[first + half, half]
+            best[first, 1 << level] = share * noisy[first, 1 << level] + (1 - share) * below
             level += 1
         digits = [level for level in range(number.bit_length()) if number >> level & 1]
         ends = [(number >> level << level, 1 << level) for level in digits]
-        yield np.sum([noisy[end - size, size] for end, size in ends], axis=0)
+        yield np.sum([best[end - size, size] for end, size in ends], axis=0)
 
 
 def largest(mechanism: GridMechanism) -> int:

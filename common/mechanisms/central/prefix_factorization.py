@@ -23,6 +23,7 @@ from distrust.common.mechanisms.families.streams import (
     check_drawn,
     check_turn,
     in_data_units,
+    replayed,
 )
 from distrust.common.modular import in_window
 from distrust.common.noise.discrete_gaussian import FineGaussian, gaussian_reach
@@ -308,13 +309,4 @@ class Prefixes:
         return after, StreamRelease(shown(batch, survivors=survivors), shown(after.prefix, survivors=after.survivors))
 
     def restored(self, batches: Sequence[StoredBatch]) -> Self:
-        """Return the state after all `batches`, of the empty state, with the noise that each of them had.
-
-        Raises  BadParameter if what was released of a batch had other noise.
-        """
-        state = self
-        for number, stored in enumerate(batches, start=1):
-            state, again = state.add(stored.total, stored.survivors, stored.stream)
-            if not np.array_equal(again.prefix, stored.prefix):
-                raise BadParameter("batches", number, "was released with noise that is not that of its stream")
-        return state
+        return replayed(self, batches)

@@ -24,8 +24,10 @@ from distrust.common.mechanisms.families.streams import (
     check_drawn,
     check_turn,
     in_data_units,
+    replayed,
 )
 from distrust.common.modular import in_window
+from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_reach
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
@@ -55,6 +57,9 @@ class Tree(GaussianLike):
     variance   of one node. paper: depth · Δ₂² · 2 ln(1.25/δ)/ε² for ε < 1; Δ₂√depth is the expanded tree's sensitivity.
                Of LinUCB's vectors by `printed_node`, for ε ≤ 1. exact: the least that is (ε, δ) for all the nodes
                together.
+    prefix     paper: the sum of the nodes of the binary digits of m. exact: the best linear estimate from all nodes
+               that are complete by then, which costs no privacy (Honaker 2015): 1.34 times less noise at M = 20,000.
+               It adds up estimates of nodes, by a node's own number and its children's estimates (`own_share`).
     estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
     modulus    one ring for all nodes. A node is the sum of its batches and its own noise, modulo m; clients that lie
                may have sent any residues. A leaf is decoded by the centred window, every other node to the number next
@@ -118,11 +123,26 @@ class Tree(GaussianLike):
         return self.batches
 
     @property
-    def nodes(self) -> int:
+    def nodes(self) -> float:
         if self.calibration == "paper":  # Shariff & Sheffet 2018 count every level
             return self.depth
-        # The prefix of m batches has as many nodes as m has ones in binary: of all m ≤ M, 2ᵏ - 1 has the most.
-        return (self.batches + 1).bit_length() - 1
+        # A prefix has the nodes of the binary digits of m. More of them, and lower ones, have more noise. So the worst
+        # m ≤ M is M itself, or M with one of its digits 1 made 0 and all lower ones 1.
+        longest, digits = self.batches, range(self.batches.bit_length())
+        below = [longest >> level << level for level in digits if longest >> level & 1]
+        return max(self._noise_in(m) for m in (longest, *(one - 1 for one in below)) if m)
+
+    def own_share(self, level: int) -> float:
+        """Return the weight of a node's own number in its estimate; the rest is that of the sum of its children's.
+
+        It is also the variance of the estimate in variances of one draw: V = 1/(1 + 1/(2V')) for children of variance
+        V', and V = 1 for a leaf.
+        """
+        return 1.0 if self.calibration == "paper" else 2**level / (2 ** (level + 1) - 1)
+
+    def _noise_in(self, batches: int) -> float:
+        """Return the variance of the noise in the prefix of so many batches, in variances of one draw."""
+        return sum(self.own_share(level) for level in range(batches.bit_length()) if batches >> level & 1)
 
     @override
     def counter(self) -> "Counter":
@@ -184,10 +204,13 @@ class Tree(GaussianLike):
     def prefix_error(self, batches: int) -> ErrorLaw:
         """Return the law of the noise in the prefix sum of the first `batches`, in data units.
 
-        The sum has as many nodes as `batches` has ones in binary.
+        Of estimates by several nodes it is that of continuous noise of the same variance.
         """
-        nodes = max(1, batches.bit_count())
-        return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
+        nodes = batches.bit_count()
+        if self.calibration == "paper":
+            return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
+        variance = self._noise_in(batches) * self.variance
+        return self.scaled(Gaussian(math.sqrt(variance)), variance)
 
 
 def printed_node(printed: PrintedNoise, epsilon: float, delta: float, batches: int) -> float:
@@ -286,12 +309,14 @@ class Node:
 
     true   modulo m, without noise; it stays at the server. No number is decoded from it.
     noisy  the decoded sum of `true` and the node's noise, which is drawn once.
+    best   the node's estimate, which follows from its own number and those below it.
     """
 
     level: int
     survivors: int
     true: Steps
     noisy: Steps
+    best: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,46 +353,27 @@ class Counter:
         self.mechanism.check_release(totals, survivors)
         modulus = self.mechanism.modulus
         start = self.mechanism.window_start(survivors)
-        leaf = Node(0, survivors, totals.view(np.int64), _decoded(totals.view(np.int64), noise(), start, modulus))
+        noisy = _decoded(totals.view(np.int64), noise(), start, modulus)
+        leaf = Node(0, survivors, totals.view(np.int64), noisy, noisy.astype(np.float64))
         nodes, newest = self.nodes, leaf
         while nodes and nodes[-1].level == newest.level:
             left, nodes = nodes[-1], nodes[:-1]
             true = (left.true + newest.true) % modulus
             # With honest clients the node differs from the two below it by three draws of noise.
-            near = left.noisy + newest.noisy - modulus // 2
-            newest = Node(
-                left.level + 1, left.survivors + newest.survivors, true, _decoded(true, noise(), near, modulus)
-            )
+            noisy = _decoded(true, noise(), left.noisy + newest.noisy - modulus // 2, modulus)
+            share = self.mechanism.own_share(left.level + 1)
+            best = share * noisy + (1 - share) * (left.best + newest.best)
+            newest = Node(left.level + 1, left.survivors + newest.survivors, true, noisy, best)
         nodes = (*nodes, newest)
         released = StreamRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
 
     def restored(self, batches: Sequence[StoredBatch]) -> Self:
-        """Return the state after all `batches`, of the empty state, from what a server stores. It draws nothing again.
-
-        The node that batch m completes is its prefix less the prefix before that node.
-        """
-        mechanism = self.mechanism
-        trues: list[Steps] = [np.zeros(mechanism.dimension, dtype=np.int64)]
-        counts, noisy = [0], [np.zeros(mechanism.dimension, dtype=np.int64)]
-        for total, survivors, released, _ in batches:
-            mechanism.check_release(total, survivors)
-            trues.append((trues[-1] + total.view(np.int64)) % mechanism.modulus)
-            counts.append(counts[-1] + survivors)
-            steps = (released - counts[-1] * mechanism.low) / mechanism.step
-            noisy.append(np.rint(steps).astype(np.int64))
-        nodes, end = [], 0
-        for level in reversed(range(len(batches).bit_length())):  # the binary digits, the largest first
-            if len(batches) >> level & 1:
-                start, end = end, end + (1 << level)
-                survivors = counts[end] - counts[start]
-                true = (trues[end] - trues[start]) % mechanism.modulus
-                nodes.append(Node(level, survivors, true, noisy[end] - noisy[start]))
-        return type(self)(mechanism, len(batches), tuple(nodes))
+        return replayed(self, batches)
 
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
         """Return the sum of nodes in data units."""
-        steps = np.sum([node.noisy for node in nodes], axis=0)
+        steps = np.sum([node.best for node in nodes], axis=0)
         survivors = sum(node.survivors for node in nodes)
         return in_data_units(steps, self.mechanism.step, self.mechanism.low, survivors)
 

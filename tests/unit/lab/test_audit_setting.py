@@ -103,8 +103,8 @@ def test_permuted_records_are_told_by_the_mean_of_their_ratios() -> None:
 
 
 def test_a_stream_is_told_by_its_nodes() -> None:
-    """Of five batches' prefixes 1, 2 and 4 are single nodes with the first batch in them."""
-    setting = Setting(planned_mechanism("tree", delta=0.1, batches=5), 6)
+    """Of five batches' prefixes 1, 2 and 4 are single nodes with the first batch in them, as `paper` releases them."""
+    setting = Setting(planned_mechanism("tree", epsilon=0.5, delta=0.1, batches=5, calibration="paper"), 6)
     seen = np.array([[[1.0], [2], [4], [8], [16], [32], [64], [128], [256], [512]]])
     assert evidence(setting, seen).tolist() == [[32 + 64 + 256, 1023]]
 
@@ -118,6 +118,15 @@ def test_a_stream_behind_a_factorization_is_told_by_the_column_of_the_first_batc
     seen = np.array([[[1.0], [2], [4], [8], [16], [32]]])
     told = evidence(Setting(mechanism, 6), seen)[0]
     assert told == pytest.approx([matrix[:, 0] @ matrix @ [1, 2, 4], 63])
+
+
+def test_estimates_of_a_stream_are_told_by_what_each_adds_to_the_others() -> None:
+    """Two batches: the node has 2/3 of its own number, and 1/3 of the sum of both leaves, which are known."""
+    setting = Setting(planned_mechanism("tree", delta=0.1, batches=2), 6)
+    first, second, node = 5.0, 11.0, 23.0
+    prefix = 2 / 3 * node + (first + second) / 3
+    told = evidence(setting, np.array([[[first], [second], [first], [prefix]]]))[0, 0]
+    assert told == pytest.approx(first + node)
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 8])

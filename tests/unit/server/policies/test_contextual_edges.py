@@ -154,7 +154,7 @@ def test_batches_of_a_stream_that_are_released_alone_tell_less_than_the_stream()
 
 
 def test_a_factorization_takes_the_trees_place_with_less_regularization() -> None:
-    """λ follows the noise of the worst prefix sum: at 8 batches 1.72 deviations of one release, for 3.46."""
+    """λ follows the noise of the worst prefix sum: at 8 batches 1.72 deviations of one release, for 2.99."""
     values = []
     for name in ("tree", "prefix-factorization"):
         run = run_file("linucb", TREE.replace("tree", name).format(8), "", more="batch = 5")
@@ -166,4 +166,4 @@ def test_a_factorization_takes_the_trees_place_with_less_regularization() -> Non
         values.append(Regularizer.against(noise, 3, 8, 0.1, exact=True).value)
         worst = max(mechanism.prefix_error(m).std for m in range(1, 9))  # type: ignore[attr-defined]
         assert noise.variance_after(8) == pytest.approx(worst**2 + 8 * 5 * rounding, rel=1e-3)
-    assert values[1] < 0.55 * values[0]
+    assert values[1] < 0.6 * values[0]
