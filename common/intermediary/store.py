@@ -65,12 +65,11 @@ _DIGESTS = union_all(
         *_SCRUBBED, DIGESTS.c.slot.between(bindparam("first"), bindparam("last"))
     ),
 )
-_OWN: tuple[Any, ...] = bindparam("stage"), DEPARTED
 _SENT = union_all(
     *(
         select(table.c.slot, table.c.stage, table.c.digest).where(
             table.c.cohort == bindparam("cohort"),
-            table.c.stage.in_(_OWN),
+            table.c.stage.in_((bindparam("stage"), DEPARTED)),
             table.c.slot.between(bindparam("first"), bindparam("last")),
         )
         for table in (MESSAGES, DIGESTS)
