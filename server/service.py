@@ -32,12 +32,11 @@ from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
 from distrust.server.receipts import ReceiptBook
 from distrust.server.rows import RunRow
-from distrust.server.serving import Serving
 from distrust.server.settlement import Settlement
 from distrust.server.store import Store
 from distrust.server.ticket_issuer import TicketIssuer
 from distrust.server.transcript import cohort_transcript
-from distrust.server.waiting_places import WaitingPlace
+from distrust.server.waiting_places import Serving, WaitingPlace
 
 _log = structlog.get_logger("distrust.server")
 

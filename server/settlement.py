@@ -1,7 +1,9 @@
 """Settles cohorts: turns the intermediaries' answers into outcomes, and commits each before the learner moves on."""
 
 import hmac
+from contextlib import AbstractContextManager
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import structlog
@@ -25,7 +27,7 @@ from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.receipts import ReceiptBook
-from distrust.server.serving import Serving
+from distrust.server.rows import CohortRow
 from distrust.server.store import Store, Writing, unread
 
 _log = structlog.get_logger("distrust.server")
@@ -52,6 +54,23 @@ def analyzer_stream(
     return KeyedStream(hmac.digest(secret, label, "sha256"))
 
 
+class PlannedTickets(Protocol):
+    """Requests that wait for tickets, as a settlement commits what they get: `distrust.server.waiting_places.Serving`.
+
+    rows  the open round's cohorts once it is committed.
+    """
+
+    rows: dict[str, CohortRow]
+
+    def planned(self, rows: dict[str, CohortRow]) -> AbstractContextManager[None]:
+        """Plan what each gets on the state that the outcome leaves; hold what must not change before the commit."""
+        ...
+
+    def write(self, writing: Writing) -> None:
+        """Add what was planned to the transaction of the outcome."""
+        ...
+
+
 class Settlement:
     """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
 
@@ -59,7 +78,7 @@ class Settlement:
         self._store, self._receipts = store, receipts
 
     @repeated
-    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer, serving: Serving) -> bool:
+    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer, serving: PlannedTickets) -> bool:
         """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
 
         serving  requests that wait: what they get is part of the transaction. The caller answers them afterwards.
@@ -141,7 +160,7 @@ class Settlement:
         cohort: Cohort,
         outcome: ReleasedCohort | LostCohort,
         answer: BatchAnswer,
-        serving: Serving,
+        serving: PlannedTickets,
     ) -> None:
         learner, number, rows = active.learner, len(active.learner.rounds), active.rows()
         row = rows.get(cohort.cohort)

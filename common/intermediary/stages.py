@@ -137,7 +137,7 @@ class StageMachine(ABC):
         """
         if state.stage not in self.stages or state.since is None:
             return None
-        answers, awaited = store.answered(tx, state, self._members(tx, state))
+        answers, awaited = store.answers_and_awaited(tx, state, self._members(tx, state))
         return answers if not awaited or self._late(state) or self._unused(tx, state) else None
 
     def _unused(self, tx: Connection, state: State) -> bool:

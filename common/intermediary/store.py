@@ -265,7 +265,7 @@ def is_used(tx: Connection, state: State) -> bool:
     return tx.execute(_USED, {"cohort": state.number, "stage": state.stage}).first() is not None
 
 
-def answered(tx: Connection, state: State, members: Collection[int] | None) -> tuple[int, bool]:
+def answers_and_awaited(tx: Connection, state: State, members: Collection[int] | None) -> tuple[int, bool]:
     """Return how many clients have sent a message in the open stage, and whether a member has neither sent nor left.
 
     members  of the stage; None: every slot is one.

@@ -6,7 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from distrust.common.bandit.error_law import How
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum, is_gaussian
 from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio, log_gaussian_slope
 from distrust.common.privacy.gaussian_vectors import (

@@ -14,7 +14,8 @@ import numpy as np
 import scipy
 
 from distrust.common.bandit.error_law import Floats
-from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, gaussian_reach
+from distrust.common.noise.discrete_gaussian import gaussian_reach
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.law import LIMIT, Pmf
 from distrust.common.privacy.gaussian import (
     largest_ratio,

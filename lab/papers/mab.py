@@ -6,7 +6,7 @@ from fractions import Fraction
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.messages.policy_spec import event_share
-from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
 from distrust.lab.papers.erratum import Erratum, Figures, divergence_of, epsilon_of, planned
@@ -287,7 +287,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact Rényi divergence over ½αε²",
         instead="the divergence of the convolved law, computed",
-        code="common/noise/discrete_gaussian.py",
+        code="common/noise/discrete_gaussian_sum.py",
         figures=_theorem_4_hat,
     ),
     Erratum(
@@ -299,7 +299,7 @@ ERRATA = (
         verdict="slack",
         measure="the lemma's ε over the exact one",
         instead="the convolved law itself",
-        code="common/noise/discrete_gaussian.py",
+        code="common/noise/discrete_gaussian_sum.py",
         figures=_lemma_4_slack,
     ),
     Erratum(

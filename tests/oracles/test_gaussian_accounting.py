@@ -8,7 +8,8 @@ import pytest
 
 from distrust.common.mechanisms import MechanismSpec
 from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum, is_gaussian
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio, zcdp_epsilon, zcdp_rho
 from distrust.common.privacy.gaussian_sums import sum_divergences
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS

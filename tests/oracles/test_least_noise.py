@@ -17,7 +17,8 @@ from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.mechanisms.families.base import MechanismName
 from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
 from distrust.common.privacy.gaussian_vectors import (

@@ -12,7 +12,8 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_renyi
 from distrust.common.mechanisms.shuffled.laplace import MOST_ALIKE, alike_epsilon
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.amplification.blanket import blanket_epsilon, extreme_delta
 from distrust.common.privacy.amplification.clones import clones_curve, clones_delta, clones_epsilon

@@ -13,7 +13,8 @@ from distrust.common.mechanisms import MechanismSpec, check_spec, plan
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.modular import sum_rows
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream

@@ -28,7 +28,8 @@ from distrust.common.mechanisms.families.streams import (
 )
 from distrust.common.modular import in_window
 from distrust.common.noise.continuous import Gaussian
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_reach
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, gaussian_reach
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
     is_exact,

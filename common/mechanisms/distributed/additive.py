@@ -12,7 +12,8 @@ from distrust.common.mechanisms.families.base import PAPER_SCALE, MechanismSpec,
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_precision
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_variance
 from distrust.common.privacy.guarantee import SAMPLER, Model, sum_assumptions

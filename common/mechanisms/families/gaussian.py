@@ -24,7 +24,8 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import is_gaussian
 from distrust.common.noise.law import Law
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,

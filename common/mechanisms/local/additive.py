@@ -13,7 +13,7 @@ from distrust.common.mechanisms.families.gaussian import RealGaussian
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, ClientNoise
 from distrust.common.mechanisms.families.laplace import LaplaceLike, RealLaplace, laplace_precision, little_rounding
 from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
-from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.guarantee import OWN_DEVICE, Model
 from distrust.common.privacy.profile import Privacy

@@ -16,7 +16,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.privacy.amplification.blanket import (
     FINEST,
     LOST_SHARE,

@@ -11,7 +11,8 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.binomial import Binomial, fair_pmf, fair_tail
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.law import Law
 from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference, polya_difference_log_tail
 from distrust.common.noise.skellam import Poisson, Skellam

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.binomial import Binomial, binomial_table
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_table
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, gaussian_table
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.law import Law, Table, tabulate
 from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference, polya_table
 from distrust.common.noise.skellam import Poisson, Skellam, poisson_table

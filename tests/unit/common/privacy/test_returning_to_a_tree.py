@@ -13,7 +13,7 @@ from distrust.common.calculator.report import report_on
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.mechanisms import MECHANISMS, check_returning, composable_of
 from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
 from distrust.common.privacy.guarantee import BudgetSpec
