@@ -264,17 +264,19 @@ def test_mab_shuffle_theorem_3_has_the_regret_of_secure_aggregation_at_a_hundred
         assert each["Theorem 3"] > 90 * each[PURE]
 
 
-def test_mab_shuffle_vb_sdp_ae_is_above_theorem_3_and_most_where_privacy_is_dear() -> None:
+def test_mab_shuffle_vb_sdp_ae_is_above_theorem_3_where_privacy_is_dear_and_below_it_at_1() -> None:
     mab = published("mab-shuffle")
     ratio = mab.means("VB-SDP-AE") / mab.means("Theorem 3")
-    assert (ratio > 1).all()
     for world in (ratio[:3], ratio[3:]):
         assert (np.diff(world) < 0).all()
-        assert world[0] > 2
+        assert world[0] > 1.5
+        assert world[1] > 1.05
+        assert world[2] < 0.96
+    assert (mab.means("VB-SDP-AE") / mab.means(PURE))[[2, 5]].max() < 0.95
 
 
 def test_mab_shuffle_forgetting_helps_where_noise_decides_and_not_where_sampling_does() -> None:
     mab = published("mab-shuffle")
     ratio = mab.means("VB-SDP-AE, forgetting") / mab.means("VB-SDP-AE")
-    assert (ratio[[0, 1, 3, 4]] < 0.92).all()
-    assert ratio[5] > 1.05
+    assert (ratio[[0, 3]] < 0.82).all()
+    assert (ratio[[2, 5]] > 1.15).all()
