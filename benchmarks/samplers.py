@@ -20,7 +20,8 @@ from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.mechanisms.families.sphere import directions
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.continuous import Gaussian, Laplace
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.law import CHUNK
 from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference
 from distrust.common.noise.skellam import Poisson, Skellam
