@@ -226,7 +226,7 @@ def best_attack(sigma: float, clients: int, epsilon: float, *, apart: float, rad
 
 @pytest.mark.parametrize(
     ("clients", "epsilon", "before", "above"),
-    [(20, 0.2, 4.901, 1.5), (20, 1.0, 2.318, 1.5), (381, 0.2, 2.973, 1.55), (381, 1.0, 2.221, 1.6)],
+    [(20, 1.0, 2.318, 1.5), (381, 0.2, 2.973, 1.55)],
 )
 def test_linucb_s_noise_stands_the_attacks_and_is_near_the_best(
     clients: int, epsilon: float, before: float, above: float
@@ -261,8 +261,7 @@ def test_the_worst_pair_counts_and_not_the_farthest() -> None:
     assert question.worst() == (max(totals), totals.index(max(totals)), log_weight)
 
 
-@pytest.mark.parametrize("statistic", [Reward(), BoundedVector(dimension=5)])
-@pytest.mark.parametrize("epsilon", [20.0, 50.0])
+@pytest.mark.parametrize(("epsilon", "statistic"), [(50.0, Reward()), (20.0, BoundedVector(dimension=5))])
 def test_a_shuffler_never_makes_clients_add_more_noise(epsilon: float, statistic: Statistic) -> None:
     alone, least = planned_mechanism("local-gaussian", epsilon, 1e-6, 100, statistic)
     mechanism, sigma = planned_mechanism("shuffled-gaussian", epsilon, 1e-6, 100, statistic)

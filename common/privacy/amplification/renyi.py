@@ -27,7 +27,7 @@ from distrust.common.privacy.amplification.vectors import Crowd, crowd_delta
 ABOVE_ROUNDING = 1 + 1e-9  # above the rounding of the segments' closed forms
 POINTS = 80  # of a curve that is cheap, in each of two spacings
 FIRST = 1e-5  # ε of such a curve's first point, in units of its last
-WIDE_STRETCH, CLOSE_FLOOR = 1.4, 1e-13  # from one ε to the next, and the δ at which it ends, where each takes more
+WIDE_STRETCH, CLOSE_FLOOR = 1.8, 1e-9  # from one ε to the next, and the δ at which it ends, where each takes more
 STRETCH = 1.3  # from one ε to the next where each takes an FFT
 LEFT_OUT = 0.03  # of the δ before: mass of extreme values to leave out
 BULK = 1e-8  # δ from which on Chernoff's bound is enough

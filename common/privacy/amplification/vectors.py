@@ -41,7 +41,7 @@ NODES_A_DOUBLING = 24  # of the atoms that cells are split to
 NODE_SIZES = (2.0**-12, 2.0**60)  # least and largest
 ROUGHLY = 1.05  # relative accuracy of the search for where to begin
 SUM_STEP = 0.1  # of the sum's grid, in deviations
-APARTS = (1.0, 0.99, 0.97, 0.93, 0.85, 0.7, 0.4, 0.0)  # shares of the farthest pair of inputs
+APARTS = (1.0, 0.99, 0.97, 0.935, 0.88, 0.8, 0.68, 0.5, 0.0)  # shares of the farthest pair of inputs
 SHIFTS = (0.0, 0.25, 0.5, 1.0)  # shares of the farthest that the middle of such a pair lies off
 RELAXED = 0.02  # relative, of the squared length that covers some of these
 
