@@ -18,6 +18,7 @@ from distrust.common.noise.discrete_gaussian import gaussian_reach
 from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.law import LIMIT, Pmf
 from distrust.common.privacy.gaussian import (
+    gaussian_epsilon,
     largest_ratio,
     log_gaussian_delta,
     log_gaussian_slope,
@@ -34,6 +35,8 @@ NEAR = 1e-6  # of ln S*, where the bound is flat
 ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
 SPAN = 500.0  # nats that are added up in one go: doubles have 700
 STEEPER = 1 + 1e-13  # of a slope, for its rounding
+COVERED_SHARE = 1e-3  # share of δ for what continuous noise need not cover
+LARGEST_RATIO = 1e30  # of a ratio that is searched through
 PASSES = 100  # of the search for the largest slope, which takes less than ten
 
 
@@ -227,6 +230,38 @@ class Covering:
         starts = np.concatenate((mirrored, -ndtri(above[:inner])))  # b(j) from below, j ≥ -most/2
         ends = -scipy.special.ndtri_exp(logs[odd : odd + inner + most])  # a(k) from above, k > 0
         return 1 / _largest_slope(starts, 1 - under, ends, 1 / math.sqrt(own)) ** 2
+
+
+def covering_excess(pmf: Pmf, grid: Grid, epsilon: float, delta: float) -> float:
+    """Return ln of the variance that noise in reals needs over that of the noise in reals which covers the law."""
+    covered = Covering(pmf, COVERED_SHARE * delta / grid.dimension).variance(grid.precision)
+    return math.log(covering_needed(grid, epsilon, delta) / max(covered, 1 / LARGEST_RATIO))
+
+
+@lru_cache(maxsize=256)
+def covering_needed(grid: Grid, epsilon: float, delta: float) -> float:
+    """Return the variance of continuous noise for the rest of δ beside a covering's share."""
+    left = math.log(delta * (1 - COVERED_SHARE))
+    most = grid.squared_l2 / largest_ratio(epsilon, delta * (1 - COVERED_SHARE)) ** 2
+    return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)
+
+
+def covered_epsilon(pmf: Pmf, grid: Grid, delta: float, times: int = 1) -> float:
+    """Return ε at δ of `times` releases, by the largest continuous noise that covers the law.
+
+    A client's later vectors may depend on what was released before; see `RepeatedGaussian` in gaussian_sums.py.
+    """
+    variance = Covering(pmf, COVERED_SHARE * delta / (times * grid.dimension)).variance(grid.precision)
+    if variance == 0:
+        return math.inf
+    if times == 1:
+        left = math.log(delta * (1 - COVERED_SHARE))
+        return least_epsilon(lambda epsilon: rounded_log_delta(grid, variance, epsilon) - left)
+    # The squared moves add up to at most this, but for another COVERED_SHARE of δ.
+    mean, spread = grid.rounded_moments
+    likely = times * mean + 2 * math.sqrt(times * spread * -math.log(COVERED_SHARE * delta))
+    square = min(times * grid.squared_l2, likely)
+    return gaussian_epsilon(math.sqrt(square / variance), delta * (1 - 2 * COVERED_SHARE))
 
 
 def _second_moment(pmf: Pmf) -> float:

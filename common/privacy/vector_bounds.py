@@ -19,8 +19,13 @@ from numpy.typing import NDArray
 from distrust.common.bandit.error_law import Floats
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.gaussian import largest_ratio
-from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
-from distrust.common.privacy.hockey_stick import NEGLIGIBLE, NOT_ZERO, Extensible, least_epsilon, stretched
+from distrust.common.privacy.gaussian_vectors import (
+    LARGEST_RATIO,
+    covered_epsilon,
+    covering_excess,
+    covering_needed,
+)
+from distrust.common.privacy.hockey_stick import NEGLIGIBLE, NOT_ZERO, Extensible, stretched
 from distrust.common.privacy.products import product_epsilon, product_log_delta
 from distrust.common.privacy.searches import least_root, least_satisfying, least_value
 from distrust.common.privacy.sensitivity import Grid
@@ -39,12 +44,10 @@ LEAST_VARIANCE = 1e-9
 """Share of g² below which noise that is nearly always 0 is taken for none: orders so near 1 have no digits left."""
 
 SPARED = 0.01  # share of δ for what lies beside the middle of the law
-COVERED_SHARE = 1e-3  # share of δ for what continuous noise need not cover
 
 FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12  # variance, and length of a law, above which moments do no better than a covering
 QUICK = 1e-3  # share of a bound by which a quick search may miss the least: ten times its tolerance of λ
 FEW_GRID = 2  # steps
-LARGEST_RATIO = 1e30  # of a ratio that is searched through
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +249,7 @@ def vector_epsilon(
             composed exactly. The others: Rényi moments, or the box that they lie in where that is better. `gaussian`,
             for symmetric laws that are nearly so, on a support longer by g: continuous noise that covers it as well.
     """
-    covered = _covered_epsilon(pmf, grid, delta) if gaussian and not grid.is_box and times == 1 else math.inf
+    covered = covered_epsilon(pmf, grid, delta, times) if gaussian and not grid.is_box else math.inf
     if math.isfinite(covered) and pmf.logs.size > FEW_ENTRIES:
         return covered
     boxed = math.inf if both else product_epsilon(pmf, grid.precision, times * grid.dimension, delta)
@@ -272,7 +275,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
             return product_log_delta(pmf, grid.precision, grid.dimension, epsilon) - goal
 
         return least_root(composed, guess)
-    needed = _needed(grid, epsilon, delta)
+    needed = covering_needed(grid, epsilon, delta)
 
     def lacking(variance: float) -> float:
         return covering_excess(stretched(law(variance), grid.precision), grid, epsilon, delta)
@@ -290,29 +293,6 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
     if needed > FEW_STEPS or spent(least) > 0:
         return least
     return least_root(spent, least)  # few steps of noise have tails that tell less than a Gaussian's
-
-
-def covering_excess(pmf: Pmf, grid: Grid, epsilon: float, delta: float) -> float:
-    """Return ln of the variance that noise in reals needs over that of the noise in reals which covers the law."""
-    covered = Covering(pmf, COVERED_SHARE * delta / grid.dimension).variance(grid.precision)
-    return math.log(_needed(grid, epsilon, delta) / max(covered, 1 / LARGEST_RATIO))
-
-
-@lru_cache(maxsize=256)
-def _needed(grid: Grid, epsilon: float, delta: float) -> float:
-    """Return the variance of continuous noise for the rest of δ beside a covering's share."""
-    left = math.log(delta * (1 - COVERED_SHARE))
-    most = grid.squared_l2 / largest_ratio(epsilon, delta * (1 - COVERED_SHARE)) ** 2
-    return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)
-
-
-def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
-    """Return ε at δ by the largest continuous noise that covers the law."""
-    variance = Covering(pmf, COVERED_SHARE * delta / grid.dimension).variance(grid.precision)
-    if variance == 0:
-        return math.inf
-    left = math.log(delta * (1 - COVERED_SHARE))
-    return least_epsilon(lambda epsilon: rounded_log_delta(grid, variance, epsilon) - left)
 
 
 def _just_above(found: float, enough: float) -> bool:

@@ -35,12 +35,13 @@ from distrust.common.noise.binomial import FAIR, Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.composition import LONGEST_SUPPORT, compose_exactly
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
+from distrust.common.privacy.gaussian_vectors import covering_excess
 from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick, stretched
 from distrust.common.privacy.profile import Privacy, Profile, Repeated, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
-from distrust.common.privacy.vector_bounds import FEW_STEPS, covering_excess, vector_epsilon
+from distrust.common.privacy.vector_bounds import FEW_STEPS, vector_epsilon
 from distrust.common.wire import Norm, Via
 
 LONG = 1e7
@@ -109,7 +110,9 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, time
         pmf = Binomial(trials, chance).pmf()
         if grid.dimension == 1 and pmf.logs.size <= LONGEST_SUPPORT:
             return compose_exactly(pmf, grid.precision, times, delta)
-        return vector_epsilon(pmf, grid, delta, both=chance != FAIR, times=times)
+        if chance == FAIR and not grid.is_box:
+            pmf = stretched(Binomial(trials), grid.precision)
+        return vector_epsilon(pmf, grid, delta, both=chance != FAIR, gaussian=chance == FAIR, times=times)
     if grid.dimension > 1:
         law, fair = Binomial(trials, chance), chance == FAIR
         pmf = stretched(law, grid.precision) if fair and not grid.is_box else law.pmf()
