@@ -4,6 +4,7 @@ Learner and state are changed under one lock, together with the store.
 """
 
 import threading
+from dataclasses import dataclass
 from typing import Literal
 
 import structlog
@@ -41,6 +42,17 @@ ROUND_STATES: dict[RunState, RoundState] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class CountedStream:
+    """A mechanism's stream after the committed outcomes.
+
+    past  32 bytes: digest of all its batches, cohort by cohort. The noise of the next batch follows from it, too.
+    """
+
+    counter: StreamCounter
+    past: bytes
+
+
 class ActiveRun:
     """One run in memory. Callers hold `lock`. Whatever is visible here is committed in the store."""
 
@@ -59,7 +71,7 @@ class ActiveRun:
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
         self.delivered: dict[Via, list[bytes]] = {}  # see server.deliveries
         self.ungranted: dict[str, None] = {}  # requests for tickets that have got none, the newest last
-        self.counter: StreamCounter | None = None  # after the committed outcomes, of a mechanism that counts a stream
+        self.stream: CountedStream | None = None  # None: to be restored, or the mechanism counts no stream
 
     @classmethod
     def begin(cls, config: RunConfig, learner: Learner, store: Store, folder: KeyFolder) -> "ActiveRun":
@@ -148,7 +160,7 @@ class ActiveRun:
 
     def doubt(self) -> None:
         """Read learner and state again before they are used: a commit failed, or only its confirmation was lost."""
-        self._stale, self._rows, self.counter = True, None, None
+        self._stale, self._rows, self.stream = True, None, None
 
     def changed(self) -> None:
         """Take over the learner's end. Call after each committed change, once the next round is planned."""

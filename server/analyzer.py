@@ -15,6 +15,7 @@ from distrust.common.crypto.seal import checksum_of, sealed_size
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.base import StreamCounter
+from distrust.common.mechanisms.families.streams import StoredBatch
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Masking, Sealed, SealedRecords
 from distrust.common.modular import sum_rows, unpack, unpack_rows
@@ -51,21 +52,24 @@ def analyze(
 
 def analyze_stream(
     before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
-) -> tuple[NDArray[np.float64], int, StreamCounter]:
-    """Return the estimate of the sum over all batches so far, this one's survivors, and the state after this batch.
+) -> tuple[StoredBatch, StreamCounter]:
+    """Return the batch with the estimate of the sum over all batches so far, and the state after this batch.
 
-    before  the state before it. The caller keeps the new state only if it commits the estimate.
-    Raises  as `analyze` does.
+    before    the state before it. The caller keeps the new state only if it commits the estimate.
+    noise_of  gives the same stream to the same totals behind the same earlier batches alone: their noise is in this
+              batch's, too.
+    Raises    as `analyze` does.
     """
     check_count(cohort, batch)
     mechanism = before.mechanism
     summed, survivors = content_sum(mechanism, cohort, batch, open_record)
-    after, released = before.add(summed, survivors, noise_of(summed, np.array([survivors])))
+    stream = noise_of(summed, np.array([survivors]))
+    after, released = before.add(summed, survivors, stream)
     # The batch's own leaf is looked at, not the prefix. A refused batch is replaced, and the nodes that it completed
     # are drawn again: their refusals would show earlier clients' sums, with noise that the ledger does not count.
     if mechanism.judged:
         check_possible(mechanism, released.batch, np.full(len(released.batch), survivors))
-    return released.prefix, survivors, after
+    return StoredBatch(summed, survivors, released.prefix, stream), after
 
 
 def analyze_parts(

@@ -271,6 +271,7 @@ class RunCoordinator:
                     recorded = await asyncio.to_thread(self._service.recorded, cohort)
                     if recorded is None:  # cohorts may have been recorded with its outcome
                         for one in await asyncio.to_thread(self._service.waiting_for, cohort.run):
+                            self._note_opening(one)
                             self._watch(one)
                         return
                     in_doubt = not recorded

@@ -1,5 +1,6 @@
 """Settles cohorts: turns the intermediaries' answers into outcomes, and commits each before the learner moves on."""
 
+import hashlib
 import hmac
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,14 +15,13 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.base import StreamCounter
 from distrust.common.mechanisms.families.streams import StoredBatch
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import EventKind
-from distrust.server.active_run import ActiveRun, state_of
+from distrust.server.active_run import ActiveRun, CountedStream, state_of
 from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
@@ -33,25 +33,34 @@ from distrust.server.store import Store, Writing, unread
 _log = structlog.get_logger("distrust.server")
 
 
-def analyzer_stream(
+def analyzer_stream(  # noqa: PLR0917  the parts of the label
     config: RunConfig,
     secret: bytes,
     cohort: Cohort,
     totals: NDArray[np.uint64],
     survivors: NDArray[np.int64],
+    past: bytes = b"",
 ) -> Stream:
     """Return the analyzer's source of noise: a PRF of the run's secret at the cohort, its totals mod m and survivors.
+
+    secret  `Keys.noise`. In a run that is named unsafe the noise follows from the run's seed.
+    past    of a batch of a stream: `CountedStream.past` before it.
 
     The same totals of a cohort have the same noise whenever they are analyzed. So a server that was restored from a
     copy of its database releases what it has released before, and no second estimate with other noise. Records in
     another order, or other words of the intermediary beside them, are no other totals. Other totals of the same cohort
-    have independent noise. secret: `Keys.noise`. In a run that is named unsafe the noise follows from the run's seed.
+    have independent noise. A stream releases sums of several batches' noise. Were that of a batch the same behind
+    other earlier batches, it would cancel between the two releases.
     """
     if config.unsafe is not None:
         return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort.cohort, "analyzer")
+    return KeyedStream(hmac.digest(secret, _history(past, cohort, totals, survivors), "sha256"))
+
+
+def _history(past: bytes, cohort: Cohort, totals: NDArray[np.uint64], survivors: NDArray[np.int64]) -> bytes:
+    """Return the digest of a cohort's totals, and of the batches of its stream before it."""
     batch = totals.astype("<u8").tobytes(), survivors.astype("<i8").tobytes()
-    label = encode("distrust analyzer noise v3", cohort_digest(cohort), *batch)
-    return KeyedStream(hmac.digest(secret, label, "sha256"))
+    return hashlib.sha256(encode("distrust analyzer noise v3", past, cohort_digest(cohort), *batch)).digest()
 
 
 class PlannedTickets(Protocol):
@@ -89,7 +98,7 @@ class Settlement:
         keys = active.keys
         if keys is None:  # the run is over
             return False
-        outcome, counter = self._outcome(active, keys, cohort, answer)
+        outcome, stream = self._outcome(active, keys, cohort, answer)
         with active.lock:
             if active.state != "running" or cohort not in active.pending():
                 return False
@@ -98,12 +107,12 @@ class Settlement:
             except BaseException:
                 active.doubt()
                 raise
-            active.counter = counter or active.counter
+            active.stream = stream or active.stream
             return True
 
     def _outcome(
         self, active: ActiveRun, keys: Keys, cohort: Cohort, answer: BatchAnswer
-    ) -> tuple[ReleasedCohort | LostCohort, StreamCounter | None]:
+    ) -> tuple[ReleasedCohort | LostCohort, CountedStream | None]:
         """Return a cohort's outcome, and where the mechanism counts a stream the state after it."""
         if answer.batch is None or answer.state != "released":
             reason = answer.reason or "the intermediary gave no reason"
@@ -123,8 +132,11 @@ class Settlement:
                 return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
             after = None
             if record.ask.cumulative and mechanism.takes_batches:
-                before = active.counter or self._restored(active, keys, mechanism)
-                estimate, survivors, after = analyze_stream(before, cohort, answer.batch, noise_of, opener)
+                before = active.stream or self._restored(active, keys, mechanism)
+                noise_of = partial(noise_of, past=before.past)
+                batch, counter = analyze_stream(before.counter, cohort, answer.batch, noise_of, opener)
+                estimate, survivors = batch.prefix, batch.survivors
+                after = CountedStream(counter, _history(before.past, cohort, batch.total, np.array([survivors])))
             else:
                 estimate, survivors = analyze(mechanism, cohort, answer.batch, noise_of, opener)
             released = ReleasedCohort(
@@ -140,19 +152,21 @@ class Settlement:
             return _faulted(cohort, "the analyzer raised", error), None
         return released, after
 
-    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism) -> StreamCounter:
-        """Return the stream's state after the committed outcomes, from the stored batches and what was released."""
-        batches = []
+    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism) -> CountedStream:
+        """Return the stream after the committed outcomes, from the stored batches and what was released."""
+        batches, past = [], b""
         for outcome in self._store.outcomes(active.config.run):
             if isinstance(outcome, ReleasedCohort):
                 cohort, answer = self._store.cohort_message(outcome.cohort), self._store.batch(outcome.cohort)
                 assert cohort is not None
                 assert answer is not None
                 assert answer.batch is not None
-                summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, keys.seal, cohort))
-                stream = analyzer_stream(active.config, keys.noise, cohort, summed[0], np.array([summed[1]]))
-                batches.append(StoredBatch(*summed, np.array(outcome.sum), stream))
-        return mechanism.counter().restored(batches)
+                total, count = content_sum(mechanism, cohort, answer.batch, partial(open_record, keys.seal, cohort))
+                survivors = np.array([count])
+                stream = analyzer_stream(active.config, keys.noise, cohort, total, survivors, past)
+                batches.append(StoredBatch(total, count, np.array(outcome.sum), stream))
+                past = _history(past, cohort, total, survivors)
+        return CountedStream(mechanism.counter().restored(batches), past)
 
     def _commit(
         self,

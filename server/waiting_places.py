@@ -142,6 +142,9 @@ class Serving:
             return
         slots = 0
         for place in self._places:
+            tried = bool(self._grants or self._others)  # one request is planned in any case
+            if slots >= MOST_SERVED or (tried and time.monotonic() >= end):
+                break
             if place.served:
                 continue
             try:
@@ -162,8 +165,6 @@ class Serving:
             self._served.append((place, got))
             self._spent[got.caller.id] += sum(grant.count for grant in got.granted)
             slots += sum(grant.count for grant in got.grants)
-            if slots >= MOST_SERVED or time.monotonic() >= end:
-                break
 
     def _decided(self, place: WaitingPlace, following: Cohort, held: ExitStack) -> Granted:
         """Return what a request gets besides those before it. Raises as `TicketIssuer.advance`."""

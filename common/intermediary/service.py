@@ -37,14 +37,13 @@ REMEMBERED, SHORT_TERMS = 128, 64 * 1024
 """Cohorts in memory, so that clients can compare them quickly; a cohort with longer terms, in characters, is not."""
 
 
-AT_ONCE = 4
-"""Messages of one upload that are checked in the transaction that takes them: verifying a ticket takes 0.1 ms."""
-
-
 class Intermediary(StageMachine):
     """A shuffler or an aggregator, without its way of mixing messages."""
 
     party: ClassVar[Literal["shuffler", "aggregator"]]
+
+    at_once: ClassVar[int] = 0
+    """Messages of one upload that are checked in the transaction that takes them. Others wait for it meanwhile."""
 
     def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
         super().__init__(database, clock, notify)
@@ -170,7 +169,7 @@ class Intermediary(StageMachine):
             raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
         if len(upload.digest) != COHORT_DIGEST:
             raise BadMessage(f"digest: {len(upload.digest)} bytes, expected {COHORT_DIGEST}")
-        done = self._received_at_once(address, stage, upload) if len(upload.items) <= AT_ONCE else None
+        done = self._received_at_once(address, stage, upload) if len(upload.items) <= self.at_once else None
         if done is None:
             intake = self._screened(address, stage, upload)
             with self._database.transaction() as tx:

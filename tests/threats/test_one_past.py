@@ -298,7 +298,7 @@ def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
     restored.database.close()
 
 
-def test_the_analyzers_noise_is_that_of_its_totals_alone() -> None:
+def test_the_analyzers_noise_is_that_of_its_totals_and_of_its_streams_past() -> None:
     """The same totals of the same cohort and run have the same noise; each change of one of them gives other noise."""
     run, key = private(), bytes(range(32))
     cohort = Cohort.model_construct(cohort="demo.1.0.1", run="demo", round=1, run_digest=bytes(32))
@@ -311,9 +311,10 @@ def test_the_analyzers_noise_is_that_of_its_totals_alone() -> None:
             (key, cohort.model_copy(update={"round": 2}), totals, survivors),
             (key, cohort, totals[::-1], survivors),
             (key, cohort, totals, survivors + 1),
+            (key, cohort, totals, survivors, bytes(32)),
         )
     ]
-    assert len(set(drawn)) == 5
+    assert len(set(drawn)) == 6
     assert analyzer_stream(run, key, cohort, totals, survivors).bytes(32) == drawn[0]
 
 

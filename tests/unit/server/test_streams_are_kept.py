@@ -1,20 +1,23 @@
 """Tests that a stream goes on over scrubs and restarts as without: its counter is restored from the stored batches."""
 
 import asyncio
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
 from distrust.common.wire import Via
 from distrust.server import tables
 from distrust.server.intermediaries import Housekeeper
 from distrust.server.learner.rounds import ReleasedCohort
+from distrust.server.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config
 
@@ -85,3 +88,59 @@ def test_a_stream_with_keep_seconds_of_0_that_is_scrubbed_and_restarted_has_the_
     assert (ours.state, ours.snapshot) == ("finished", theirs.snapshot)
     for one in (harness, whole):
         one.database.close()
+
+
+class Varied(Learning):
+    """Clients whose vectors in the first round are those of one history or of another."""
+
+    def __init__(self, intermediaries: InMemoryIntermediaries, first: float) -> None:
+        super().__init__(intermediaries, [])
+        self._first = first
+
+    def _messages(self, round_: Round, assignment: Assignment) -> NDArray[np.uint64]:
+        if round_.number > 1:
+            return super()._messages(round_, assignment)
+        mechanism, cohort = round_.mechanism, assignment.cohort
+        vectors = np.full((cohort.clients, mechanism.dimension), self._first)
+        return mechanism.randomize(vectors, UnsafeSeededStream(self._seed, cohort.cohort))
+
+
+def two_batches(folder: Path, first: float, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Play two batches of the run in this folder, and a third after a restart. Return the seeds of their noise."""
+    seeds: dict[str, bytes] = {}
+
+    def noted(*given: Any, **past: Any) -> Stream:
+        made = analyzer_stream(*given, **past)
+        seeds.setdefault(given[2].cohort, made.bytes(32))
+        return analyzer_stream(*given, **past)
+
+    monkeypatch.setattr("distrust.server.settlement.analyzer_stream", noted)
+    intermediaries = InMemoryIntermediaries()
+    for number in (3, 4):
+        harness = ServerHarness(folder, intermediaries)
+        asyncio.run(played(harness, Varied(intermediaries, first), number))
+        assert harness.service.active_run("demo").state == "running"
+        harness.database.close()
+    return list(seeds.values())
+
+
+@pytest.mark.parametrize("name", ["tree", "prefix-factorization"])
+def test_a_batch_of_a_stream_has_other_noise_behind_another_past_and_the_same_after_a_restart(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server runs twice from one copy, and its shuffler leaves a record of the first batch out the second time.
+
+    Noise of the second batch that is a function of the second batch alone cancels between the two prefixes. After the
+    restart the counter finds every prefix again, or the run ends.
+    """
+    (tmp_path / "begun").mkdir()
+    harness = ServerHarness(tmp_path / "begun", InMemoryIntermediaries())
+    harness.service.create(stream(name, "shuffler", 86_400.0).model_copy(update={"unsafe": None}))
+    harness.database.close()
+    seeds = []
+    for copied, first in (("one", 0.12), ("same", 0.12), ("other", 0.14)):
+        shutil.copytree(tmp_path / "begun", tmp_path / copied)
+        seeds.append(two_batches(tmp_path / copied, first, monkeypatch))
+    one, same, other = seeds
+    assert (len(one), one) == (3, same)
+    assert set(one).isdisjoint(other)
