@@ -113,11 +113,14 @@ def test_dlb_table_1_the_papers_bits_are_ten_to_seventeen_hundred_times_as_many(
     assert ratio[-1] == pytest.approx(10, rel=0.05)
 
 
-def test_dlb_table_2_sdp_pe_is_as_good_as_cdp_pe_and_local_is_far_above() -> None:
+def test_dlb_table_2_sdp_pe_is_near_cdp_pe_and_local_is_far_above() -> None:
+    """SDP-PE has 1.9 % more at T = 10⁶, which is 1.5 standard errors: undecided."""
     table = published("dlb-table-2")
     central, shuffled, local = (table.means(name) for name in ("CDP-PE", "SDP-PE", "LDP-PE"))
     assert (np.abs(shuffled / central - 1) < 0.04).all()
     assert local[-1] > 4 * shuffled[-1]
+    more = table.regret("T = 1000000", "SDP-PE") - table.regret("T = 1000000", "CDP-PE")
+    assert abs(more.mean()) < 2 * more.std(ddof=1) / np.sqrt(more.size)
 
 
 def test_dlb_table_2_algorithm_4s_constants_learn_hardly_anything_and_send_hundreds_of_times_as_much() -> None:
