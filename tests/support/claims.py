@@ -49,6 +49,11 @@ class PublishedRows:
         return np.array(result, dtype=np.float64)
 
 
+def standard_error(values: Floats) -> float:
+    """Return the standard error of the mean of independent values."""
+    return float(values.std(ddof=1) / np.sqrt(values.size))
+
+
 @cache
 def published(name: str) -> PublishedRows:
     """Return a whole experiment, as it is in docs/figures/rows."""

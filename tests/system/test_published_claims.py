@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distrust.lab.figures.draw import exponent
-from tests.support.claims import Floats, PublishedRows, published
+from tests.support.claims import Floats, PublishedRows, published, standard_error
 
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
 
@@ -121,7 +121,7 @@ def test_dlb_table_2_sdp_pe_is_near_cdp_pe_and_local_is_far_above() -> None:
     assert (np.abs(shuffled / central - 1) < 0.04).all()
     assert local[-1] > 4 * shuffled[-1]
     more = table.regret("T = 1000000", "SDP-PE") - table.regret("T = 1000000", "CDP-PE")
-    assert abs(more.mean()) < 2 * more.std(ddof=1) / np.sqrt(more.size)
+    assert abs(more.mean()) < 2 * standard_error(more)
 
 
 def test_dlb_table_2_algorithm_4s_constants_learn_hardly_anything_and_send_hundreds_of_times_as_much() -> None:
@@ -136,13 +136,15 @@ def test_dlb_table_2_algorithm_4s_constants_learn_hardly_anything_and_send_hundr
 def test_free_3_the_core_set_wins_in_every_world_up_to_some_epsilon_and_loses_in_every_world_above(
     variant: str, wins: tuple[str, ...]
 ) -> None:
-    """It wins up to 0.1 with the paper's widths, and up to 0.03 with exact ones, which are level at 0.1."""
+    """It wins up to 0.1 with the paper's widths. With exact ones it wins at 0.03, and loses by 5 % at 0.1."""
     free = published("free-3")
     for panel in free.panels:
         without = free.regret(panel, "no core set" + variant)
         core = free.regret(panel, "core set" + variant)[: without.size]  # the slow series has fewer repetitions
         if variant and panel == "ε = 0.1":
-            assert core.mean() == pytest.approx(without.mean(), rel=0.05)
+            more = core - without
+            assert 2 * standard_error(more) < more.mean() < 0.05 * without.mean()
+            assert (core < without).sum() == 1
         else:
             assert (core < without).all() if panel in wins else (core > without).all()
 
@@ -175,11 +177,15 @@ def test_free_4_central_is_below_shuffled_in_every_world_and_local_above(variant
     assert local[3] == pytest.approx(1, abs=0.02)  # nothing to amplify
 
 
-def test_free_4_by_exact_widths_central_is_below_phased_elimination_from_epsilon_one_on_in_every_world() -> None:
+@pytest.mark.parametrize(("series", "first"), [(CENTRAL, 1), (SHUFFLED, 2)])
+def test_free_4_by_exact_widths_the_series_is_below_phased_elimination_in_every_world_from_some_epsilon_on(
+    series: str, first: int
+) -> None:
+    """Central is from ε = 0.1 on, shuffled from 1 on. Both are above it in every world before."""
     free = published("free-4")
-    for panel in ("ε = 1", "ε = 10"):
-        assert (free.regret(panel, CENTRAL + ", exact") < free.regret(panel, PUBLIC)).all()
-        assert free.mean(panel, SHUFFLED + ", exact") < 1.01 * free.mean(panel, PUBLIC)
+    for number, panel in enumerate(free.panels):
+        below = free.regret(panel, series + ", exact") < free.regret(panel, PUBLIC)
+        assert below.all() if number >= first else not below.any()
 
 
 def test_free_4_by_the_papers_widths_it_stays_above() -> None:
