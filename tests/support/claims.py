@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t
 
 from distrust.lab.sweep.row import Row
 from tests.support import published as shown
@@ -36,6 +37,16 @@ class PublishedRows:
     def means(self, series: str) -> Floats:
         """Return a series' mean regret in each panel, shape (panels,)."""
         return np.array([self.mean(panel, series) for panel in self.panels])
+
+    def differs(self, panel: str, series: str, other: str) -> tuple[float, float]:
+        """Return the ends of the 95 % interval of a difference of two series, as shares of the other one's regret.
+
+        Differences are paired. Both ends above 0: the first series has more regret. Ends of both signs: undecided.
+        """
+        less = self.regret(panel, other)
+        differences = (self.regret(panel, series) - less) / less.mean()
+        half = t.ppf(0.975, less.size - 1) * differences.std(ddof=1) / np.sqrt(less.size)
+        return float(differences.mean() - half), float(differences.mean() + half)
 
     def curve(self, panel: str, series: str) -> Floats:
         """Return the mean regret at the checkpoints, shape (points,)."""

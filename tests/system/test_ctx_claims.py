@@ -1,5 +1,7 @@
 """Tests CTX's claims about its Figures 1 and 2, true or false, on the rows that docs/figures.md publishes."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -7,43 +9,68 @@ from tests.support.claims import published
 
 FIGURES = ("ctx-1", "ctx-2")
 LINUCB, JDP, LDP = "LinUCB", "LinUCB-JDP", "LinUCB-LDP"
+FACTORS = "LinUCB-JDP by factorization"
+VARIANTS = ("", ", batched")
 AMP, VEC, AGGREGATED = "LinUCB-SDP-Amp", "LinUCB-SDP-Vec", "secure aggregation"
 
 
-def test_the_central_model_is_below_the_shuffled_bits_and_these_below_the_local_model() -> None:
+def decided(figure: str, variant: str, series: str, other: str) -> list[bool | None]:
+    """Return whether a series has less regret than another one, panel by panel; None where it is undecided."""
+    result: list[bool | None] = []
+    for panel in published(figure).panels:
+        low, high = published(figure).differs(panel, series + variant, other + variant)
+        result.append(None if low <= 0 <= high else high < 0)
+    return result
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_central_model_is_below_the_shuffled_bits_and_these_below_the_local_model(figure: str) -> None:
     """LinUCB < LinUCB-JDP < LinUCB-SDP-Vec < LinUCB-LDP, in every panel, at the printed B = 20."""
-    for figure in FIGURES:
-        table = published(figure)
-        order = np.array([table.means(series) for series in (LINUCB, JDP, VEC, LDP)])
-        assert (np.diff(order, axis=0) > 0).all()
+    for less, more in pairwise((LINUCB, JDP, VEC, LDP)):
+        assert all(decided(figure, "", less, more))
 
 
-def test_amplified_noise_is_not_below_local_noise_at_the_printed_batch() -> None:
-    """CTX reports less regret with amplification. With exact noise 20 shuffled clients equal local noise to 6 %."""
-    for figure in FIGURES:
-        ratio = published(figure).means(AMP) / published(figure).means(LDP)
-        assert ((ratio > 0.94) & (ratio < 1.06)).all()
+@pytest.mark.parametrize("figure", FIGURES)
+def test_the_central_model_is_below_amplified_noise(figure: str) -> None:
+    for variant in VARIANTS:
+        assert all(decided(figure, variant, JDP, AMP))
 
 
-def test_amplification_of_381_clients_helps_at_a_small_epsilon_and_elsewhere_by_hardly_anything() -> None:
+def test_that_amplified_noise_is_below_local_noise_is_decided_where_privacy_is_dear() -> None:
+    """CTX reports less regret at every ε. At ε = 10 no bound gains from a shuffler, and the noise is local noise."""
+    assert decided("ctx-1", "", AMP, LDP) == [True, None, None]
+    assert decided("ctx-1", ", batched", AMP, LDP) == [True, True, None]
+
+
+def test_that_amplified_noise_is_below_local_noise_in_more_dimensions() -> None:
+    assert decided("ctx-2", "", AMP, LDP) == [None, True]
+    assert decided("ctx-2", ", batched", AMP, LDP) == [True, True]
+
+
+def test_a_factorization_has_a_fifth_to_three_tenths_less_regret_than_the_tree_in_every_world() -> None:
     table = published("ctx-1")
-    ratio = table.means(f"{AMP}, batched") / table.means(f"{LDP}, batched")
-    assert ratio[0] < 0.97
-    assert (ratio[1:] > 0.97).all()
+    for panel in table.panels:
+        for variant in VARIANTS:
+            assert (table.regret(panel, FACTORS + variant) < table.regret(panel, JDP + variant)).all()
+            low, high = table.differs(panel, FACTORS + variant, JDP + variant)
+            assert -0.31 < low < high < -0.19
 
 
-def test_secure_aggregation_is_below_shuffled_bits_and_sends_fewer() -> None:
-    for figure in FIGURES:
-        table = published(figure)
-        for variant in ("", ", batched"):
+@pytest.mark.parametrize("figure", FIGURES)
+def test_shuffled_bits_have_the_regret_of_secure_aggregation_and_send_far_more(figure: str) -> None:
+    """Shuffled bits are ahead where a difference is seen at all, by less than 3 %."""
+    table = published(figure)
+    for variant in VARIANTS:
+        assert False not in decided(figure, variant, VEC, AGGREGATED)
+        for panel in table.panels:
             ours, bits = AGGREGATED + variant, VEC + variant
-            assert (table.means(ours) < table.means(bits)).all()
-            assert all(table.bits(panel, ours).mean() < table.bits(panel, bits).mean() for panel in table.panels)
+            assert table.mean(panel, bits) == pytest.approx(table.mean(panel, ours), rel=0.03)
+            assert 5 < table.bits(panel, bits).mean() / table.bits(panel, ours).mean() < 20
 
 
 def test_regret_falls_as_epsilon_grows() -> None:
     table = published("ctx-1")
-    for series in (JDP, VEC, AGGREGATED, AMP, LDP):
+    for series in (JDP, FACTORS, VEC, AGGREGATED, AMP, LDP):
         assert (np.diff(table.means(series)) < 0).all()
 
 
@@ -52,6 +79,15 @@ def test_larger_batches_help_every_model_whose_noise_is_shared() -> None:
         table = published(figure)
         for series in (JDP, VEC, AGGREGATED):
             assert (table.means(f"{series}, batched") < table.means(series)).all()
+    factors = published("ctx-1")
+    assert (factors.means(f"{FACTORS}, batched") < factors.means(FACTORS)).all()
+
+
+def test_larger_batches_help_amplified_noise_at_a_small_epsilon_and_in_few_dimensions() -> None:
+    for figure, helped in (("ctx-1", [True, True, False]), ("ctx-2", [True, False])):
+        table = published(figure)
+        intervals = [table.differs(panel, f"{AMP}, batched", AMP) for panel in table.panels]
+        assert [high < 0 for _, high in intervals] == helped
 
 
 def test_no_width_misses_the_true_parameters() -> None:
@@ -67,15 +103,37 @@ MASKED = ("secure aggregation (discrete Gaussian)", "secure aggregation (Skellam
 
 
 def test_without_a_trusted_server_nothing_has_as_little_regret_as_secure_aggregation_for_as_few_bits() -> None:
-    """Regret is compared within 2 %. At ε = 10 and B = 381 labelled bits equal it, with over six times the bits."""
+    """No interval is below zero. The one point with fewer bits, local noise at ε = 10, has 2.4 times the regret."""
     table = published("ctx-bits")
+    fewer = set()
+    for panel in table.panels:
+        for variant in ("", ", B = 20"):
+            for ours, other in ((one + variant, more + variant) for one in MASKED for more in BITS):
+                assert table.differs(panel, other, ours)[1] > 0
+                if table.of(panel, other, "payload_bits").mean() < table.of(panel, ours, "payload_bits").mean():
+                    fewer.add((panel, other))
+                    assert table.mean(panel, other) > 2.4 * table.mean(panel, ours)
+    assert fewer == {("ε = 10", "local Gaussian")}
+
+
+def test_labelled_bits_have_the_regret_of_secure_aggregation_within_its_interval_and_many_times_the_bits() -> None:
+    table = published("ctx-bits")
+    ratios = []
     for panel in table.panels:
         for variant in ("", ", B = 20"):
             for ours in (one + variant for one in MASKED):
-                for other in (one + variant for one in BITS):
-                    assert table.mean(panel, ours) < 1.02 * table.mean(panel, other)
-                    fewer = table.of(panel, other, "payload_bits").mean() < table.of(panel, ours, "payload_bits").mean()
-                    assert not (fewer and table.mean(panel, other) < 1.3 * table.mean(panel, ours))
+                low, high = table.differs(panel, f"labelled bits{variant}", ours)
+                assert low < 0 < high
+                assert abs(low + high) / 2 < 0.0405
+                bits = table.of(panel, f"labelled bits{variant}", "payload_bits").mean()
+                ratios.append(bits / table.of(panel, ours, "payload_bits").mean())
+    assert (min(ratios), max(ratios)) == (pytest.approx(5.9, abs=0.05), pytest.approx(19.2, abs=0.05))
+
+
+def test_in_batches_of_381_secure_aggregation_has_nine_to_fourteen_percent_more_regret_than_the_tree() -> None:
+    table = published("ctx-bits")
+    ratio = np.array([table.means(one) / table.means("central tree") for one in MASKED])
+    assert ((ratio > 1.085) & (ratio < 1.145)).all()
 
 
 def test_the_two_noises_of_secure_aggregation_have_one_regret_for_the_same_bits() -> None:
