@@ -99,9 +99,9 @@ class Factorization:
 
         A client in so many batches moves Cx by that many Δ₂² at most, as no two columns have a negative product.
         """
-        # The columns of batches s < t have the product Σ c_i c_(i+t-s) over i < M - t. As c is positive and falls, it
-        # falls with t and with t - s. Of any batches the j-th is not before batch j, and the i-th and the j-th are not
-        # nearer than |i - j|. So no batches have larger products than the first ones of the stream.
+        # The columns of batches s < t, counted from 1, have the product Σ c_i c_(i+t-s) over 0 ≤ i ≤ M - t. As c is
+        # positive and falls, it falls with t and with t - s. Of any batches the j-th is not before batch j, and two of
+        # them, the i-th and the j-th, are not nearer than |i - j|. So no batches have larger products than the first.
         return _weight(self, times)
 
     def column(self) -> NDArray[np.float64]:

@@ -244,7 +244,7 @@ def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
         )
 
 
-@pytest.mark.parametrize(("contributions", "epsilon", "delta"), [(1, 0.6, 5e-4), (2, 0.8, 5e-4), (2, 0.3, 0.05)])
+@pytest.mark.parametrize(("contributions", "epsilon", "delta"), [(1, 0.6, 5e-4), (2, 0.95, 5e-4), (2, 0.35, 0.05)])
 def test_what_the_law_proves_within_a_budget_is_played_over_http_as_in_process(
     contributions: int, epsilon: float, delta: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ def of_the_page(name: str) -> str:
 
 @pytest.mark.parametrize("name", [row[0] for row in ROWS])
 def test_clients_take_part_in_every_run_that_the_page_on_contextual_bandits_names(name: str) -> None:
-    assert (len(ROWS), BUDGET in BLOCK) == (8, True)
+    assert (len(ROWS), BUDGET in BLOCK) == (10, True)
     check_clients(parse(of_the_page(name)))
 
 
