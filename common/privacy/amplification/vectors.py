@@ -29,9 +29,8 @@ from distrust.common.privacy.hockey_stick import NOT_ZERO
 from distrust.common.privacy.searches import least_on_grid, snap_up
 from distrust.common.privacy.sensitivity import Grid
 
-LOST_TO_EACH = (
-    0.01  # of a given δ, for each of: roundings that move one client farther than counted, and values far out
-)
+# Of a given δ, for each of: roundings that move one client farther than counted, and values far out.
+LOST_TO_EACH = 0.01
 ROUNDED_MASSES = 1e-10  # relative, of the cells' masses and means, in ε and in δ
 FINE_WEIGHT = 1 / 8  # steps of ln(1/c)
 LEAST_WEIGHT = 60.0  # the last ln(1/c)
