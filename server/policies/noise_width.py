@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import ErrorLaw, Floats, Transformed
 from distrust.server.policies.noise_inversion import inverted_quantiles
@@ -20,6 +21,7 @@ FAR = (1e-12, 1e-15, LEAST_TAIL)  # tails down to one of these are taken from th
 STEPS = 80  # levels of the nearest tail; the farther ones are as fine
 PLACES = np.geomspace(1e-4, 60, 240)  # s in units of 1/std
 NEAR, AWAY = math.log(0.05), math.log(60)  # ln t, in the same units of the weighted sum
+FEW = 5.0  # steps of deviation below which a sum on lattices may be wider by inversion than by the bound from quantiles
 CUTS = 14  # of that range, each to its golden part: ln t to 0.01
 GOLDEN = (math.sqrt(5) - 1) / 2  # share of an interval that golden-section search keeps
 
@@ -73,8 +75,8 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     joint  they are not independent, but Σ c_j X_j has ‖c‖₂ times the law of X_1.
 
     How    One noise in a row: its own quantile. Densities: the sum's quantile but for 1e-9 of it. Noises on lattices:
-           that of a sum raised by half of one or two steps. Laws whose moment generating functions are not known: a
-           bound from their quantiles.
+           that of a sum raised by half of one or two steps, or below FEW steps of deviation the bound from quantiles
+           where it is smaller. Laws whose moment generating functions are not known: that bound.
     """
     if joint:
         return np.asarray(np.linalg.norm(weights, axis=1) * laws[0].quantile(allowed))
@@ -88,11 +90,21 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     widths[single] = np.abs(weights[single]) @ _quantiles(laws, allowed)
     if None not in transforms.values():
         known = [cast("Transformed", transforms[law]) for law in laws]
-        _by_inversion(widths, known, weights * [getattr(law, "step", 1.0) for law in laws], allowed)
-    left = np.isinf(widths)
+        sizes = weights * [getattr(law, "step", 1.0) for law in laws]
+        _by_inversion(widths, known, sizes, allowed)
+        left = np.isinf(widths) | (_of_few_steps(known, sizes) & ~single)
+    else:
+        left = np.isinf(widths)
     if left.any():
-        widths[left] = bounded_width(laws, weights[left], allowed)
+        widths[left] = np.minimum(widths[left], bounded_width(laws, weights[left], allowed))
     return widths
+
+
+def _of_few_steps(laws: Sequence[Transformed], sizes: Floats) -> NDArray[np.bool_]:
+    """Return in which rows the sum's deviation is below FEW steps of the coarsest lattice."""
+    steps = np.abs(sizes) * [law.lattice for law in laws]
+    stds = np.linalg.norm(sizes * [law.std for law in laws], axis=1)
+    return np.asarray(stds < FEW * steps.max(axis=1))
 
 
 def _by_inversion(widths: Floats, laws: Sequence[Transformed], sizes: Floats, allowed: float) -> None:

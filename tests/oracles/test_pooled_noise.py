@@ -153,6 +153,36 @@ def test_lattices_with_different_weights_are_never_below_the_quantile_and_little
         assert exact <= found <= exact * (1 + excess) + sum(abs(w) for w in weights)
 
 
+NARROW = {
+    "two equal": ([DiscreteLaplace(0.3)] * 2, (1, 1)),
+    "nearly no noise": ([DiscreteLaplace(0.2)] * 2, (1, 1)),
+    "different weights": ([DiscreteLaplace(0.4)] * 3, (5, -3, 1)),
+    "few bits": ([Binomial(5, 0.3), Binomial(3, 0.5)], (2, 3)),
+    "Gaussian": ([DiscreteGaussian(0.5)] * 4, (1, 1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_noise_of_few_steps_has_the_smaller_of_both_bounds_and_never_less_than_the_quantile(case: str) -> None:
+    laws, weights = NARROW[case]
+    values, chances = tails_of(laws, weights)
+    smaller = 0
+    for p in (0.097, 9.6e-3, 1e-3, 1e-6):
+        found, bound = (
+            float(one([scaled(law) for law in laws], np.array([weights], dtype=float), p)[0])
+            for one in (noise_width, bounded_width)
+        )
+        assert values[int(np.searchsorted(chances, p, side="right"))] <= found <= bound
+        smaller += found == bound
+    assert smaller
+
+
+def test_two_noises_of_a_third_of_a_step_have_no_width_of_half_steps() -> None:
+    """The bound from quantiles knows that the sum is whole: 2 and 0, where half a step of both is 3.3 and 2.0."""
+    assert width([scaled(DiscreteLaplace(0.3))] * 2, (1, 1), 9.6e-3) == 2
+    assert width([scaled(DiscreteLaplace(0.2))] * 2, (1, 1), 0.097) == 0
+
+
 def test_rows_are_what_they_are_alone_but_for_a_hundredth() -> None:
     """Rows share lines and polynomials. Each is a bound of its own, from a line beside its own saddle point."""
     weights = np.random.default_rng(5).normal(size=(20, 25))
