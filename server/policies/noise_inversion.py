@@ -151,10 +151,18 @@ def _derivatives(sums: Sums, s: Floats) -> tuple[Floats, Floats, Floats]:
 def inverted_quantiles(sums: Sums, p: float) -> Floats:
     """Return w with P(|S| > w) ≤ p row by row; ∞ where the remainder is too large to find one."""
     result = np.full(sums.rows, np.inf)
-    aim = ON_LATTICE if any(law.lattice for law, _ in sums.parts) else OF_DENSITY
-    for rows, scale in _alike(sums, aim):
-        result[rows] = _quantiles(sums.of(rows, scale), p, aim) / scale
+    for some, aim in _by_kind(sums):
+        part = sums.of(some) if aim is ON_LATTICE else sums.of(some).densities
+        for rows, scale in _alike(part, aim):
+            result[some[rows]] = _quantiles(part.of(rows, scale), p, aim) / scale
     return result
+
+
+def _by_kind(sums: Sums) -> Iterator[tuple[NDArray[np.intp], Aim]]:
+    """Yield the rows in which a noise on a lattice has a weight, and the others."""
+    for rows, aim in ((sums.on_lattice, ON_LATTICE), (~sums.on_lattice, OF_DENSITY)):
+        if rows.any():
+            yield np.flatnonzero(rows), aim
 
 
 def _alike(sums: Sums, aim: Aim) -> Iterator[tuple[NDArray[np.intp], Floats]]:
@@ -216,6 +224,9 @@ def _line(sums: Sums, p: float, aim: Aim) -> tuple[Floats, Floats]:
 def _first_count(sums: Sums, line: tuple[Floats, Floats], aim: Aim) -> int:
     """Return how many nodes the first row needs, about."""
     (s, h), (count, most), first = (values[:1] for values in line), aim.nodes, sums.of(slice(1))
+    smoothed = Smoothed.of(first)
+    if smoothed is not None:
+        most = min(most, int(smoothed.first[0] / h[0]))
     base = first.log_size(s, np.zeros(1))[0]
     while count < most and first.log_size(s, count * h)[0] - base > math.log(aim.rest / (s[0] * first.std[0])):
         count *= 2

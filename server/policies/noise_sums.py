@@ -60,6 +60,16 @@ class Sums:
     def symmetric(self) -> bool:
         return all(law.symmetric for law, _ in self.parts)
 
+    @property
+    def on_lattice(self) -> NDArray[np.bool_]:
+        """Return in which rows a noise on a lattice has a weight."""
+        return np.asarray(np.any([law.lattice & sizes.any(axis=1) for law, sizes in self.parts], axis=0))
+
+    @property
+    def densities(self) -> "Sums":
+        """Return the sums without noises on lattices."""
+        return Sums([(law, sizes) for law, sizes in self.parts if not law.lattice])
+
     @cached_property
     def std(self) -> Floats:
         return np.asarray(np.sqrt(sum(((law.std * sizes) ** 2).sum(axis=1) for law, sizes in self.parts)))

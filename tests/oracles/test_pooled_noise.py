@@ -192,6 +192,20 @@ def test_rows_are_what_they_are_alone_but_for_a_hundredth() -> None:
         assert together == pytest.approx(alone, rel=1e-2)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lattice", [DiscreteLaplace(20.0), DiscreteGaussian(0.8), Binomial(40, 0.3)], ids=repr)
+def test_rows_without_a_noise_on_a_lattice_have_the_width_of_their_densities(lattice: Spread) -> None:
+    """Densities and lattices in one call: a row in which one kind has no weight is what it is without that kind."""
+    laws = [scaled(Laplace(2.0)), scaled(Gaussian(3.0)), scaled(lattice), scaled(lattice)]
+    weights = np.array([[1, 2, 0, 0], [0, 0, 3, 1], [1, 0, 2, 0], [2, -1, 0, 0], [0, 1, 1, 4], [0, 0, 0, 0]])
+    found = noise_width(laws, weights.astype(float), 1e-5)
+    for row, of_row in zip(weights, found, strict=True):
+        there = [(law, float(weight)) for law, weight in zip(laws, row, strict=True) if weight]
+        alone = width([law for law, _ in there], [weight for _, weight in there], 1e-5) if there else 0.0
+        assert of_row == pytest.approx(alone, rel=1e-2)
+    assert found[0] == pytest.approx(width(laws[:2], [1, 2], 1e-5), rel=1e-9)
+
+
 @pytest.mark.parametrize(("terms", "laplace", "gaussian"), [(2, 1.32, 1.164), (4, 1.34, 1.222), (20, 1.367, 1.326)])
 def test_bounds_from_quantiles_are_the_documented_share_above_the_quantile(
     terms: int, laplace: float, gaussian: float
