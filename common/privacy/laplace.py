@@ -1,11 +1,13 @@
 """Computes the privacy of Laplace noise on vectors: pure ε, ε at δ and Rényi divergences, on integers and in reals.
 
 - A box at a δ: exact, as the losses of discrete Laplace noise lie on a lattice.
+- Several releases of a box about one client: exact too, as they are a box of more coordinates.
 - Whole moves of several coordinates tell no more than a move of one coordinate by their sum, at every ε.
 - Continuous noise tells no more than discrete noise of the same ε, on any grid.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +22,7 @@ from distrust.common.privacy.profile import (
     PROFILE_ORDERS,
     RAISED,
     Profile,
+    Repeated,
     Spent,
     bound,
     curve,
@@ -36,7 +39,7 @@ LONGEST = 1 << 13
 """Largest Dg of a box that is convolved, which takes a few hundredths of a second."""
 
 DIGITS = 1e-10  # relative, of ε, upwards
-DELTA_ROUNDING = 1e-12  # relative, of δ
+DELTA_ROUNDING = 1e-11  # relative, of δ: of two factors of LONGEST terms, and of the factors of these
 SERIES = 0.1  # αε below which the continuous law's divergence is a series
 LONGEST_MOMENTS = 1000.0  # of noise whose law's moments are looked at, in grid steps
 UNFELT = 1e-11  # share of a sum that the law's truncation may add while the sum still counts as exact
@@ -78,6 +81,42 @@ def continuous_box_epsilon(loss: float, dimension: int, delta: float) -> float:
     """
     steps = max(1, LONGEST // dimension)
     return laplace_box_epsilon(steps / loss, steps, dimension, delta)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedLaplace:
+    """Releases of one box about one client, with noise of one Laplace variable or more on every coordinate.
+
+    shift       steps that one client may move each of the `dimension` coordinates by, up or down.
+    continuous  whether the noise is in reals; else on the integers.
+    """
+
+    # A move of all coordinates by g, up or down alike, tells at least as much at every ε as any other, and so does the
+    # product of such moves as releases that depend on each other (Zhu, Dong & Wang 2022, Theorem 10). A client that
+    # moves by g every time tells that much. More Laplace terms than one are post-processing of one.
+
+    scale: float
+    shift: int
+    dimension: int
+    continuous: bool = False
+
+    def epsilon(self, times: int, delta: float) -> float:
+        """Return the ε of `times` releases at δ, exact for one term on the integers; inf for too many losses."""
+        count = times * self.dimension
+        if self.continuous:
+            return continuous_box_epsilon(self.shift / self.scale, count, delta) if count <= LONGEST else math.inf
+        if not has_few_losses(self.shift, count):
+            return math.inf
+        return laplace_box_epsilon(self.scale, self.shift, count, delta)
+
+    def joined(self, other: Repeated) -> Repeated | None:
+        """Return this law if `other` is equal. Losses on two lattices may cost more together than as many of either."""
+        return self if self == other else None
+
+
+def repeated_laplace(scale: float, grid: Grid, *, continuous: bool = False) -> RepeatedLaplace | None:
+    """Return the law of several releases with noise of one term or more; None in balls, where no move is the worst."""
+    return RepeatedLaplace(scale, grid.precision, grid.dimension, continuous) if grid.is_box else None
 
 
 def _coordinate(scale: float, shift: int) -> NDArray[np.float64]:

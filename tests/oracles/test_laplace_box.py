@@ -7,15 +7,22 @@ from functools import reduce
 import mpmath
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as loss
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import MechanismSpec
+from distrust.common.calculator.promise import guaranteed
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.mechanisms import MechanismSpec, promise_of
 from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.privacy.laplace import continuous_box_epsilon, laplace_box_epsilon
+from distrust.common.privacy.composition import compose
+from distrust.common.privacy.guarantee import BudgetSpec
+from distrust.common.privacy.laplace import RepeatedLaplace, continuous_box_epsilon, laplace_box_epsilon
+from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.privacy.products import product_epsilon
 from distrust.common.wire import Norm
+from tests.oracles.test_repeated_releases import adaptive_delta
 from tests.support import exact_laws as laws
 from tests.support.planned import planned
 
@@ -158,3 +165,116 @@ def test_the_bounds_of_balls_are_near_the_best_whole_move(
     best = max(laplace_box_epsilon(mechanism.scale, step, k, delta) for k, step in moves if step > 0)
     assert result.how == "bound"
     assert best <= (result.epsilon or 0) <= apart * best
+
+
+def lattice_masses(scale: float, shift: int, count: int) -> dict[int, mpmath.mpf]:
+    """Return the masses of the sum of `count` losses, in units of 1/scale, by convolving those of the noise itself."""
+    reach = math.ceil(130 * scale) + shift
+    one: dict[int, mpmath.mpf] = {}
+    for x, mass in zip(range(-reach, reach + 1), laws.discrete_laplace(scale, reach), strict=True):
+        moved = abs(x - shift) - abs(x)
+        one[moved] = one.get(moved, mpmath.mpf(0)) + mass
+    total = {0: mpmath.mpf(1)}
+    for _ in range(count):
+        after: dict[int, mpmath.mpf] = {}
+        for (at, mass), (more, chance) in itertools.product(total.items(), one.items()):
+            after[at + more] = after.get(at + more, mpmath.mpf(0)) + mass * chance
+        total = after
+    return total
+
+
+def lattice_delta(masses: dict[int, mpmath.mpf], scale: float, epsilon: float) -> mpmath.mpf:
+    """Return δ(ε) of losses with these masses."""
+    e = mpmath.mpf(epsilon)
+    return sum(mass * max(0, 1 - mpmath.exp(e - at / mpmath.mpf(scale))) for at, mass in masses.items())
+
+
+def test_a_hundred_releases_have_the_epsilon_of_their_law_to_nine_digits() -> None:
+    """Losses composed on a grid give 4.698150."""
+    names = ("central-laplace-discrete", "distributed-polya")
+    laws_of = [planned(MechanismSpec(name=name, epsilon=0.1), 1000).privacy().repeated for name in names]
+    assert laws_of == [RepeatedLaplace(40.0, 4, 1)] * 2
+    result = RepeatedLaplace(40.0, 4, 1).epsilon(100, 1e-6)
+    assert result == pytest.approx(4.697277, abs=5e-7)
+    with mpmath.workdps(50):
+        mass = lattice_masses(40.0, 4, 100)
+        assert lattice_delta(mass, 40.0, result) <= 1e-6
+        assert lattice_delta(mass, 40.0, result * (1 - NINE_DIGITS)) > 1e-6
+
+
+def test_the_longest_box_has_rounding_errors_within_its_share_of_delta() -> None:
+    """4,096 losses of two steps: every factor's errors are multiplied the most often."""
+    scale, n = 40.0, 4096
+    result = laplace_box_epsilon(scale, 2, n, 1e-6)
+    with mpmath.workdps(50):
+        one = lattice_masses(scale, 2, 1)
+        most, none, least = (one[at] for at in (2, 0, -2))
+        powers = [most**n]  # of (most + none z + least z²)^n, by the recurrence of such powers
+        for k in range(1, 2 * n + 1):
+            before = (n - k + 1) * none * powers[k - 1] + (2 * n - k + 2) * least * (powers[k - 2] if k > 1 else 0)
+            powers.append(before / (k * most))
+        masses = {2 * (n - k): power for k, power in enumerate(powers)}
+        assert sum(powers) == pytest.approx(1, abs=1e-30)
+        assert lattice_delta(masses, scale, result) <= 1e-6
+        assert lattice_delta(masses, scale, result * (1 - NINE_DIGITS)) > 1e-6
+
+
+@pytest.mark.parametrize(("scale", "shift", "times"), [(2.0, 2, 2), (0.7, 2, 3), (3.0, 1, 3)])
+def test_several_releases_cost_what_the_worst_adaptive_client_reaches(scale: float, shift: int, times: int) -> None:
+    """The client chooses every move, up or down, by the earlier releases. Noise beyond 40 scales has mass 10⁻¹⁷."""
+    reach = math.ceil(40 * scale)
+    places = np.arange(-reach, reach + 1)
+    masses = math.tanh(1 / (2 * scale)) * np.exp(-np.abs(places) / scale)
+    moves = [move for move in range(-shift, shift + 1) if move]
+    shifted = [math.tanh(1 / (2 * scale)) * np.exp(-np.abs(places - move) / scale) for move in moves]
+    pairs = [(masses, law) for law in shifted]
+    result = RepeatedLaplace(scale, shift, 1).epsilon(times, 0.01)
+    assert adaptive_delta(pairs, result, times) <= 0.01
+    assert adaptive_delta(pairs, result * (1 - 1e-6), times) > 0.01
+
+
+@pytest.mark.parametrize(("loss_of_one", "times"), [(0.1, 100), (1.0, 12), (0.5, 2)])
+def test_releases_in_reals_cost_a_little_more_than_the_library_s_losses_rounded_downwards(
+    loss_of_one: float, times: int
+) -> None:
+    grid = 1e-4
+    one = loss.from_laplace_mechanism(
+        1.0, sensitivity=loss_of_one, value_discretization_interval=grid, pessimistic_estimate=False
+    )
+    theirs = one.self_compose(times).get_epsilon_for_delta(1e-6)
+    result = RepeatedLaplace(1 / loss_of_one, 1, 1, continuous=True).epsilon(times, 1e-6)
+    assert theirs <= result <= 1.002 * theirs + times * grid
+
+
+@pytest.mark.parametrize(
+    ("name", "survivors"),
+    [
+        ("local-laplace-discrete", 100),
+        ("central-laplace-discrete", 100),
+        ("distributed-polya", 80),
+        ("distributed-polya", 100),
+    ],
+)
+def test_the_ledger_and_the_calculator_charge_several_releases_by_their_law(name: str, survivors: int) -> None:
+    mechanism = planned_mechanism(name, 2, clients=100, min_honest=80)
+    law = mechanism.privacy(survivors).repeated
+    assert law == mechanism.privacy().repeated
+    assert law is not None
+    exact = laplace_box_epsilon(mechanism.scale, mechanism.precision, 10, 0.01)
+    once = promise_of(mechanism, composable=True)
+    paid = Entry("round", 100, 5, once, laws=(law,))
+    ledger = PrivacyLedger(5, BudgetSpec(epsilon=exact, delta=0.01)).spend(paid)
+    assert (ledger.total.kind, ledger.total.epsilon) == ("approximate", exact)
+    assert exact < 0.97 * (compose(((once, 5),), 0.01).epsilon or 0.0)
+    query = PrivacyQuery(clients=100, epsilon=1.0, dimension=2, survivors=survivors, contributions=5, target_delta=0.01)
+    assert guaranteed(mechanism, query).epsilon == exact
+
+
+def test_no_law_of_several_releases_is_known_in_a_ball_of_less_noise_and_of_too_many_losses() -> None:
+    assert planned_mechanism("local-laplace-discrete", 4, "l2").privacy().repeated is None
+    assert planned_mechanism("distributed-polya", 2, clients=100, min_honest=80).privacy(79).repeated is None
+    law = RepeatedLaplace(100.0, 10, 1)
+    assert math.isfinite(law.epsilon(819, 1e-6))
+    assert math.isinf(law.epsilon(820, 1e-6))
+    assert law.joined(law) == law
+    assert law.joined(RepeatedLaplace(101.0, 10, 1)) is None

@@ -17,7 +17,7 @@ from distrust.common.noise.law import Law
 from distrust.common.noise.polya import LONGEST_SCALE, DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.guarantee import SAMPLER
 from distrust.common.privacy.hockey_stick import pure_epsilon
-from distrust.common.privacy.laplace import discrete_laplace_profile, real_laplace_profile
+from distrust.common.privacy.laplace import discrete_laplace_profile, real_laplace_profile, repeated_laplace
 from distrust.common.privacy.profile import Privacy, Profile
 from distrust.common.privacy.searches import least_satisfying
 from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, l1, laplace_loss, laplace_scale
@@ -117,6 +117,7 @@ class LaplaceLike(GridMechanism):
                 noise, self.grid, self.released_epsilon(noise), delta
             ),
             law=law,
+            repeated=repeated_laplace(self.scale, self.grid) if noise.shape >= 1 else None,
         )
 
     def one_term_privacy(self, trust: str) -> Privacy:
@@ -144,6 +145,7 @@ class RealLaplace(RealNoise, LaplaceLike):
         return Privacy(
             compute_promise=lambda: self.make_guarantee("pure", self.one_term_epsilon, self.assumptions),
             compute_profile=self._continuous_profile,
+            repeated=repeated_laplace(self.scale, self.grid, continuous=True),
         )
 
     def _continuous_profile(self, delta: float) -> Profile:
