@@ -37,6 +37,9 @@ IF_OTHERS_COLLUDE = "if all other clients collude"
 SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 """The assumption of every guarantee whose noise is drawn on the integers."""
 
+STREAM_SAMPLER = "each number of noise is drawn within statistical distance 2^-100 of its law"
+"""The same of a stream of batches, whose numbers of noise may be too many for one bound on all of them."""
+
 
 class Guarantee(Message):
     """A differential privacy guarantee for the unit "one client's data"; neighbours replace one client.

@@ -31,7 +31,7 @@ from distrust.common.noise.law import UNIT
 from distrust.common.privacy.factorization import Factorization, factorization
 from distrust.common.privacy.gaussian_sums import GaussianTarget, sharpness
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, SAMPLER, Guarantee, Model
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, STREAM_SAMPLER, Guarantee, Model
 from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy
 from distrust.common.privacy.searches import coarsest
 from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, Grid, Stretched, grid_for
@@ -190,7 +190,7 @@ class Contributions:
                 "the server is trusted: it sees the sums and adds the noise",
                 f"{one if times == 1 else several}, and there are at most {own.batches} of them",
                 "each batch's noise is drawn once, and never again for a question that was answered",
-                SAMPLER,
+                STREAM_SAMPLER,
             )
             epsilon = _epsilon(move, variance, own.delta)
             by_order = tuple((order, gaussian_divergence(move, variance, order) * RAISED) for order in GUARANTEE_ORDERS)
@@ -237,7 +237,7 @@ def _least_variance(epsilon: float, delta: float, factors: Factorization, grid: 
 def misses(factors: Factorization) -> float:
     """Return f in deviations of z: how far floating point is from Σ_(i ≥ 1) b_i z_(t-i), whatever is drawn.
 
-    Draws with a buffer beyond FARTHEST deviations are left out: they have less probability than SAMPLER states.
+    Draws with a buffer beyond FARTHEST deviations are left out: their probability is below what STREAM_SAMPLER states.
     """
     # A buffer U = Σ θⁱ z_(t-i), i ≥ 1, has the deviation √(Σ θ²ⁱ). A step of it, θ(U + z), has two roundings, of
     # relative error UNIT each; they die away as θⁱ. The sum of κU has one for each product and sum, and that of κ₀.

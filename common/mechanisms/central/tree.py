@@ -40,7 +40,7 @@ from distrust.common.privacy.gaussian_sums import (
     sum_variance,
 )
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Kind, Model
+from distrust.common.privacy.guarantee import STREAM_SAMPLER, Guarantee, Kind, Model
 from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy, spent_as
 from distrust.common.privacy.searches import coarsest, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, Visits, grid_for
@@ -178,7 +178,7 @@ class Tree(GaussianLike):
             "the server is trusted: it sees the sums and adds the noise",
             f"{of_a_client}, and there are at most {self.batches} of them",
             "each node's noise is drawn once, and never again for a question that was answered",
-            SAMPLER,
+            STREAM_SAMPLER,
         )
 
     def _promise(self) -> Guarantee:
