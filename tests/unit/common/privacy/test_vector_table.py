@@ -30,6 +30,7 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
     ("shuffled-gaussian", "paper"): (DIMENSIONS, r"at most √\(ln\(2/δ\)/B\)"),
     ("shuffled-sphere", "paper"): (DIMENSIONS, "must be exact"),
     ("relaxed-secagg-shuffle", "paper"): (DIMENSIONS, "must be exact"),
+    ("prefix-factorization", "paper"): (DIMENSIONS, "must be exact"),
 }
 """By mechanism and calibration: for how many coordinates there is none at this size, and what is said. All else is."""
 
