@@ -312,7 +312,7 @@ def test_what_cohorts_have_cost_is_counted_by_a_fleet_that_starts_again(
         harness = FleetHarness([round_], new_party(round_), TICKET_KEY)
         fleet = Fleet(harness, world, twice, BLOCK, memory)
         if counted:
-            with pytest.raises(BudgetExceeded, match=r"2 contributions would cost ε = 3\.987\d+ .* is ε = 3"):
+            with pytest.raises(BudgetExceeded, match=r"2 contributions would cost ε = 3\.981\d+ .* is ε = 3"):
                 serve(fleet)
             assert (sent(harness), harness._given) == (set(), {})
         else:
