@@ -39,8 +39,9 @@ MOST_GRANTED = 4096
 
 
 class Granted(NamedTuple):
-    """What a request gets: a cohort that must be opened before, or slots of pending cohorts; the round, if it wants it.
+    """The answer to a request, not signed yet: a cohort that must be opened before, or slots of pending cohorts.
 
+    view     the open round, for a request that names none.
     fresh    the cohort that is recorded with it: it was opened, or will be.
     granted  those of `grants` that are new.
     rows     the open round's cohorts after it.

@@ -107,7 +107,7 @@ class WaitingPlaces:
 
 
 class Serving:
-    """What the settlement of one cohort grants to `places`, requests of its run that wait.
+    """Plans, writes and gives the tickets that waiting requests, `places`, get as one cohort of their run is settled.
 
     rows  the open round's cohorts once it is committed.
     """

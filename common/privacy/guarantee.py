@@ -38,7 +38,7 @@ SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 """The assumption of every guarantee whose noise is drawn on the integers."""
 
 STREAM_SAMPLER = "each number of noise is drawn within statistical distance 2^-100 of its law"
-"""The same of a stream of batches, whose numbers of noise may be too many for one bound on all of them."""
+"""The assumption of a stream's guarantee. A stream may have more numbers of noise than SAMPLER bounds together."""
 
 
 class Guarantee(Message):

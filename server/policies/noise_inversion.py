@@ -35,7 +35,7 @@ SAME = 1e-9  # steps by which values are told apart
 
 @dataclass(frozen=True)
 class Aim:
-    """How much may be added to a tail.
+    """The limits of the computation of one tail: its nodes, and the errors that the bound may add.
 
     nats    that repeated tails stay below it.
     tie     share of the sum of all terms' sizes for rounding; transforms of 10¹³ bits lose a billionth.
@@ -55,7 +55,7 @@ class Aim:
 
 OF_DENSITY = Aim(nats=26.0, tie=1e-11, rest=1e-11, fit=1e-13, nodes=(16, 1 << 16), rows=32)
 ON_LATTICE = Aim(nats=8.0, tie=1e-9, rest=1e-3, fit=1e-6, nodes=(8, 1 << 10), rows=1 << 10)
-"""What U adds to a width is more than the third digit of the tail does."""
+"""Three digits of a tail are enough here: the half step of U adds more to a width than a fourth one changes."""
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ class Coordinate:
 
 @dataclass(frozen=True)
 class Smoothed:
-    """What U is added to: `one`, the finest of the noises with a large part of the deviation, and perhaps `other`.
+    """The noises that U smooths: `one`, the finest of those with a large part of the deviation, and perhaps `other`.
 
     first  π/|a_j| of the coarsest lattice, up to where |M| falls along the line.
     """

@@ -27,7 +27,7 @@ class StreamRelease:
 
 
 class StoredBatch(NamedTuple):
-    """What a server stores of a batch of a stream.
+    """The facts of a stream's batch from which the server restores its counter.
 
     total      its sum modulo m.
     survivors  how many clients it is over.
