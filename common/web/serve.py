@@ -16,7 +16,9 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
+from typing_extensions import override
 from uvicorn.config import STARTUP_FAILURE
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from distrust.common.errors import ProtocolError
 from distrust.common.inputs import as_typed
@@ -31,6 +33,7 @@ BACKLOG = 512  # connections that wait at the listener to be accepted
 LAST_RESORT = 2  # times DISTRUST_MAX_CONNECTIONS: connections from which a request is answered with a bare 503
 PRIVATE = 0o077  # umask: only the owner may read a service's files
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
+MOST_HEAD = 64 * 1024  # bytes of a request's line and headers; the parser itself has no limit
 LARGE_BLOCK = 256 * 1024  # bytes from which a free block of memory is returned to the system at once
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
@@ -102,7 +105,7 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="auto",  # uvloop, which takes less CPU than asyncio's own loop, where it is installed
-        http="h11",
+        http=_Connection,
         ws="none",
         log_config=None,
         access_log=False,
@@ -161,6 +164,31 @@ def bind(settings: ServiceSettings) -> socket.socket:
     except OSError as error:
         raise ProtocolError(_why_not(settings, error)) from error
     return listener
+
+
+class _Connection(HttpToolsProtocol):
+    """HTTP/1.1 of one connection, read by a parser in C. A head of more than MOST_HEAD bytes and a read is refused."""
+
+    _head = -1  # bytes of the head that is being read; negative: none is
+
+    @override
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head = 0
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._head = -1
+        super().on_headers_complete()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._head < 0 or self.transport.is_closing():
+            return
+        self._head += len(data)
+        if self._head > MOST_HEAD:
+            self.send_400_response(f"A head of more than {MOST_HEAD} bytes.")
 
 
 class _Server(uvicorn.Server):

@@ -7,6 +7,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -141,6 +142,21 @@ def test_hanging_up_in_the_middle_of_a_body_is_quiet(service: Attacked) -> None:
     until(lambda: service.counted(499) - before == 20)
     assert service.counted(500) == failed
     assert "Traceback" not in service.log_text()
+
+
+@pytest.mark.parametrize("line", [b"X: ", b"GET /healthz HTTP/1.1\r\n\r\nGET /", b"GET /"])
+def test_a_head_without_an_end_is_refused_and_not_kept(hasty: Attacked, line: bytes) -> None:
+    """Also behind a whole request; in its first line and in its last header."""
+    start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" if line == b"X: " else b""
+    endless = hasty.connect(start + line)
+    received, sent = b"", 0
+    endless.settimeout(0.05)
+    while b"head of more than 65536 bytes" not in received:
+        assert sent < 2**20, received  # of which a socket's buffers hold a part
+        with suppress(OSError):  # it has closed
+            sent += endless.send(b"x" * 4096)
+        received += read_from(endless)
+    assert received.count(b" 400 ") == 1
 
 
 def test_beyond_the_last_resort_a_service_answers_a_bare_503_and_callers_come_again(tmp_path: Path) -> None:
