@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +15,7 @@ from distrust.client.departures import NEVER, STAGES
 from distrust.client.http_transport import Addresses, HttpTransport
 from distrust.client.protocols import SecAggProtocol
 from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession
+from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
 from distrust.client.user import User, granted
@@ -104,7 +103,7 @@ Job = tuple[Part, list[User], Vector]
 
 
 async def _play(url: str, token: str, jobs: Sequence[Job], rates: dict[str, float]) -> int:
-    in_flight, worker = asyncio.Semaphore(2), ThreadPoolExecutor(1, "messages")
+    in_flight, worker = asyncio.Semaphore(2), Worker()
     async with Http(PATIENCE) as http:
         uploader = Uploader(_BenchmarkAsServer(http, url, token), FleetStats())
 

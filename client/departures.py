@@ -21,8 +21,10 @@ def departures(count: int, rate: float, stream: Stream) -> NDArray[np.int64]:
     Exactly ⌊rate·count⌋ clients leave, chosen uniformly, each at a stage chosen uniformly. No cohort aborts at a rate
     that the run's configuration tolerates; at a higher rate it may. `rate` lies in [0, 1].
     """
-    chance = generator(stream)
     leaves = np.full(count, NEVER, dtype=np.int64)
+    if not rate:
+        return leaves
+    chance = generator(stream)
     leaving = chance.permutation(count)[: math.floor(rate * count)]
     leaves[leaving] = chance.integers(0, len(STAGES), len(leaving))
     return leaves

@@ -10,20 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from distrust.client.agreement import check_config, check_own_world
-from distrust.client.departures import NEVER, departures
+from distrust.client.departures import departures
 from distrust.client.memory import HeldSlots, Memory
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
 from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession
+from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
 from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
@@ -40,6 +38,7 @@ from distrust.common.errors import (
     WrongCohort,
     WrongStage,
 )
+from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.ledger import Entry
 from distrust.common.randomness import UnsafeSeededStream
@@ -89,16 +88,17 @@ class Fleet:
         self.stats = FleetStats()
         self._transport, self._world, self._requirements, self._options = transport, world, requirements, options
         self._uploader = Uploader(transport, self.stats, options.limits, options.silent)
-        self._worker = ThreadPoolExecutor(1, "messages")
+        self._worker = Worker()
         self._memory, self._notes = memory or Memory(), ThreadPoolExecutor(1, "memory")  # apart: it waits for the disk
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
         self._run_id = self._run = b""  # the id and R of the run that this fleet serves, once they are known
         self._own: list[Own] = []  # made, and not yet in any cohort
         self._makes: Callable[[], Own] | None = None  # requests for tickets carry the hashes of what it makes
-        self._holding: list[tuple[Assignment, list[User]]] = []  # users with tickets of a round that is not agreed to
+        self._holding: list[tuple[Assignment, list[User]]] = []  # with tickets of a round that is not agreed to
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
         self._costs: list[Entry] = []  # of all cohorts that users have been in or agreed to, each cost once
+        self._terms: list[tuple[AnyMechanism, int]] = []  # the last round's: mechanism and clients of each cohort
         self._sessions: dict[str, CohortSession] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -217,6 +217,7 @@ class Fleet:
                     slots = [user.slot for user in users]
                     held.append(HeldSlots(assignment.cohort, round_.mechanism_of(assignment), slots))
             group.create_task(self._begin(taken, held, group))
+            await asyncio.sleep(0)  # so that it begins: its messages are awaited, and the next tickets can wait
             if not full:
                 break
             answer, keys = await self._take(round_.number)
@@ -260,7 +261,10 @@ class Fleet:
             if assignment is None:
                 log.warning("cohort_unknown", cohort=grant.cohort, round=round_.number, tickets=grant.count)
             else:
-                holders.append((assignment, granted(grant, self._leaves(assignment.cohort), own)))
+                cohort = assignment.cohort
+                stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
+                users = granted(grant, departures(cohort.clients, self._options.dropout, stream), own)
+                holders.append((assignment, users))
         return holders
 
     async def _agree(self, round_: Round) -> None:
@@ -270,7 +274,11 @@ class Fleet:
         in before, and when they have been in a later round.
         """
         self._forget_before(round_.number)
-        await self._in_thread(self._worker, lambda: self._check(round_))  # planning takes a while
+        before, self._terms = self._terms, [(round_.mechanism_of(a), a.cohort.clients) for a in round_.assignments]
+        if self._terms == before and self._worker.idle:
+            self._check(round_)  # what it computes is cached
+        else:
+            await self._in_thread(self._worker, lambda: self._check(round_))  # planning takes a while
 
     async def _in_thread(self, thread: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
@@ -350,12 +358,6 @@ class Fleet:
             self._sessions[name] = session
         return self._sessions[name]
 
-    def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
-        if not self._options.dropout:
-            return np.full(cohort.clients, NEVER, dtype=np.int64)
-        stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
-        return departures(cohort.clients, self._options.dropout, stream)
-
     async def _begin(
         self, joining: list[tuple[CohortSession, list[User]]], held: list[HeldSlots], group: asyncio.TaskGroup
     ) -> None:
@@ -365,7 +367,11 @@ class Fleet:
         they take part.
         """
         try:
-            noted = asyncio.ensure_future(self._in_thread(self._notes, lambda: self._memory.hold(held)))
+            if self._worker.idle and sum(len(one.slots) for one in held) == 1:  # see `Worker`
+                self._memory.hold(held)
+                noted: asyncio.Future[Any] = asyncio.gather()  # of nothing: it is done
+            else:
+                noted = asyncio.get_running_loop().run_in_executor(self._notes, self._memory.hold, held)
             ready = [(session, await session.begin(users, noted)) for session, users in joining]
             await noted
         finally:

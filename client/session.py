@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
+from typing_extensions import override
 
 from distrust.client.protocols import Check, ClientProtocol, ShuffleProtocol
 from distrust.client.stats import FleetStats
@@ -20,6 +22,28 @@ from distrust.common.messages.upload import Item
 log = structlog.get_logger("distrust.fleet")
 
 
+class Worker(ThreadPoolExecutor):
+    """One thread that makes the messages of a fleet, first in, first out. The fleet calls it from its event loop."""
+
+    def __init__(self) -> None:
+        super().__init__(1, "messages")
+        self._given: list[Future[Any]] = []
+
+    @override
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future = super().submit(fn, *args, **kwargs)
+        self._given = [*self._open(), future]
+        return future
+
+    @property
+    def idle(self) -> bool:
+        """Return whether all that was submitted is done, so that the caller may do short work itself."""
+        return not self._open()
+
+    def _open(self) -> list[Future[Any]]:
+        return [future for future in self._given if not future.done()]
+
+
 @dataclass
 class CohortSession:
     """The users of one cohort in this process.
@@ -27,14 +51,15 @@ class CohortSession:
     Users join in blocks. A block sends its messages of the first stage at once; later stages are answered when the
     intermediary opens them.
 
-    worker  runs the cryptography, first in, first out, away from the event loop and its long polls.
+    worker  runs the cryptography away from the event loop and its long polls. Where nothing else is in work, the first
+            message of one user is made at once: the way to another thread and back would take longer.
     block   users whose messages are made at a time.
     """
 
     cohort: Cohort
     protocol: ClientProtocol
     uploader: Uploader
-    worker: Executor
+    worker: Worker
     block: int
     users: dict[int, User] = field(default_factory=dict)
     stage: AnyStage = field(init=False)
@@ -77,7 +102,7 @@ class CohortSession:
             return False
         return True
 
-    async def begin(self, users: Sequence[User], noted: Awaitable[None]) -> list[Item]:
+    async def begin(self, users: Sequence[User], noted: Awaitable[object]) -> list[Item]:
         """Return the first messages of users that joined, without those that leave at once.
 
         noted  completes once it is on the disk that these users take part. A request for actions, and a departure, wait
@@ -88,7 +113,7 @@ class CohortSession:
         if self.cohort.channel.kind == "dealt":
             users = await self._request_plays(users)
         staying = await self._without_leavers(self.protocol.first, users)
-        return await self._work(self.protocol.first, lambda: self.protocol.begin(staying))
+        return await self._work(self.protocol.first, lambda: self.protocol.begin(staying), short=len(staying) == 1)
 
     async def _request_plays(self, users: Sequence[User]) -> Sequence[User]:
         try:
@@ -265,11 +290,13 @@ class CohortSession:
         await self.uploader.announce(self.cohort, leaving)
         return [user for user in users if user.slot in self.users]
 
-    async def _work(self, stage: AnyStage, make: Callable[[], list[Item]]) -> list[Item]:
+    async def _work(self, stage: AnyStage, make: Callable[[], list[Item]], *, short: bool = False) -> list[Item]:
         def timed() -> list[Item]:
             with self.stats.timing(stage):
                 return make()
 
+        if short and self.worker.idle:
+            return timed()
         return await asyncio.get_running_loop().run_in_executor(self.worker, timed)
 
     def _drop(self, slots: Iterable[int]) -> None:
@@ -280,5 +307,7 @@ class CohortSession:
         self._forget(list(self.users.values()))
 
     def _forget(self, users: Sequence[User]) -> None:
-        if users:
+        if len(users) == 1 and self.worker.idle:
+            self.protocol.forget(users)
+        elif users:
             self.worker.submit(self.protocol.forget, users)  # in its turn: no message is made of zeroed seeds

@@ -34,6 +34,7 @@ LAST_RESORT = 2  # times DISTRUST_MAX_CONNECTIONS: connections from which a requ
 PRIVATE = 0o077  # umask: only the owner may read a service's files
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
 MOST_HEAD = 64 * 1024  # bytes of a request's line and headers; the parser itself has no limit
+MOST_AHEAD = 8  # requests that may wait on one connection for the answer before theirs; callers of ours send none ahead
 LARGE_BLOCK = 256 * 1024  # bytes from which a free block of memory is returned to the system at once
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
@@ -167,7 +168,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Connection(HttpToolsProtocol):
-    """HTTP/1.1 of one connection, read by a parser in C. A head of more than MOST_HEAD bytes and a read is refused."""
+    """HTTP/1.1 of one connection, read by a parser in C. It ends where a head or requests ahead take much room."""
 
     _head = -1  # bytes of the head that is being read; negative: none is
 
@@ -179,6 +180,8 @@ class _Connection(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         self._head = -1
+        if len(self.pipeline) >= MOST_AHEAD:
+            raise ValueError("too many requests ahead")  # the parser stops, and the connection is refused
         super().on_headers_complete()
 
     @override

@@ -13,7 +13,6 @@ import asyncio
 import math
 import secrets
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,7 +24,7 @@ from distrust.client.http_transport import Addresses, HttpTransport
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession
+from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
 from distrust.client.user import User, granted
@@ -129,7 +128,7 @@ class CohortHarness:
     survivors: int
     urls: Urls
     http: Http
-    worker: Executor
+    worker: Worker
     apart: bool = False
     keys: Keys = field(default_factory=new_keys)
     name: str = field(default_factory=lambda: f"audit-{secrets.token_hex(6)}")
@@ -285,7 +284,7 @@ class Staged:
         return np.tile(values, (1, self.replicas))
 
 
-def staged(setting: Setting, urls: Urls, http: Http, worker: ThreadPoolExecutor, trials: int) -> Staged:
+def staged(setting: Setting, urls: Urls, http: Http, worker: Worker, trials: int) -> Staged:
     """Return a setting ready to play. Raises TooSmall or BadParameter where it cannot be played over HTTP."""
     _check(setting)
     replicas = replicas_for(setting, trials)
@@ -326,7 +325,7 @@ async def audit_over_http(setting: Setting, urls: Urls, *, trials: int, alarm: f
     """Run both worlds over running services, and return the finding of the same test as in process."""
     check_trials(setting, trials, alarm)
     async with Http() as http:
-        with ThreadPoolExecutor(1, "audit") as worker:
+        with Worker() as worker:
             stage = staged(setting, urls, http, worker, trials)
             worlds = [await stage.outcomes(world, trials) for world in (0, 1)]
     finding = judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)

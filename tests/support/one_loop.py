@@ -2,20 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from distrust.client.session import Worker
 from tests.support.manual_clock import ManualClock
 
 T = TypeVar("T")
 MOST_STEPS = 2000  # of the loop until nothing is ready any more; more of them would be work without end
 
 
-class InTurn(ThreadPoolExecutor):
+class InTurn(Worker):
     """An executor whose work is done at once, in the thread that submits it."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         done: Future[T] = Future()

@@ -3,7 +3,6 @@
 import asyncio
 import io
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_bytes
 
@@ -15,7 +14,7 @@ from distrust.client.departures import NEVER
 from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
 from distrust.client.protocols import ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
-from distrust.client.session import CohortSession
+from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
 from distrust.client.user import Own, User, granted, own_hash
@@ -99,7 +98,7 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
         round_ = (await transport.round(0, 10)).round
         assert round_ is not None
         users = await _users(round_, transport)
-        with ThreadPoolExecutor(1) as worker:
+        with Worker() as worker:
             sessions = [_session(round_, world, transport, worker) for _ in range(2)]
             await sessions[0].join(users, full=False)
             items = await sessions[0].begin(users, asyncio.sleep(0))
@@ -130,7 +129,7 @@ async def _users(round_: Round, transport: HttpTransport) -> list[User]:
     return granted(answer.grants[0], np.full(clients, NEVER), own)
 
 
-def _session(round_: Round, world: World, transport: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
+def _session(round_: Round, world: World, transport: HttpTransport, worker: Worker) -> CohortSession:
     protocol = ShuffleProtocol(CohortRandomizer(round_, round_.assignments[0], world))
     return CohortSession(round_.assignments[0].cohort, protocol, Uploader(transport, FleetStats()), worker, 512)
 

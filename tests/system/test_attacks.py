@@ -159,6 +159,17 @@ def test_a_head_without_an_end_is_refused_and_not_kept(hasty: Attacked, line: by
     assert received.count(b" 400 ") == 1
 
 
+def test_a_connection_with_many_requests_ahead_is_refused_before_they_take_room(hasty: Attacked) -> None:
+    """A request in work takes some kilobytes, and its bytes may be few."""
+    held = hasty.connect(hasty.poll() + b"GET /healthz HTTP/1.1\r\n\r\n" * 8)
+    held.settimeout(0.5)
+    assert read_from(held) == b""  # the first one waits, and so do the others
+    held.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+    held.settimeout(30)
+    assert b" 400 " in read_from(held)
+    assert read_from(held) == b""
+
+
 def test_beyond_the_last_resort_a_service_answers_a_bare_503_and_callers_come_again(tmp_path: Path) -> None:
     """Only connections can bring a service there: it answers before it looks at a request."""
     with attacked("shuffler", tmp_path, DISTRUST_MAX_CONNECTIONS="16") as service:

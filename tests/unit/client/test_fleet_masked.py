@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,16 +15,16 @@ from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession
+from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
-from distrust.client.user import User
+from distrust.client.user import Own, User
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, Grant
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import InboxRequest, Item
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.round import Round
+from distrust.common.run.round import Assignment, Round
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
@@ -153,8 +152,13 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
     second = make_round(clients=40, number=2, dropout=0.1)
 
     class Sometimes(Fleet):
-        def _leaves(self, cohort: Cohort) -> np.ndarray:
-            return np.where(np.arange(40) % 2 == cohort.round, 2, 4) if cohort.round == 1 else np.full(40, 4)
+        def _holders(self, round_: Round, grants: list[Grant], keys: list[Own]) -> list[tuple[Assignment, list[User]]]:
+            holders = super()._holders(round_, grants, keys)
+            leaving = 1 if round_.number == 1 else 2  # the remainder of the slots that leave: of none in other rounds
+            return [
+                (one, [replace(user, leaves=2) if user.slot % 2 == leaving else user for user in users])
+                for one, users in holders
+            ]
 
     fleet = Sometimes(FleetHarness([first, second], aggregator, TICKET_KEY), unsafe, UNSAFE)
     assert serve(fleet) == ["finished"]
@@ -234,7 +238,7 @@ def test_seeds_and_keys_of_all_clients_are_zeroed_also_of_those_that_leave_and_o
 def test_a_client_that_is_dropped_loses_its_seeds_after_the_message_in_work_is_made(make_round: MakeRound) -> None:
     """Before, its message would be one of zeros: a seed that every party knows."""
     order: list[str] = []
-    started, go, worker = threading.Event(), threading.Event(), ThreadPoolExecutor(1)
+    started, go, worker = threading.Event(), threading.Event(), Worker()
     protocol = SimpleNamespace(first="keys", last="unmask", forget=lambda users: order.append(f"forget {users}"))
     uploader: Any = SimpleNamespace(stats=FleetStats())
     session = CohortSession(make_round().assignments[0].cohort, cast("Any", protocol), uploader, worker, 1)
@@ -257,6 +261,43 @@ def test_a_client_that_is_dropped_loses_its_seeds_after_the_message_in_work_is_m
     asyncio.run(play())
     worker.shutdown()
     assert order == ["made", f"forget {[user]}"]
+
+
+def test_one_clients_first_message_waits_for_what_is_in_work_and_else_for_no_thread(make_round: MakeRound) -> None:
+    """So no two threads make messages of one cohort."""
+    order: list[str] = []
+    caller, started, go, worker = threading.current_thread(), threading.Event(), threading.Event(), Worker()
+
+    def begin(users: Sequence[User]) -> list[Item]:
+        order.append("here" if threading.current_thread() is caller else "in its turn")
+        return []
+
+    protocol = SimpleNamespace(first="keys", last="unmask", begin=begin)
+
+    async def announce(*_: object) -> None:
+        """Announce nothing: nobody leaves."""
+
+    uploader: Any = SimpleNamespace(stats=FleetStats(), announce=announce)
+    session = CohortSession(make_round().assignments[0].cohort, cast("Any", protocol), uploader, worker, 1)
+    session.users[0] = user = User(0, b"")
+
+    def other() -> None:
+        started.set()
+        go.wait()
+        order.append("other")
+
+    async def play() -> None:
+        await session.begin([user], asyncio.gather())
+        worker.submit(other)
+        await asyncio.to_thread(started.wait)
+        message = asyncio.create_task(session.begin([user], asyncio.gather()))
+        await asyncio.sleep(0.01)  # it would be made here meanwhile
+        go.set()
+        await message
+
+    asyncio.run(play())
+    worker.shutdown()
+    assert order == ["here", "other", "in its turn"]
 
 
 def test_a_stopped_fleet_says_that_all_its_clients_leave_and_zeroes_their_seeds(
