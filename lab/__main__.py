@@ -24,6 +24,7 @@ COMMANDS = {
         "privacy",
         "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",
     ),
+    "advise": ("privacy", "Rank mechanisms and sizes of batches for a run by the width of its intervals."),
     "audit": ("audit", "Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test."),
     "ring": ("privacy", "Show how large a share of a cohort an aggregator's own clients must be to open others."),
     "errata": ("privacy", "Show the papers' errors, each with a counter-example."),

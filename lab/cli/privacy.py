@@ -1,13 +1,15 @@
-"""Implements `distrust privacy` and `errata`: shows a mechanism's promise and cost, and the papers' errors."""
+"""Implements `distrust privacy`, `advise` and `errata`: what mechanisms promise and cost, and the papers' errors."""
 
 import json as json_text
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
 
+from distrust import advise
 from distrust.common.calculator.compare import HEAD, Comparison, compared
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.calculator.report import (
@@ -189,6 +191,32 @@ def report_table(report: Report) -> Table:
         table.add_row(label, *cells)
     table.caption = "; ".join(report.notes)
     return table
+
+
+@app.command(
+    "advise",
+    epilog=examples("distrust advise demo.toml", "distrust advise demo.toml --mechanism distributed-polya --json -"),
+)
+def advise_command(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="Run file; its policy and ε hold for all")],
+    *,
+    mechanism: Annotated[list[str] | None, typer.Option("--mechanism", help="To compare; may repeat [all]")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ of those that need one [the run file's]")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Rank mechanisms and sizes of batches for a run by the width of its intervals. No client plays."""
+    with working("all mechanisms", err):
+        advice = advise(run_file, mechanism, delta)
+    if json != "-":
+        table = Table(title=advice.title, box=None, padding=(0, 2, 0, 0), width=WIDE)
+        for head in advice.HEAD:
+            table.add_column(head, no_wrap=True)
+        for line in advice.lines():
+            table.add_row(*line)
+        table.caption = "\n".join(advice.notes)
+        out.print(table)
+    if json is not None:
+        write_result(json_of(advice.described()), json)
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -5,6 +5,7 @@ services  start the three services for a `with` block; connect: to services that
 inspect   what each party saw of a run's messages.
 sweep     play an experiment on all cores.
 privacy   what a mechanism promises and costs; compare: all of them side by side.
+advise    mechanisms and sizes of batches for a run, by the width of its intervals.
 audit     try to break a mechanism's claim.
 plot      regret with bands, intervals round by round, bits against regret.
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from distrust.lab.audit.in_process import audit as audit
     from distrust.lab.audit.verdict import Finding as Finding
     from distrust.lab.figures import plot as plot
+    from distrust.lab.run.advice import Advice as Advice
+    from distrust.lab.run.advice import advise as advise
     from distrust.lab.run.connection import Connection as Connection
     from distrust.lab.run.connection import connect as connect
     from distrust.lab.run.connection import inspect as inspect
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     __version__: str
 
 MODULES = {
+    "Advice": "lab.run.advice",
     "BadExperiment": "lab.sweep.cells",
     "BadParameter": "common.errors",
     "BadRunFile": "lab.run.run_file",
@@ -72,6 +76,7 @@ MODULES = {
     "Unauthorized": "common.errors",
     "Unavailable": "common.errors",
     "WrongCohort": "common.errors",
+    "advise": "lab.run.advice",
     "audit": "lab.audit.in_process",
     "compare": "common.calculator.compare",
     "connect": "lab.run.connection",
@@ -90,6 +95,7 @@ EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pandas": "lab", "pyarrow": "lab
 """Libraries that only some names and commands need, with the extra of ours that installs them."""
 
 __all__ = [
+    "Advice",
     "BadExperiment",
     "BadParameter",
     "BadRunFile",
@@ -109,6 +115,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "WrongCohort",
+    "advise",
     "audit",
     "compare",
     "connect",

@@ -69,7 +69,7 @@ def test_a_name_whose_library_is_missing_says_which_extra_installs_it(name: str,
 
 
 def test_another_name_is_refused_with_the_public_ones() -> None:
-    with pytest.raises(AttributeError, match="'play'; public names: BadExperiment, BadParameter"):
+    with pytest.raises(AttributeError, match="'play'; public names: Advice, BadExperiment"):
         distrust.play  # noqa: B018
 
 
