@@ -12,9 +12,10 @@ from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.__main__ import app
-from distrust.lab.run.advice import COLUMNS, _sum, advise
+from distrust.lab.run.advice import COLUMNS, _expected, _sum, advise
 from distrust.lab.run.in_process import play_learner
 from distrust.lab.run.run_file import parse
+from distrust.server.learner.learner import Learner
 
 ARMS = 'environment = {name = "bernoulli", seed = 4, means = [0.5, 0.5]}'
 CONTEXTS = 'environment = {name = "contextual-synthetic", seed = 4, arms = 8, dimension = 2}'
@@ -73,6 +74,20 @@ def test_expected_contexts_have_length_1_and_look_in_all_directions_alike() -> N
         assert not linear.any()
         for one in moments[0]:
             np.testing.assert_allclose(one, np.eye(4) * 60 / 4 / blocks, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("mechanism", "times"), [("tree", 2), ("central-gaussian", 1)])
+def test_a_stream_is_expected_to_hold_all_batches_so_far(mechanism: str, times: int) -> None:
+    more = ", delta = 1e-3" + (", batches = 20" if mechanism == "tree" else "")
+    text = words(CONTEXTS, 'policy = {name = "linucb", batch = 100}', mechanism, 2000)
+    learner, sums = Learner(parse(text.replace("epsilon = 1.0", f"epsilon = 1.0{more}")).config), []
+    for _ in range(2):
+        plan = learner.plan()
+        assert plan is not None
+        outcome = _expected(plan, plan.cohorts[0])
+        learner.absorb(outcome)
+        sums.append(np.array(outcome.sum))
+    np.testing.assert_allclose(sums[1], times * sums[0])
 
 
 @pytest.mark.parametrize(
