@@ -7,9 +7,11 @@ from dataclasses import asdict, replace
 from typing import Any, Unpack
 
 from sqlalchemy import Connection, Select, bindparam, delete, false, func, insert, literal, select, update
+from sqlalchemy.exc import IntegrityError
 
 from distrust.common.crypto.context import cohort_digest, run_digest
 from distrust.common.database import POOL, Database
+from distrust.common.database_faults import Collision
 from distrust.common.intermediary.deadlines import Clock, SystemClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
@@ -107,8 +109,12 @@ class Writing:
         self._do(_ADD_COHORT, {**row, "message": cohort.model_dump_json()})
 
     def grant(self, run: str, request: TicketRequest, grant: GrantRow) -> None:
+        """Add a grant. Raises Collision where its first slot is granted by now: the caller has read too early."""
         row = {"run": run, "request": request.request, **asdict(grant)}
-        self._do(_ADD_GRANT, row)
+        try:
+            self._do(_ADD_GRANT, row)
+        except IntegrityError as error:
+            raise Collision(f"slot {grant.first} of cohort {grant.cohort} was granted meanwhile") from error
 
     def granted(self, cohort: str, granted: int) -> None:
         """Note that all slots of a cohort before this one have tickets."""

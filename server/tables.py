@@ -20,6 +20,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Float,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -85,13 +86,15 @@ GRANTS = Table(
     Column("request", String(32), nullable=False),
     Column("round", Integer, nullable=False),
     Column("want", Integer, nullable=False),
-    Column("cohort", String(80), index=True, nullable=False),
+    Column("cohort", String(80), nullable=False),
     Column("first", Integer, nullable=False),
     Column("count", Integer, nullable=False),
     Column("participant", String(64)),  # the id of a caller with a limit (server.admission), until the outcome
     # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
     Column("key_hashes", LargeBinary, nullable=False),
     UniqueConstraint("run", "request", "cohort"),
+    # No slot is granted twice, also where a server reads grants while its last commit is still under way.
+    Index("ix_grants_cohort_first", "cohort", "first", unique=True),
 )
 QUOTAS = Table(
     "quotas",
@@ -128,8 +131,9 @@ ENDED = Table(
     Column("cohort", String(80), primary_key=True),
     Column("run", String(80), nullable=False),
     Column("via", String(16), nullable=False),
-    Column("due", Float),  # when its batch is scrubbed, in seconds since the epoch; null once it was
+    Column("due", Float, index=True),  # when its batch is scrubbed, in seconds since the epoch; null once it was
     Column("told", Boolean, nullable=False),  # whether its intermediary knows that it is collected no more
+    Index("ix_kept_told_due", "told", "due"),
 )
 TOMBSTONES = Table(
     "tombstones",

@@ -1,7 +1,7 @@
 """Runs have an id and public keys of their own; cohorts their intermediary and their digest; messages wire version 3.
 
 There are tables of the receipts of clients, of what is kept for a while, and of pruned runs. Grants may name a
-participant with a limit, and quotas are counted.
+participant with a limit, and quotas are counted. No slot has two grants.
 
 No run goes on: its clients hold tickets and keys of the version before. So the public keys are zeros, which no message
 has. Stored configurations keep their version and their digest.
@@ -25,6 +25,7 @@ KEYS = ("ticket_key", "seal_key")
 
 RUNS = sa.table("runs", *map(sa.column, ("number", "run", "run_id", *KEYS, "state", "reason", "ended")))
 COHORTS = sa.table("cohorts", *map(sa.column, ("cohort", "run", "state", "via", "digest", "message")))
+GRANTS = sa.table("grants", *map(sa.column, ("number", "cohort", "first")))
 BATCHES = sa.table("batches", *map(sa.column, ("cohort", "body")))
 KEPT = sa.table("kept", *map(sa.column, ("cohort", "run", "via", "due", "told")))
 REGRETS = sa.table("regrets", *map(sa.column, ("run", "body")))
@@ -51,6 +52,8 @@ def upgrade() -> None:
         sa.Column("due", sa.Float),
         sa.Column("told", sa.Boolean, nullable=False),
     )
+    op.create_index("ix_kept_due", "kept", ["due"])
+    op.create_index("ix_kept_told_due", "kept", ["told", "due"])
     op.create_table(
         "tombstones", sa.Column("number", sa.Integer, primary_key=True), sa.Column("body", sa.Text, nullable=False)
     )
@@ -58,6 +61,7 @@ def upgrade() -> None:
         batch.alter_column("body", existing_type=sa.Text, nullable=True)
     _keep_batches_for_a_day(connection)
     op.add_column("grants", sa.Column("participant", sa.String(64)))
+    _keep_one_grant_of_a_slot(connection)
     op.create_table(
         "quotas",
         sa.Column("participant", sa.String(64), primary_key=True),
@@ -66,6 +70,17 @@ def upgrade() -> None:
     for table, key, rewritten in ((BATCHES, "cohort", wire_1_to_3.answer), (REGRETS, "run", wire_1_to_3.message)):
         for name, body in wire_1_to_3.rows(connection, table, key, "body"):
             connection.execute(sa.update(table).where(table.c[key] == name).values(body=rewritten(body)))
+
+
+def _keep_one_grant_of_a_slot(connection: sa.Connection) -> None:
+    """Delete grants of slots that were granted before, and refuse them from now on. Their runs are over.
+
+    Until now a commit that landed after the server had read its grants again gave slots to a second request.
+    """
+    first = sa.select(sa.func.min(GRANTS.c.number)).group_by(GRANTS.c.cohort, GRANTS.c.first)
+    connection.execute(sa.delete(GRANTS).where(GRANTS.c.number.not_in(first)))
+    op.drop_index("ix_grants_cohort", "grants")
+    op.create_index("ix_grants_cohort_first", "grants", ["cohort", "first"], unique=True)
 
 
 def _keep_batches_for_a_day(connection: sa.Connection) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import MetaData, select
+from sqlalchemy.exc import IntegrityError
 from typer.testing import CliRunner, Result
 
 from distrust.common.database import Database
@@ -81,6 +82,24 @@ def test_a_database_of_before_revisions_is_refused_until_the_command_that_the_re
     again = command(*named)
     assert again.stdout.endswith(f": schema {VERSION[party]}, nothing to do\n")
     assert content(url) == after
+
+
+def test_slots_that_were_granted_twice_keep_their_first_grant(old: NewUrl) -> None:
+    """Until revision 0002 a commit could land after the server had read its grants again."""
+    url = old("server")
+    first = content(url)["grants"]
+    other = (
+        "INSERT INTO grants (number, run, request, round, want, cohort, first, count, key_hashes) "
+        "SELECT 99, run, 'another', round, want, cohort, first, count - 1, key_hashes FROM grants WHERE number = 2"
+    )
+    database = engine(url)
+    with database.begin() as connection:
+        connection.exec_driver_sql(other)
+    assert command("--database", url, "--backed-up").exit_code == 0
+    assert [row[0] for row in content(url)["grants"]] == [row[0] for row in first]
+    with pytest.raises(IntegrityError), database.begin() as connection:
+        connection.exec_driver_sql(other)
+    database.dispose()
 
 
 def test_a_postgresql_database_is_not_touched_before_the_operator_says_that_a_copy_exists(

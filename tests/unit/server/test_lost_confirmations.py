@@ -178,6 +178,28 @@ def test_a_cohort_whose_record_failed_is_not_lost_before_a_request_needs_it(
     asyncio.run(whole())
 
 
+def test_no_slot_is_granted_twice_where_a_commit_lands_after_the_grants_were_read_again(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL may end a commit only after its connection was lost and another one has read the rows."""
+
+    async def whole() -> None:
+        harness.service.create(config())
+        await harness.ask("demo", 3)
+        early = harness.service.active_run("demo").rows()
+        Faults(["lost"], monkeypatch)
+        with pytest.raises(Unavailable, match="behind the commit"):
+            await harness.ask("demo", 2)
+        reads, now = iter([early]), Store.with_taken
+        monkeypatch.setattr(Store, "with_taken", lambda store, rows: next(reads, None) or now(store, rows))
+        (grant,) = (await harness.ask("demo", 4)).grants
+        assert next(reads, None) is None
+        assert (grant.first, grant.count) == (5, 4)
+        await harness.coordinator.stop()
+
+    asyncio.run(whole())
+
+
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_run_whose_creation_lost_its_confirmation_is_taken_up(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch, *, readable: bool
