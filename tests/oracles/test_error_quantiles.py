@@ -14,7 +14,6 @@ from scipy.integrate import quad
 
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan
-from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.mechanisms.families.base import MechanismName
 from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.mechanisms.families.sphere import SphereLike
@@ -243,16 +242,6 @@ def test_quantiles_of_continuous_noise_are_passed_with_just_that_probability(
         q = drawn.quantile(p)
         assert tail(q) == pytest.approx(p, rel=1e-7)
         assert law.quantile(p) / step(mechanism) >= q * (1 - 1e-12)
-
-
-@pytest.mark.parametrize("batches", [1, 3, 5, 6])
-def test_prefixes_of_a_stream_have_the_quantiles_of_their_nodes(batches: int) -> None:
-    """Of nodes that are added up, as `paper` does: tests/oracles/test_tree.py has the estimates of `exact`."""
-    mechanism = planned_mechanism("tree", "paper", 1)
-    assert isinstance(mechanism, Tree)
-    law, tail = mechanism.prefix_error(batches), gaussian(mechanism.variance, batches.bit_count())
-    for p in LEVELS:
-        check_least(tail, law.quantile(p) / step(mechanism), p)
 
 
 @pytest.mark.parametrize("p", LEVELS)

@@ -153,15 +153,8 @@ class PrefixFactorization(GaussianLike):
 
     @override
     def error(self, survivors: int) -> ErrorLaw:
-        return self._rounded(self.variance)
-
-    def prefix_error(self, batches: int) -> ErrorLaw:
-        """Return the law of the noise in the prefix sum of the first `batches`, in data units."""
-        return self._rounded(self.factors.row(batches) * self.variance)
-
-    def _rounded(self, variance: float) -> ScaledErrorLaw:
-        law = FineGaussian(variance)
-        return ScaledErrorLaw(law, self.step, (math.sqrt(2 * variance) * self.step, HALF_STEP * self.step))
+        tail = math.sqrt(2 * self.variance) * self.step, HALF_STEP * self.step
+        return ScaledErrorLaw(self.server_law(), self.step, tail)
 
 
 @dataclass(frozen=True, slots=True)

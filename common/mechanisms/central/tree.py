@@ -27,9 +27,7 @@ from distrust.common.mechanisms.families.streams import (
     replayed,
 )
 from distrust.common.modular import in_window
-from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, gaussian_reach
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
     is_exact,
@@ -201,17 +199,6 @@ class Tree(GaussianLike):
     @override
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(self.server_law(), self.variance)
-
-    def prefix_error(self, batches: int) -> ErrorLaw:
-        """Return the law of the noise in the prefix sum of the first `batches`, in data units.
-
-        Of estimates by several nodes it is that of continuous noise of the same variance.
-        """
-        nodes = batches.bit_count()
-        if self.calibration == "paper":
-            return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
-        variance = self._noise_in(batches) * self.variance
-        return self.scaled(Gaussian(math.sqrt(variance)), variance)
 
 
 def printed_node(printed: PrintedNoise, epsilon: float, delta: float, batches: int) -> float:
