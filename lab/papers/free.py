@@ -113,7 +113,7 @@ ERRATA = (
         wrong="f holds for ε₀ ≤ ln(n/(16 ln(2/δ))) only, and in small batches f⁻¹(ε) is below ε: more noise than local",
         verdict="assumption",
         measure="noise over that of the local model",
-        instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the inverse of the clones bound, for every n",
+        instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the largest ε₀ of a computed bound, for every n",
         code="common/privacy/amplification/clones.py",
         figures=_equation_10_range,
     ),

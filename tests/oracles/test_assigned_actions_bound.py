@@ -13,9 +13,11 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, check_parts
 from distrust.common.privacy.amplification.antipodal import antipodal_delta
 from distrust.common.privacy.amplification.clones import clones_delta
+from distrust.common.privacy.amplification.randomizers import laplace_on_grid
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, plan_round
 from distrust.server.policies.base import Ask, Query
+from tests.support.randomizers import blanket_delta
 from tests.support.shuffled_laws import Array
 
 Data = tuple[int, ...]
@@ -78,6 +80,36 @@ def test_answers_of_opposite_signs_are_within_the_bound_of_a_sphere_by_place(
     tables = [np.column_stack((1 - row, row)) for row in ups]
     one, other, *rest = (tuple(rng.integers(0, 3, users).tolist()) for _ in range(users + 1))
     assert delta(tables, one, other, rest, share * 1.5) <= antipodal_delta(share * 1.5, 1.5, users)
+
+
+def laplace_rows(scale: float, g: int) -> Array:
+    """Return the laws of x + discrete Laplace noise for rewards x in {0..g}; outputs far out count as one."""
+    reach = g + 2
+    outputs = np.arange(-400, 400)
+    masses = math.tanh(1 / (2 * scale)) * np.exp(-np.abs(outputs - np.arange(g + 1)[:, np.newaxis]) / scale)
+    kept = np.clip(outputs, -2, reach) + 2
+    return np.array([np.bincount(kept, row) for row in masses])
+
+
+@pytest.mark.parametrize(("users", "g", "checked"), [(2, 1, 64), (2, 2, 729), (3, 1, 512), (3, 2, 1000), (4, 1, 60)])
+@pytest.mark.parametrize(("local", "share"), [(1.0, 0.1), (1.0, 0.6), (3.0, 0.3)])
+def test_laplace_noise_by_place_is_within_the_bound_of_the_ends_whatever_each_place_pays(
+    users: int, g: int, checked: int, local: float, share: float
+) -> None:
+    """Every reward of every client at every place is tried, or as many of these at random as `checked` says."""
+    rows, epsilon = laplace_rows(g / local, g), share * local
+    worths = range((g + 1) ** (users * (users + 1)))
+    if checked < len(worths):
+        worths = np.random.default_rng(users).integers(0, len(worths), checked).tolist()
+    bound = blanket_delta(laplace_on_grid(g / local, g), epsilon, users)
+    largest = 0.0
+    for worth in worths:
+        digits = np.unravel_index(worth, (g + 1,) * (users * (users + 1)))
+        one, other, *rest = (tuple(map(int, part)) for part in np.split(np.array(digits), users + 1))
+        largest = max(largest, delta([rows] * users, one, other, rest, epsilon))
+    extreme = delta([rows] * users, (0,) * users, (g,) * users, [(0,) * users] * (users - 1), epsilon)
+    assert largest <= bound * (1 + 1e-9)
+    assert 0.5 * bound < max(largest, extreme) <= bound * (1 + 1e-9)
 
 
 def test_the_enumeration_is_no_empty_comparison() -> None:

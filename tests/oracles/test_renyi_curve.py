@@ -11,10 +11,11 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_renyi
-from distrust.common.mechanisms.shuffled.laplace import MOST_ALIKE, alike_epsilon
+from distrust.common.mechanisms.shuffled.laplace import scalar_epsilon
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.privacy.amplification.antipodal import antipodal_epsilon
 from distrust.common.privacy.amplification.blanket import blanket_epsilon, extreme_delta
 from distrust.common.privacy.amplification.clones import clones_curve, clones_delta, clones_epsilon
 from distrust.common.privacy.amplification.randomizers import added_noise, laplace_on_grid
@@ -270,7 +271,11 @@ def test_one_discrete_gaussian_far_out_is_as_private_as_continuous_noise(shift: 
     assert result == pytest.approx(gaussian_epsilon(shift / 100, delta), rel=1e-4)
 
 
-def test_more_messages_never_promise_less() -> None:
-    """The largest number of messages that the blanket is computed for is tried, and one more."""
-    few, many = (alike_epsilon(6.0, 2, 1e-6, honest, 0.0) for honest in (MOST_ALIKE, MOST_ALIKE + 1))
-    assert many <= few < clones_epsilon(1e-6, 6.0, MOST_ALIKE)
+def test_more_messages_hide_more_and_two_inputs_are_randomized_response_for_up_to_a_billion() -> None:
+    """On a grid of one step the bound is that of opposite answers, which another computation has without a grid."""
+    crowds = (10**4, 10**6, 10**9)
+    result = [scalar_epsilon(6.0, 1, 1e-6, honest, 0.0) for honest in crowds]
+    assert result == sorted(result, reverse=True)
+    for honest, epsilon in zip(crowds, result, strict=True):
+        assert 1 <= epsilon / antipodal_epsilon(1e-6, 6.0, honest) < 1.002
+        assert epsilon < clones_epsilon(1e-6, 6.0, honest)

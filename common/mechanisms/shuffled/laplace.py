@@ -26,23 +26,20 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.cohort import CohortParams
 from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification.blanket import FINEST, blanket_epsilon, hides_pairs, over_pairs
+from distrust.common.privacy.amplification.blanket import blanket_epsilon, hides_pairs, over_pairs
 from distrust.common.privacy.amplification.clones import (
     clones_delta,
     clones_epsilon,
     clones_local_epsilon,
     paper_local_epsilon,
 )
-from distrust.common.privacy.amplification.randomizers import LocalRandomizer, laplace_on_grid
+from distrust.common.privacy.amplification.randomizers import FINEST_LAPLACE, LocalRandomizer, laplace_on_grid
 from distrust.common.privacy.amplification.renyi import blanket_renyi, clones_renyi
 from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, Guarantee, Model, records_assumptions
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import greatest_on_grid, snap_down
 from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
 from distrust.common.wire import Via
-
-MOST_ALIKE = 100_000
-"""The most messages that the blanket is computed for, because it takes long. More messages only hide more."""
 
 GAIN = 1.4
 """About the factor by which the blanket allows a larger ε₀ than the clones."""
@@ -71,32 +68,30 @@ def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) ->
 
 
 @lru_cache(maxsize=256)
-def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, requested: float) -> float:
-    """Return ε at δ of `honest` shuffled messages that all have Lap_Z(g/ε₀) in one coordinate.
+def scalar_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, requested: float) -> float:
+    """Return ε at δ of `honest` shuffled numbers with Lap_Z(g/ε₀), of assigned actions or not.
 
-    It is the lesser of the clones bound and the blanket bound for every pair of inputs on the grid.
+    It is the lesser of the clones bound and the blanket bound of the grid's ends.
 
     requested  the ε to return where it is met, without a search for less; 0: search.
     """
     clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, requested)
     if clones <= requested or not _has_blanket(precision, honest):
         return clones
-    counted = min(honest, MOST_ALIKE)
-    if requested > 0 and hides_pairs(_laplace_on_grid, precision, (requested, delta, counted), local_epsilon):
+    if requested > 0 and hides_pairs(_laplace_on_grid, precision, (requested, delta, honest), local_epsilon):
         return requested
     try:
-        return min(clones, blanket_epsilon(_laplace_on_grid(local_epsilon, precision), delta, counted))
+        return min(clones, blanket_epsilon(_laplace_on_grid(local_epsilon, precision), delta, honest))
     except BadParameter:
         return clones
 
 
 @lru_cache(maxsize=256)
-def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
-    """Return the largest ε₀, as a snapped number, with `alike_epsilon` ≤ ε; at least that of the clones bound."""
+def scalar_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
+    """Return the largest ε₀, as a snapped number, with `scalar_epsilon` ≤ ε; at least that of the clones bound."""
     clones = shuffled_laplace_local_epsilon(epsilon, delta, honest)
-    if not _has_blanket(precision, honest) or honest > MOST_ALIKE:
+    if not _has_blanket(precision, honest):
         return clones
-
     target = (epsilon, delta, honest)
     if hides_pairs(_laplace_on_grid, precision, target, LARGEST_LOCAL):
         return LARGEST_LOCAL
@@ -111,8 +106,8 @@ def shuffled_laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ..
 
 
 @lru_cache(maxsize=256)
-def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[float, ...]:
-    """Return the Rényi divergences of shuffled messages that all have Lap_Z(g/ε₀) in one coordinate.
+def scalar_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[float, ...]:
+    """Return the Rényi divergences of shuffled numbers with Lap_Z(g/ε₀), of assigned actions or not.
 
     They are the lesser of the clones' and the blanket's at every order of a profile.
     """
@@ -121,7 +116,7 @@ def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[floa
         return clones
     rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
     randomizer = laplace_on_grid(laplace_scale(local_epsilon, precision, 1), precision)
-    result = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
+    result = blanket_renyi(randomizer, honest, rho, PROFILE_ORDERS, local_epsilon)
     return tuple(min(pair) for pair in zip(clones, result, strict=True))
 
 
@@ -131,20 +126,21 @@ def _laplace_on_grid(local_epsilon: float, precision: int) -> LocalRandomizer:
 
 
 def _has_blanket(precision: int, honest: int) -> bool:
-    return precision <= FINEST and honest > 1
+    return precision <= FINEST_LAPLACE and honest > 1
 
 
 class ShuffledLaplace(LaplaceLike):
     """Each client adds Lap_Z of ε₀ to its vector. ε₀ is the largest that t shuffled messages amplify to (ε, δ).
 
-    local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed;
-               by the privacy blanket, if that gives more, where all messages have one law and one coordinate.
+    local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: the largest by the clones
+               bound, or by the privacy blanket, which is computed for one coordinate and gives more there.
     dealt      whether the shuffler assigns the actions. Sums may then be opened action by action: place j of the
-               permuted list plays a public action, and its message is an ε₀-private randomizer of its own. Only the
-               clones bound counts then, because it holds for any sequence of such randomizers.
+               permuted list plays a public action. Both bounds hold then, with the whole cohort, as all places have
+               noise of one law and users are put on the places in a uniform order (`laplace_on_grid`).
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
     Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2021,
-               Theorem 3.1, for randomizers that differ from place to place. Balle et al. 2019 for one randomizer.
+               Theorem 3.1, for randomizers that differ from place to place. Balle et al. 2019 for the blanket, and
+               docs/privacy/shuffling.md for messages about other inputs at each place.
     """
 
     model: ClassVar[Model] = "shuffle"
@@ -176,11 +172,11 @@ class ShuffledLaplace(LaplaceLike):
         if cohort.min_honest > 1:
             amplify = _paper_local_epsilon if spec.calibration == "paper" else shuffled_laplace_local_epsilon
             local = amplify(epsilon, delta, cohort.min_honest)
-        alike = cohort.dimension == 1 and not cohort.assigned and spec.calibration == "exact" and cohort.min_honest > 1
-        about = GAIN * local if alike else local
+        scalar = cohort.dimension == 1 and spec.calibration == "exact" and cohort.min_honest > 1
+        about = GAIN * local if scalar else local
         precision = spec.precision or little_rounding(cohort, about, cohort.clients, ROUNDING)
-        if alike:
-            local = alike_local_epsilon(epsilon, delta, cohort.min_honest, precision)
+        if scalar:
+            local = scalar_local_epsilon(epsilon, delta, cohort.min_honest, precision)
         local = cohort.searched("local", local)
         total = PolyaDifference(
             Fraction(cohort.clients), laplace_scale(local, precision, cohort.dimension, cohort.norm)
@@ -219,8 +215,8 @@ class ShuffledLaplace(LaplaceLike):
 
         def profile(delta: float) -> Profile:
             alone = self.one_term_privacy(OWN_DEVICE).profile(delta)  # one message bounds them all
-            if self._alike:
-                together = alike_renyi(self.local, self.precision, honest)
+            if self.dimension == 1:
+                together = scalar_renyi(self.local, self.precision, honest)
             else:
                 together = shuffled_laplace_renyi(local, honest)
             change = {"pure": bound(alone.pure.epsilon), "approximate": bound(self._amplified(delta, honest))}
@@ -229,19 +225,14 @@ class ShuffledLaplace(LaplaceLike):
 
         return Privacy(compute_promise=promise, compute_profile=profile)
 
-    @property
-    def _alike(self) -> bool:
-        """Return whether all messages have one law in one coordinate, so that the blanket bound holds for them."""
-        return self.dimension == 1 and not self.dealt
-
     def _amplified(self, delta: float, honest: int) -> float:
         """Return ε at δ of the messages of `honest` clients; one message's own where they hide no more."""
         local = self.one_term_epsilon
         if honest == 1:
             return local
         requested = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
-        if self._alike:
-            return alike_epsilon(self.local, self.precision, delta, honest, requested)
+        if self.dimension == 1:
+            return scalar_epsilon(self.local, self.precision, delta, honest, requested)
         return shuffled_laplace_epsilon(local, delta, honest, requested)
 
     def error(self, survivors: int) -> ErrorLaw:

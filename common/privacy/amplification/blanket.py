@@ -7,7 +7,8 @@ Each message is, with probability γ, drawn from the blanket ω, whatever its in
 With V = L/γ for a draw from the blanket, else 0, the bound is E[(V₁ + … + V_n)₊]/n. All errors are on the safe side.
 
 Source     Balle et al. 2019, Lemma 5.3.
-Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; one message a user, one randomizer.
+Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; one message a user, one randomizer. Inputs
+           may differ from place to place where one pair is the worst in convex order (`laplace_on_grid`).
 """
 
 import math

@@ -331,7 +331,7 @@ def test_an_honest_deal_is_accepted(make_assigned: MakeRound, name: str) -> None
     _check(lenient(), make_assigned(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
 
 
-def test_noise_by_the_blanket_of_one_randomizer_is_refused_for_dealt_actions(make_assigned: MakeRound) -> None:
+def test_noise_that_is_not_said_to_be_for_dealt_actions_is_refused_for_them(make_assigned: MakeRound) -> None:
     round_ = make_assigned("shuffled-laplace", delta=1e-6)
     for_all = round_.mechanism.model_copy(update={"dealt": False})
     with pytest.raises(Refused, match=r"mechanism\.dealt = False"):
