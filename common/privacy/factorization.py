@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrust.common.privacy.returning import Weights
+
 MANY_DIGITS = 50
 """Digits of all that follows from the parameters."""
 
@@ -102,7 +104,20 @@ class Factorization:
         # The columns of batches s < t, counted from 1, have the product Σ c_i c_(i+t-s) over 0 ≤ i ≤ M - t. As c is
         # positive and falls, it falls with t and with t - s. Of any batches the j-th is not before batch j, and two of
         # them, the i-th and the j-th, are not nearer than |i - j|. So no batches have larger products than the first.
-        return _weight(self, times)
+        return _up(_longest(self, times, self.batches))
+
+    def returning(self, times: int) -> Weights:
+        """Return what the roundings of a client in so many batches weigh, by the products of the columns of C."""
+        # Two columns that are d apart have a product of at most Σ c_i c_(i+d) over i < M, and a batch has two others at
+        # the same distance at most. In a stream of h batches more, batch h + 1 adds these sums twice to the squared
+        # length, for d = 1 … h, and once for d = 0. With an odd number of others the farthest one counts once.
+        near, far = (self._added(others + 1, self.batches + others) for others in ((times - 1) // 2, times // 2))
+        last = float(self._added(times, self.batches)) / UPWARDS
+        return Weights(self.weight(times), _up((near + far) / 2), last)
+
+    def _added(self, batch: int, batches: int) -> Any:
+        """Return by how much a batch makes the squared length of the sum of the first columns longer."""
+        return _longest(self, batch, batches) - _longest(self, batch - 1, batches)
 
     def column(self) -> NDArray[np.float64]:
         """Return c_0 … c_(M-1), to twelve digits."""
@@ -137,13 +152,14 @@ def _row(own: Factorization, batches: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _weight(own: Factorization, times: int) -> float:
+def _longest(own: Factorization, times: int, batches: int) -> Any:
+    """Return the squared length of the sum of the first columns of a stream of `batches`, with MANY_DIGITS digits."""
     # The first t columns add up to a_i = c_0 + … + c_i for i < t, and to a_i - a_(i-t) from there on. With
     # β_j = γ_j/(1-p_j) these are 1 + Σ β_j p_j - Σ β_j p_jⁱ⁺¹, and Σ β_j (1 - p_jᵗ) p_jⁱ⁻ᵗ⁺¹.
     sums = [(gamma / (1 - p), p) for gamma, p in _powers(own)]
     most = 1 + _context().fsum(beta * p for beta, p in sums)
     first = _square([(most, _context().mpf(1)), *((-beta * p, p) for beta, p in sums)], times)
-    return _up(first + _square([(beta * (1 - p**times) * p, p) for beta, p in sums], own.batches - times))
+    return first + _square([(beta * (1 - p**times) * p, p) for beta, p in sums], batches - times)
 
 
 def _decaying(own: Factorization) -> list[Power]:

@@ -37,6 +37,18 @@ def log_gaussian_slope(ratio: float, epsilon: float) -> float:
     return math.exp(-near * near / 2 - LOG_ROOT - log_gaussian_delta(ratio, epsilon)) * ratio
 
 
+def steepest_slope(square: float, delta: float) -> float:
+    """Return the largest d ln δ(ε)/d r² over r² ≥ `square` and ε ≥ 0 where δ(ε) ≥ `delta`; inf where none is proven."""
+    # It is φ(n)/(2rδ(ε)) = 1/(2r(m(n) - m(n + r))), n = ε/r - r/2 and m Mills' ratio, which is convex and falls. So it
+    # grows with ε, and is the largest where δ(ε) = `delta`: φ(n)/(2r `delta`). Along that line n grows with r, because
+    # δ grows with r and falls with n. So it falls with r, from an r on where n ≥ 0.
+    ratio = math.sqrt(square)
+    epsilon = gaussian_epsilon(ratio, delta)
+    if not square / 2 <= epsilon < math.inf:
+        return math.inf
+    return log_gaussian_slope(ratio, epsilon) / (2 * square)
+
+
 def gaussian_epsilon(ratio: float, delta: float) -> float:
     """Return the least ε with δ(ε) ≤ delta, rounded up; inf above 10⁴."""
     if gaussian_delta(ratio, 0.0) <= delta:

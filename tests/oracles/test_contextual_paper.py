@@ -20,7 +20,8 @@ from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.privacy.gaussian_vectors import lattice_variance
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.privacy.sensitivity import Grid, Visits
+from distrust.common.privacy.returning import Visits
+from distrust.common.privacy.sensitivity import Grid
 from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
 DOCS = Path(__file__).parents[2] / "docs"

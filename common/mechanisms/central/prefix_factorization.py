@@ -33,8 +33,9 @@ from distrust.common.privacy.gaussian_sums import GaussianTarget, sharpness
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, STREAM_SAMPLER, Guarantee, Model
 from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy
+from distrust.common.privacy.returning import Stretched, returning_epsilon
 from distrust.common.privacy.searches import coarsest
-from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, Grid, Stretched, grid_for
+from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, Grid, grid_for
 from distrust.common.randomness import Stream
 
 AS_CONTINUOUS = 1 - 2.0**-46
@@ -162,8 +163,9 @@ class Contributions:
     """The stream of one factorization, of which a client may be in several batches, with one vector in each.
 
     Guarantee  (ε, δ) of the whole stream for a client of t batches, whichever they are: that of one Gaussian release
-               which moves by Δ₂√W and the slack, W = `Factorization.weight`. A client's later vectors may depend on
-               what was released before. W is at least t: a policy that releases single batches only moves less.
+               which moves by Δ₂√W and the slack, W = `Factorization.weight`, and by little more than the mean of what
+               rounding adds (`returning_epsilon`). Which batches a client is in, and its vectors, may depend on what
+               was released before. W is at least t: a policy that releases single batches only moves less.
     """
 
     mechanism: PrefixFactorization
@@ -206,21 +208,21 @@ class Contributions:
 @lru_cache(maxsize=256)
 def _epsilon(move: Stretched, variance: float, delta: float) -> float:
     """Return ε at δ; inf where none is proven."""
-    return rounded_epsilon(move, variance, delta)
+    return min(rounded_epsilon(move, variance, delta), returning_epsilon(move, variance, delta))
 
 
 def _move(factors: Factorization, grid: Grid, variance: float, times: int) -> Stretched:
     """Return the largest move of C x by one client of `times` batches, with what the rounding of noise adds."""
     far = misses(factors) * math.sqrt(variance)  # f in steps
     slack = 2 * math.sqrt((factors.batches - 1) * grid.dimension) * (1 / FineGaussian(variance).per_step + 2 * far)
-    return Stretched(grid, factors.weight(times), slack, times)
+    return Stretched(grid, factors.weight(times), slack, times, factors.returning(times) if times > 1 else None)
 
 
 def _least_variance(epsilon: float, delta: float, factors: Factorization, grid: Grid) -> float:
     """Return the least variance of z, in steps squared, with which the stream is (ε, δ) for a client of one batch."""
     # The slack follows from the variance: its unit is a share of the deviation. It hardly grows with it, so that the
     # search ends after a few turns.
-    move, variance = Stretched(grid, factors.weight(1), 0.0, 1), 0.0
+    move, variance = Stretched(grid, factors.weight(1), 0.0), 0.0
     while (found := rounded_variance(move, epsilon, delta) / AS_CONTINUOUS) > variance:
         variance, move = found, _move(factors, grid, found, 1)
     return variance

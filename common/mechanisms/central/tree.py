@@ -40,8 +40,9 @@ from distrust.common.privacy.gaussian_sums import (
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, lattice_epsilon, lattice_variance
 from distrust.common.privacy.guarantee import STREAM_SAMPLER, Guarantee, Kind, Model
 from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy, spent_as
+from distrust.common.privacy.returning import Visits, returning_lattice_epsilon
 from distrust.common.privacy.searches import coarsest, snap_up
-from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, Visits, grid_for
+from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, grid_for
 from distrust.common.randomness import Stream
 
 WRAPPED_DRAWS = 3
@@ -222,17 +223,18 @@ class Batches:
     """The stream of one tree, of which a client may be in several batches, with one vector in each.
 
     Guarantee  (ε, δ) of all nodes together for a client of t batches, whichever they are: that of one Gaussian release
-               which moves by Δ₂√W, W = `Visits.weight`. A client's later vectors may depend on what was released
+               which moves by Δ₂√W, W = `Visits.weight`, and by little more than the mean of what rounding adds
+               (`returning_epsilon`). Which batches a client is in, and its vectors, may depend on what was released
                before. W is at least t: a policy that releases leaves only, also of trees of its own for each round,
                moves less.
     Source     our own; CTX Appendix E prints t² · depth in place of W, which is more.
     """
 
-    # The moves of the nodes are fixed one after the other, by what was released before, and their squared lengths add
-    # up to S ≤ W Δ₂². One more release that moves by the rest makes it W Δ₂² for certain. With Gaussian noise of
-    # variance v the privacy loss is then a sum of martingale differences whose moment of order a is e^(a² W Δ₂²/(2v))
-    # exactly: it has the law of one release's loss. What `lattice_log_delta` loses to discrete noise is a factor for
-    # each coordinate that moves, whatever the others are.
+    # With the worst roundings: the moves of the nodes are fixed one after the other, by what was released before, and
+    # their squared lengths add up to S ≤ W Δ₂². One more release that moves by the rest makes it W Δ₂² for certain.
+    # With Gaussian noise of variance v the privacy loss is then a sum of martingale differences whose moment of order a
+    # is e^(a² W Δ₂²/(2v)) exactly: it has the law of one release's loss. What `lattice_log_delta` loses to discrete
+    # noise is a factor for each coordinate that moves, whatever the others are.
 
     mechanism: Tree
 
@@ -269,7 +271,7 @@ class Batches:
 @lru_cache(maxsize=256)
 def _moved_epsilon(variance: float, move: Visits, delta: float) -> float:
     """Return ε at δ of a client that moves all nodes by `move`; inf where none is proven."""
-    return lattice_epsilon(move, variance, delta)
+    return returning_lattice_epsilon(move, variance, delta)
 
 
 def _all(depth: int, grid: Grid) -> Grid:
