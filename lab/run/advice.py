@@ -29,8 +29,8 @@ from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan, round_guarantee
 
-BATCHES = (1, 10, 100, 1_000, 10_000)  # clients of a contextual policy's batches that are tried, besides the run's own
-MOST_ROUNDS = 20_000  # of one contextual run that is tried: each takes about a millisecond
+BATCH_SIZES = (1, 10, 100, 1_000, 10_000)  # clients of a batch of contextual policies, besides the run's own
+MOST_TRIED = 20_000  # rounds of one contextual run that is tried: each takes about a millisecond
 COLUMNS = ("mechanism", "batch", "width", "clients", "bits", "trust", "promise", "refused")
 WORDS = ("mechanism", "batch", "trust needed", "promise")
 
@@ -163,7 +163,7 @@ def _batches(config: RunConfig) -> list[dict[str, int]]:
     if isinstance(policy, SuccessiveEliminationSpec) and policy.constants is None:
         return [{"base": 2}, {"base": 4}]
     if isinstance(policy, ContextualPolicySpec):
-        sizes = {policy.batch, *(size for size in BATCHES if config.horizon / MOST_ROUNDS <= size <= config.horizon)}
+        sizes = {policy.batch, *(size for size in BATCH_SIZES if config.horizon / MOST_TRIED <= size <= config.horizon)}
         return [{"batch": size} for size in sorted(sizes)]
     return [{}]
 
