@@ -5,12 +5,11 @@ From tickets to messages, cohort after cohort, until the run is over.
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -46,8 +45,6 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, RoundView, TicketAnswer
 
 log = structlog.get_logger("distrust.fleet")
-
-Result = TypeVar("Result")
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25  # seconds between two requests for tickets that bring none
 RUNNING = frozenset({"open", "between"})  # states of a run that may still need users
@@ -89,7 +86,7 @@ class Fleet:
         self._transport, self._world, self._requirements, self._options = transport, world, requirements, options
         self._uploader = Uploader(transport, self.stats, options.limits, options.silent)
         self._worker = Worker()
-        self._memory, self._notes = memory or Memory(), ThreadPoolExecutor(1, "memory")  # apart: it waits for the disk
+        self._memory, self._notes = memory or Memory(), Worker("memory")  # apart: it waits for the disk
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
         self._run_id = self._run = b""  # the id and R of the run that this fleet serves, once they are known
@@ -148,13 +145,17 @@ class Fleet:
                 await self._uploader.announce(cohort, users)
 
     def _forget_secrets(self) -> None:
-        """Let the worker wipe all keys and seeds that are left, once the message in work is made."""
+        """Let the worker wipe all keys and seeds that are left, once what is in work is made."""
         for session in self._sessions.values():
             session.forget()
-        unused = [*self._own, *(user.keys for _, users in self._holding for user in users)]
+        self._worker.submit(self._wipe, self._own)  # which grows while the worker makes more
+        self._worker.submit(self._wipe, [user.keys for _, users in self._holding for user in users])
+
+    @staticmethod
+    def _wipe(unused: Iterable[Own | None]) -> None:
         for own in unused:
             if isinstance(own, Secrets):
-                self._worker.submit(own.wipe)
+                own.wipe()
 
     def _with_tickets(self) -> list[tuple[Cohort, list[User]]]:
         """Return the users that hold tickets, by cohort: those that play, and those that have not agreed yet."""
@@ -164,11 +165,11 @@ class Fleet:
     async def _rounds(self, group: asyncio.TaskGroup) -> str:
         view, pause = await self._first_view(), SHORTEST_PAUSE
         while view.state in RUNNING:
-            answer, keys = await self._take(0)
+            answer = await self._take(0)
             if answer.view is None:
                 raise BadMessage("view: the server's answer to a request that names no round shows none")
             view = answer.view
-            if view.round is not None and await self._begin_blocks(view, answer.grants, keys, group):
+            if view.round is not None and await self._begin_blocks(view, answer.grants, group):
                 pause = SHORTEST_PAUSE  # the next request waits for another round, or for free slots
             elif view.state in RUNNING:
                 await asyncio.sleep(pause)
@@ -189,9 +190,7 @@ class Fleet:
                 self._makes = partial(secrets.token_bytes, RECEIPT_SECRET)
         return view
 
-    async def _begin_blocks(
-        self, view: RoundView, grants: list[Grant], keys: list[Own], group: asyncio.TaskGroup
-    ) -> bool:
+    async def _begin_blocks(self, view: RoundView, grants: list[Grant], group: asyncio.TaskGroup) -> bool:
         """Begin the users of these tickets, and of further ones of the round until no slot is free.
 
         Return whether there were any. The server grants whatever is free, so a grant of less than the block is the last
@@ -201,7 +200,7 @@ class Fleet:
         round_, agreed = view.round, None
         while grants or agreed is None:
             round_ = await self._with_cohorts(round_, grants)
-            self._holding = self._holders(round_, grants, keys)
+            self._holding = self._holders(round_, grants)
             if round_ is not agreed:
                 await self._configure(view)
                 await self._agree(round_)
@@ -220,8 +219,7 @@ class Fleet:
             await asyncio.sleep(0)  # so that it begins: its messages are awaited, and the next tickets can wait
             if not full:
                 break
-            answer, keys = await self._take(round_.number)
-            grants = answer.grants
+            grants = (await self._take(round_.number)).grants
         return True
 
     async def _configure(self, view: RoundView) -> None:
@@ -229,7 +227,7 @@ class Fleet:
         if self._config is None:
             self._config, self._run_id = await self._transport.config(), view.run_id
             self._run = run_digest(self._config.digest(), view.run_id)
-            self._costs = await self._in_thread(self._worker, self._spent)
+            self._costs = await self._worker.run(self._spent)
         check_config(self._config, view)
         if view.run_id != self._run_id:
             raise Refused(f"run_id: run {view.run} is another one than this fleet began to serve")
@@ -250,16 +248,17 @@ class Fleet:
         ]
         return newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
 
-    def _holders(self, round_: Round, grants: list[Grant], keys: list[Own]) -> list[tuple[Assignment, list[User]]]:
+    def _holders(self, round_: Round, grants: list[Grant]) -> list[tuple[Assignment, list[User]]]:
         """Return the users that hold these tickets, by cohort, with the keys of their slots."""
         assignments = {assignment.cohort.cohort: assignment for assignment in round_.assignments}
-        holders, start = [], 0
+        holders = []
         for grant in grants:
-            own = keys[start : start + grant.count]
-            start += grant.count
+            own = self._own[: grant.count]
+            del self._own[: grant.count]
             assignment = assignments.get(grant.cohort)
             if assignment is None:
                 log.warning("cohort_unknown", cohort=grant.cohort, round=round_.number, tickets=grant.count)
+                self._worker.submit(self._wipe, own)
             else:
                 cohort = assignment.cohort
                 stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
@@ -275,13 +274,15 @@ class Fleet:
         """
         self._forget_before(round_.number)
         before, self._terms = self._terms, [(round_.mechanism_of(a), a.cohort.clients) for a in round_.assignments]
-        if self._terms == before and self._worker.idle:
+        if self._terms == before and self._idle:
             self._check(round_)  # what it computes is cached
         else:
-            await self._in_thread(self._worker, lambda: self._check(round_))  # planning takes a while
+            await self._worker.run(lambda: self._check(round_))  # planning takes a while
 
-    async def _in_thread(self, thread: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(thread, work)
+    @property
+    def _idle(self) -> bool:
+        """Return whether short work is done here: no thread works, and going to one and back would take longer."""
+        return self._worker.idle and self._notes.idle
 
     def _spent(self) -> list[Entry]:
         """Return the costs of the run's cohorts that users have been in, by fleets before this one.
@@ -309,12 +310,11 @@ class Fleet:
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
 
-    async def _take(self, number: int) -> tuple[TicketAnswer, list[Own]]:
+    async def _take(self, number: int) -> TicketAnswer:
         """Request a block of tickets of a round; 0: wait for those of whichever is open.
 
-        Return also the slots' keys, or the secrets of their receipts, where their mechanism needs one of these.
-
-        A block with tickets holds a turn, until its messages are made.
+        Where the mechanism needs keys, or secrets of receipts, the first of `_own` are then those of the slots. A block
+        with tickets holds a turn, until its messages are made.
         """
         await self._room()
         await self._turns.acquire()
@@ -322,7 +322,7 @@ class Fleet:
         make = self._makes
         if make is not None:
             missing = want - len(self._own)
-            self._own += await self._in_thread(self._worker, lambda: [make() for _ in range(missing)])
+            await self._worker.run(lambda: self._own.extend(make() for _ in range(missing)))
             hashes = b"".join(map(own_hash, self._own[:want]))
         request = TicketRequest(request=secrets.token_hex(16), round=number, want=want, keys=hashes)
         if number:
@@ -333,9 +333,7 @@ class Fleet:
             answer = await self._transport.tickets(request, LONGEST_POLL)
         if not answer.grants:
             self._turns.release()
-        count = sum(grant.count for grant in answer.grants)
-        keys, self._own = self._own[:count], self._own[count:]
-        return answer, keys
+        return answer
 
     async def _room(self) -> None:
         """Wait while too many clients are in flight. Never wait with one cohort only: it may need us to be filled."""
@@ -367,11 +365,11 @@ class Fleet:
         they take part.
         """
         try:
-            if self._worker.idle and sum(len(one.slots) for one in held) == 1:  # see `Worker`
+            if self._idle and sum(len(one.slots) for one in held) == 1:
                 self._memory.hold(held)
                 noted: asyncio.Future[Any] = asyncio.gather()  # of nothing: it is done
             else:
-                noted = asyncio.get_running_loop().run_in_executor(self._notes, self._memory.hold, held)
+                noted = asyncio.wrap_future(self._notes.submit(self._memory.hold, held))
             ready = [(session, await session.begin(users, noted)) for session, users in joining]
             await noted
         finally:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from typing_extensions import override
@@ -21,12 +21,14 @@ from distrust.common.messages.upload import Item
 
 log = structlog.get_logger("distrust.fleet")
 
+Result = TypeVar("Result")
+
 
 class Worker(ThreadPoolExecutor):
-    """One thread that makes the messages of a fleet, first in, first out. The fleet calls it from its event loop."""
+    """One thread of a fleet, first in, first out: it makes messages, say. The fleet calls it from its event loop."""
 
-    def __init__(self) -> None:
-        super().__init__(1, "messages")
+    def __init__(self, name: str = "messages") -> None:
+        super().__init__(1, name)
         self._given: list[Future[Any]] = []
 
     @override
@@ -34,6 +36,10 @@ class Worker(ThreadPoolExecutor):
         future = super().submit(fn, *args, **kwargs)
         self._given = [*self._open(), future]
         return future
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Return what the work returns, done in its turn."""
+        return await asyncio.wrap_future(self.submit(work))
 
     @property
     def idle(self) -> bool:
@@ -297,7 +303,7 @@ class CohortSession:
 
         if short and self.worker.idle:
             return timed()
-        return await asyncio.get_running_loop().run_in_executor(self.worker, timed)
+        return await self.worker.run(timed)
 
     def _drop(self, slots: Iterable[int]) -> None:
         self._forget([user for slot in slots if (user := self.users.pop(slot, None)) is not None])

@@ -17,7 +17,7 @@ from distrust.client.randomizer import World
 from distrust.client.secagg import Secrets
 from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
-from distrust.client.user import Own, User
+from distrust.client.user import User
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Grant
 from distrust.common.messages.status import StageView
@@ -152,8 +152,8 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
     second = make_round(clients=40, number=2, dropout=0.1)
 
     class Sometimes(Fleet):
-        def _holders(self, round_: Round, grants: list[Grant], keys: list[Own]) -> list[tuple[Assignment, list[User]]]:
-            holders = super()._holders(round_, grants, keys)
+        def _holders(self, round_: Round, grants: list[Grant]) -> list[tuple[Assignment, list[User]]]:
+            holders = super()._holders(round_, grants)
             leaving = 1 if round_.number == 1 else 2  # the remainder of the slots that leave: of none in other rounds
             return [
                 (one, [replace(user, leaves=2) if user.slot % 2 == leaving else user for user in users])
