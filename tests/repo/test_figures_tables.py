@@ -245,6 +245,17 @@ def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator
     assert [one for one in expected if f"\n{one}" not in page] == []
 
 
+def test_the_page_of_prefix_sums_states_the_regrets_of_its_two_mechanisms() -> None:
+    page = " ".join((FIGURES.parent / "privacy" / "prefix-sums.md").read_text("utf-8").split())
+    tree, factors, *batched = (
+        regret("ctx-1", "ε = 1", series + variant)
+        for variant in ("", ", batched")
+        for series in ("LinUCB-JDP", "LinUCB-JDP by factorization")
+    )
+    assert f"the tree has a regret of {tree} and the factorization one of {factors}." in page
+    assert f"In batches of 141 they have {' and '.join(batched)}" in page
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_index_has_the_repetitions_and_the_time_of_the_rows(name: str) -> None:
     counts = {len(pair) for pair in table(name).values()}

@@ -1,10 +1,17 @@
-"""Tests CTX's claims about its Figures 1 and 2, true or false, on the rows that docs/figures.md publishes."""
+"""Tests CTX's claims about its Figures 1 and 2, true or false, on the rows that docs/figures.md publishes.
 
+What docs/figures/ctx.md says of the noise is computed from the experiment's mechanisms.
+"""
+
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from distrust.lab.sweep.cells import cell_run_file, load_experiment
+from distrust.lab.sweep.row import Cell
+from distrust.server.learner.learner import Learner
 from tests.support.claims import published
 
 FIGURES = ("ctx-1", "ctx-2")
@@ -66,6 +73,29 @@ def test_shuffled_bits_have_the_regret_of_secure_aggregation_and_send_far_more(f
             ours, bits = AGGREGATED + variant, VEC + variant
             assert table.mean(panel, bits) == pytest.approx(table.mean(panel, ours), rel=0.03)
             assert 5 < table.bits(panel, bits).mean() / table.bits(panel, ours).mean() < 20
+
+
+def message_noise(panel: str, series: str) -> float:
+    """Return the deviation of one client's part of the noise in a sum of a Figure 1 cohort."""
+    file = cell_run_file(load_experiment("ctx-1"), Cell(panel, series, 0))
+    mechanism = Learner(file.config).rounds[0].mechanism
+    return mechanism.error(mechanism.clients).std / math.sqrt(mechanism.clients)
+
+
+def test_secure_aggregation_has_the_noise_of_the_shuffled_bits_within_three_percent() -> None:
+    for panel in published("ctx-1").panels:
+        for variant in VARIANTS:
+            noise = message_noise(panel, AGGREGATED + variant)
+            assert noise == pytest.approx(message_noise(panel, VEC + variant), rel=0.03)
+
+
+@pytest.mark.parametrize(("variant", "shares"), [("", (0.50, 0.73)), (", batched", (0.31, 0.52))])
+def test_an_amplified_message_has_the_stated_share_of_a_local_clients_noise(
+    variant: str, shares: tuple[float, float]
+) -> None:
+    for panel, share in zip(published("ctx-1").panels, shares, strict=False):
+        ratio = message_noise(panel, AMP + variant) / message_noise(panel, LDP)
+        assert round(ratio, 2) == share
 
 
 def test_regret_falls_as_epsilon_grows() -> None:
