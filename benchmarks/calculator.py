@@ -28,6 +28,7 @@ WITH_DELTA = (
     "shuffled-binomial",
     "shuffled-gaussian",
     "shuffled-laplace",
+    "shuffled-sphere",
     "distributed-skellam",
     "distributed-discrete-gaussian",
 )
@@ -39,7 +40,8 @@ WITHOUT = (
     "distributed-discrete-gaussian",
     "relaxed-secagg-shuffle",
 )
-CLIENTS, EPSILONS, DELTAS = (1000, 1_000_000), (0.01, 1.0, 20.0), (1e-6, 1e-18)
+STREAMS = ("tree --batches 20000", "prefix-factorization --batches 20000")
+CLIENTS, EPSILONS, DELTAS = (1000, 1_000_000), (0.01, 1.0, 20.0), (0.1, 1e-6, 1e-18)
 VECTORS = ("", "--dimension 20 --norm linf", "--dimension 20 --norm l2", "--dimension 20 --norm l1")
 
 
@@ -54,7 +56,7 @@ class Call:
 
 def corners() -> list[str]:
     """Return the words after `distrust privacy` of every call."""
-    exact = product(WITH_DELTA, CLIENTS, EPSILONS, DELTAS, VECTORS)
+    exact = product((*WITH_DELTA, *STREAMS), CLIENTS, EPSILONS, DELTAS, VECTORS)
     pure = product(WITHOUT, CLIENTS, EPSILONS, VECTORS)
     return [
         *(f"{name} --n {n} --epsilon {e:g} --delta {d:g} {more}".strip() for name, n, e, d, more in exact),

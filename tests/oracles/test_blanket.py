@@ -4,6 +4,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,6 +15,7 @@ from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification.blanket import _not_extreme, blanket_epsilon
 from distrust.common.privacy.amplification.clones import clones_epsilon
 from distrust.common.privacy.amplification.randomizers import added_noise
+from distrust.common.privacy.amplification.sums import _geometric
 from tests.support.randomizers import blanket_delta, gaussian, laplace, tabulated
 from tests.support.shuffled_laws import DELTA, Array, random_table, response_epsilon, responses
 
@@ -163,3 +165,15 @@ def test_a_law_whose_last_bits_differ_has_the_same_epsilon(scale: float) -> None
     for seed in range(5):
         shaken = pmf.logs + 4e-16 * np.random.default_rng(seed).integers(-2, 3, pmf.logs.size)
         assert blanket_epsilon(added_noise(Pmf(pmf.first, shaken, pmf.lost), 1), 1e-4, 100) == plain
+
+
+@pytest.mark.parametrize(("size", "decay"), [(64, 1e-9), (64, 0.01), (64, 3.0), (4096, 1e-3), (4096, 0.03)])
+def test_the_sum_over_one_side_is_that_of_its_terms_at_every_frequency(size: int, decay: float) -> None:
+    """Next to nothing is lost where the first frequency's parts cancel, and where the last terms vanish."""
+    frequencies = np.array([0, 1, 2, 3, size // 4, size // 2 - 1, size // 2])
+    real, imaginary = _geometric(frequencies, size, decay)
+    with mpmath.workdps(30):
+        for k, result in zip(frequencies.tolist(), real + 1j * imaginary, strict=True):
+            q = mpmath.exp(-mpmath.mpf(decay)) * mpmath.expjpi(mpmath.mpf(2 * k) / size)
+            exact = complex(mpmath.fsum(s * q**s for s in range(1, size // 2)))
+            assert abs(result - exact) <= 1e-14 * abs(exact)

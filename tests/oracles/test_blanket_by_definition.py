@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.common.mechanisms import Mechanism, MechanismSpec
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.privacy.amplification.blanket import dominated, order_slack
+from distrust.common.privacy.amplification.randomizers import added_noise
 from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta, tabulated
 from tests.support.shuffled_laws import Array, shuffled
@@ -38,17 +41,20 @@ def handful(user: list[Fraction], blanket: list[Fraction], others: int) -> dict[
 
 
 def by_definition(masses: Exact, users: int, factor: Fraction) -> Fraction:
-    """Return Σ_m Bin(n - 1, γ)(m) D(handful of x ‖ handful of y) for the worst x and y; `factor` is e^ε."""
+    """Return the definition's δ for the worst x and y; `factor` is e^ε."""
+    pairs = itertools.permutations(range(len(masses)), 2)
+    return max(of_pair(masses, pair, users, factor) for pair in pairs)
+
+
+def of_pair(masses: Exact, pair: tuple[int, int], users: int, factor: Fraction) -> Fraction:
+    """Return Σ_m Bin(n - 1, γ)(m) D(handful of x ‖ handful of y)."""
     blanket = [min(column) for column in zip(*masses, strict=True)]
-    gamma, worst = sum(blanket), Fraction(0)
-    for one, other in itertools.permutations(masses, 2):
-        total = Fraction(0)
-        for m in range(users):
-            chance = math.comb(users - 1, m) * gamma**m * (1 - gamma) ** (users - 1 - m)
-            p, q = (handful(user, blanket, m) for user in (one, other))
-            total += chance * sum(max(Fraction(0), p[counts] - factor * q[counts]) for counts in p)
-        worst = max(worst, total)
-    return worst
+    gamma, total = sum(blanket), Fraction(0)
+    for m in range(users):
+        chance = math.comb(users - 1, m) * gamma**m * (1 - gamma) ** (users - 1 - m)
+        p, q = (handful(masses[x], blanket, m) for x in pair)
+        total += chance * sum(max(Fraction(0), p[counts] - factor * q[counts]) for counts in p)
+    return total
 
 
 def truth(masses: Exact, users: int, factor: Fraction) -> Fraction:
@@ -96,6 +102,31 @@ def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], fa
     result = blanket_delta(tabulated(np.array(masses, dtype=np.float64)), math.log(factor), users)
     assert result >= float(defined) * (1 - 1e-12)
     assert result <= float(defined) * 1.01 + 1e-10
+
+
+@given(tables(2, 3), st.integers(1, 4), st.integers(0, 8), st.fractions(Fraction(51, 50), 3, max_denominator=50))
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_a_pair_whose_values_are_dominated_has_no_larger_bound_by_the_definition(
+    rows: Exact, users: int, share: int, factor: Fraction
+) -> None:
+    """Two inputs, and one that is a mixture of them: pairs with it are dominated, or are not."""
+    mixed = [(share * one + (8 - share) * other) / 8 for one, other in zip(*rows, strict=True)]
+    masses = [rows[0], mixed, rows[1]]
+    randomizer, epsilon = tabulated(np.array(masses, dtype=np.float64)), math.log(factor)
+    bounds = {pair: float(of_pair(masses, pair, users, factor)) for pair in itertools.permutations(range(3), 2)}
+    for pair, other in itertools.permutations(bounds, 2):
+        if dominated(randomizer, pair, other, epsilon):
+            assert bounds[pair] <= bounds[other] + order_slack(randomizer, epsilon)
+
+
+def test_pairs_nearer_to_each_other_are_dominated_by_the_farthest_and_not_the_other_way_round() -> None:
+    """Discrete Gaussian noise on seven steps, as a million clients have it at ε = 1 and δ = 0.1."""
+    randomizer = added_noise(DiscreteGaussian(2.6353740692138667).pmf(1e-280), 7)
+    for epsilon in (1e-6, 0.01, 1.0, 5.0):
+        for x, y in itertools.permutations(range(8), 2):
+            farthest = {x, y} == {0, 7}
+            assert dominated(randomizer, (x, y), (0, 7), epsilon)
+            assert farthest or not dominated(randomizer, (0, 7), (x, y), epsilon)
 
 
 def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:

@@ -14,7 +14,7 @@ from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian, shuffled_gaussian_epsilon
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.privacy.amplification.blanket import atoms_delta
+from distrust.common.privacy.amplification.sums import atoms_delta
 from distrust.common.privacy.amplification.vectors import (
     Crowd,
     FromMiddle,

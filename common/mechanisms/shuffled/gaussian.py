@@ -85,12 +85,15 @@ def shuffled_gaussian_epsilon(variance: float, crowd: Crowd, delta: float, reque
 def shuffled_gaussian_renyi(variance: float, crowd: Crowd) -> tuple[float, ...]:
     """Return Rényi divergences of shuffled messages with N_Z(0, variance) at the orders of a profile; inf is unknown.
 
-    They are by the blanket in one coordinate, and by `crowd_delta` and the clones for a vector.
+    They are by the blanket in one coordinate, and by `crowd_delta` and the clones for a vector. One message of one
+    coordinate has none of its own here: its law gives them exactly.
     """
     grid, honest = crowd.grid, crowd.users
     rho = grid.squared_l2 / (2 * variance)
     if grid.dimension > 1:
         return tuple(crowd_renyi(variance, crowd, PROFILE_ORDERS, partial(_local_epsilon, variance, grid)))
+    if honest == 1:
+        return (math.inf,) * len(PROFILE_ORDERS)
     randomizer = added_noise(DiscreteGaussian(variance).pmf(LOST_MASS), grid.precision)
     return tuple(blanket_renyi(randomizer, honest, rho, PROFILE_ORDERS))
 

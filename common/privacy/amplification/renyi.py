@@ -19,7 +19,16 @@ import numpy as np
 
 from distrust.common.bandit.error_law import Floats
 from distrust.common.privacy.amplification.antipodal import antipodal_curve
-from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
+from distrust.common.privacy.amplification.blanket import (
+    LEAST_EPSILON,
+    WAYS,
+    Way,
+    best_way,
+    dominated,
+    extreme_delta,
+    order_slack,
+    pair_delta,
+)
 from distrust.common.privacy.amplification.clones import clones_curve
 from distrust.common.privacy.amplification.randomizers import LARGEST_LOCAL_EPSILON, LocalRandomizer
 from distrust.common.privacy.amplification.vectors import Crowd, crowd_delta
@@ -32,13 +41,14 @@ STRETCH = 1.3  # from one ε to the next where each takes an FFT
 LEFT_OUT = 0.03  # of the δ before: mass of extreme values to leave out
 BULK = 1e-8  # δ from which on Chernoff's bound is enough
 APART = 0.2  # of two ε, at most
+NO_DIGIT = 1e-5  # of δ: so little may a comparison of pairs add to it
 STEP = 0.3  # of the blanket's grid, in standard deviations: some percent of δ
 FLOOR = 1e-120  # δ below which the rest of the curve changes no order's divergence
 KEPT = 1e-290  # δ down to which one message's own is a number
 MOST_PAIRS = 30  # of inputs; more would take too long
 FAR = 1.1  # from one ε to the next where only one message's own bound is better than the last δ
 END = 2000.0  # ε after which a tail begins at the latest
-LOST_DELTAS = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages together may lose on the way to pure ones
+LOST_DELTAS = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages may lose on the way to pure ones; falling
 TAILS = np.geomspace(1e-2, 1e4, 400)  # orders above α that a tail may be bounded by, less α
 
 PureCurve: TypeAlias = Callable[[Floats, float, int], Floats]
@@ -76,10 +86,13 @@ def blanket_renyi(
     pairs = [(x, y) for y in range(last, 0, -1) for x in range(y) if not (randomizer.mirrored and x + y > last)]
     if len(pairs) > MOST_PAIRS:
         return [math.inf] * len(orders)
-    epsilons, deltas = _blanket_curve(_Shuffled(randomizer, users, pairs[0]), rho)
+    first = _Shuffled(randomizer, users, pairs[0])
+    epsilons, known = _blanket_curve(first, rho)
+    deltas, ways = known, [best_way(randomizer, pairs[0], epsilon, users) for epsilon in epsilons]
     for pair in pairs[1:]:
         other = _Shuffled(randomizer, users, pair)
-        deltas = np.array([other.raised(epsilon, delta) for epsilon, delta in zip(epsilons, deltas, strict=True)])
+        points = zip(epsilons, known, deltas, ways, strict=True)
+        deltas = np.array([other.raised(first, *point) for point in points])
     return _with_tail(epsilons, deltas, rho, orders, pure)
 
 
@@ -102,12 +115,17 @@ def concentrated_renyi(
     place = np.searchsorted(at, epsilons, side="right")
     deltas = np.concatenate(([1.0], known))[place]  # δ falls: that of the next smaller ε
     # Each message is within δ₀ of an ε₀-private one. So δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀
-    # more. The least over some δ₀ is taken.
+    # more. The least over some δ₀ is taken. The next δ₀ is less, and ε₀ and the clones' δ are larger. So where these
+    # alone are above the least, no further δ₀ is looked at, and none at all where the rest alone is.
+    hopeful = np.ones(epsilons.size, dtype=bool)
     for share, local in usable:
-        under = epsilons < local
-        pure = np.zeros(epsilons.size)
-        pure[under] = clones_curve(epsilons[under], local, users)
-        deltas = np.minimum(deltas, pure + (np.exp(epsilons) + 1) * (1 + math.exp(-local) / 2) * users * share)
+        lost = (np.exp(epsilons) + 1) * (1 + math.exp(-local) / 2) * users * share
+        tried = np.flatnonzero(hopeful & (lost < deltas))
+        under = epsilons[tried] < local
+        pure = np.zeros(tried.size)
+        pure[under] = clones_curve(epsilons[tried[under]], local, users)
+        deltas[tried] = np.minimum(deltas[tried], pure + lost[tried])
+        hopeful[tried] = pure < deltas[tried]
     return _with_tail(epsilons, deltas, rho, orders)
 
 
@@ -186,20 +204,32 @@ class _Shuffled:
         mirrored = self.randomizer.mirrored and sum(self.pair) == len(self.randomizer.masses) - 1
         return (self.pair,) if mirrored else (self.pair, self.pair[::-1])
 
-    def rough(self, epsilon: float) -> float:
+    def rough(self, epsilon: float, ways: Sequence[Way] = WAYS) -> float:
         """Return a bound that is quick and good in the tail."""
-        return max(extreme_delta(self.randomizer, one, epsilon, self.users) for one in self.both)
+        return max(extreme_delta(self.randomizer, one, epsilon, self.users, ways) for one in self.both)
 
     def close(self, epsilon: float, left_out: float) -> float:
         """Return a bound by the blanket's convolution; `left_out` is mass that it may leave out, and adds."""
         return max(pair_delta(self.randomizer, one, epsilon, self.users, left_out, fine=STEP) for one in self.both)
 
-    def raised(self, epsilon: float, delta: float) -> float:
-        """Return the larger of `delta` and a bound of δ(ε), which is worked for only where it may be larger."""
+    def raised(self, first: "_Shuffled", epsilon: float, known: float, delta: float, way: Way) -> float:
+        """Return the larger of `delta` and a bound of δ(ε), which is worked for only where it may be larger.
+
+        known  a bound of δ(ε) of the pair `first`, whose best rough one is by `way`.
+        """
+        if self.rough(epsilon, (way,)) <= delta:
+            return delta
+        slack = order_slack(self.randomizer, epsilon)
+        if delta >= BULK and slack <= NO_DIGIT * known and self._behind(first, epsilon):
+            return max(delta, known + slack)
         rough = self.rough(epsilon)
         if rough <= delta or delta < BULK:
             return max(delta, rough)
         return max(delta, min(rough, self.close(epsilon, LEFT_OUT * delta)))
+
+    def _behind(self, first: "_Shuffled", epsilon: float) -> bool:
+        """Return whether both directions of this pair are dominated by one of the pair `first`."""
+        return all(any(dominated(self.randomizer, one, other, epsilon) for other in first.both) for one in self.both)
 
 
 def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Floats, Floats]:

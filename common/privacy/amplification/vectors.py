@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 
 from distrust.common.bandit.error_law import Floats
-from distrust.common.privacy.amplification.blanket import atoms_delta
+from distrust.common.privacy.amplification.sums import atoms_delta
 from distrust.common.privacy.gaussian import log_gaussian_delta
 from distrust.common.privacy.gaussian_vectors import BLUR, LATTICE, rounded_log_delta
 from distrust.common.privacy.hockey_stick import NOT_ZERO
@@ -165,7 +165,7 @@ class _Question:
         level = log_weight - self.blur
         if level < 0:
             return 1.0
-        return math.exp(rounded_log_delta(self.crowd.from_middle, self.reals, level) - log_weight)
+        return math.exp(_log_missing(self.crowd.from_middle, self.reals, level) - log_weight)
 
     def cost(self, log_weight: float) -> float:
         """Return the second part of the bound; inf where the others' laws lack too much."""
@@ -225,6 +225,12 @@ class _Question:
         found = [bound, *(self.total(pair, log_weight) for pair in pairs[1:])]
         worst = max(found)
         return worst, found.index(worst), log_weight
+
+
+@lru_cache(maxsize=4096)
+def _log_missing(way: FromMiddle, variance: float, level: float) -> float:
+    """Return ln (η/c) at ln(1/c) = `level`, of noise in reals. Every ε of a crowd asks for the same levels."""
+    return rounded_log_delta(way, variance, level)
 
 
 def covering_pairs(radius: float, apart: float) -> list[Inputs]:
