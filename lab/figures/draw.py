@@ -127,7 +127,7 @@ def _over_time(above: SubFigure, experiment: Experiment, rows: Sequence[Row], ho
             at += 1
         if _ends(how):
             for axes, panel in zip(grid[at], panels, strict=False):
-                _finals(axes, experiment, rows, panel, how.spread)
+                _finals(axes, experiment, rows, panel, how)
             grid[at, 0].set_ylabel(VALUES["regret"])
             at += 1
         for axes in grid[at - 1, len(panels) :]:
@@ -138,7 +138,7 @@ def _panel(
     axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, *, how: Drawing, variant: str | None
 ) -> None:
     """Draw one panel's curves: those of one variant, or all of them for None."""
-    looks = styles([series.label for series in experiment.series])
+    looks = styles([series.label for series in experiment.series], how.face)
     labels = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
     for place, label in enumerate(labels):
         mine = repetitions_of(rows, panel.label, label)
@@ -153,14 +153,14 @@ def _panel(
     axes.set_xlabel(f"{how.unit} t")
 
 
-def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, spread: Spread) -> None:
+def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, how: Drawing) -> None:
     """Draw the regret at T: a column for each name, its variants side by side in it."""
-    looks = styles([series.label for series in experiment.series])
+    looks = styles([series.label for series in experiment.series], how.face)
     names = list(dict.fromkeys(name_of(label) for label in looks))
     for label, look in looks.items():
         mine = [other for other in looks if name_of(other) == name_of(label)]
         beside = DODGE * (2 * mine.index(label) - (len(mine) - 1))
-        ends = band(repetitions_of(rows, panel.label, label), lambda row: [row.regret], spread)
+        ends = band(repetitions_of(rows, panel.label, label), lambda row: [row.regret], how.spread)
         _point(axes, names.index(name_of(label)) + beside, ends, look, label, size=5.0)
     axes.set_yscale("log")
     _name_ticks(axes)
@@ -200,7 +200,7 @@ def _trade_off(above: SubFigure, experiment: Experiment, rows: Sequence[Row], ho
 
 def _bits_and_regret(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, how: Drawing) -> None:
     """Draw a point for each series of a panel, and a thin line between the variants of a name."""
-    looks = styles([series.label for series in experiment.series])
+    looks = styles([series.label for series in experiment.series], how.face)
     names = list(dict.fromkeys(name_of(label) for label in looks))
     sizes = dict(zip(names, np.linspace(LARGEST, SMALLEST, len(names)), strict=True))  # of equal points both show
     ways: dict[str, list[tuple[float, float]]] = {}
@@ -228,7 +228,7 @@ def _within(ends: Band) -> Floats:
 
 def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
     """Draw axes for each value, with the panels along the x axis."""
-    looks = styles([series.label for series in experiment.series])
+    looks = styles([series.label for series in experiment.series], how.face)
     panels = sorted(experiment.panels, key=lambda panel: panel_number(experiment, panel, how.key))
     xs = np.array([panel_number(experiment, panel, how.key) for panel in panels])
     every = above.subplots(1, len(how.values), squeeze=False)[0]

@@ -12,6 +12,7 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.common.wire import Message
+from distrust.lab.figures.faces import FACES
 from distrust.lab.sweep.cells import cell_digest
 from distrust.lab.sweep.experiment import Experiment, Overlay
 from distrust.lab.sweep.row import Cell, Row
@@ -40,6 +41,8 @@ class Drawing(Message):
     key     by-panel: the run file's key, dotted, whose number is a panel's place on the x axis.
     value   by-panel: the column of a row, or several: axes for each. The bits of one report have a linear y axis.
     slope   by-panel: the least-squares exponents of each series' means, in the legend; for two log axes.
+    face    the algorithm that all series are settings of, where no label begins with one: colours are then its own, or
+            those of variants that are algorithms, and the names before the commas pick markers.
     """
 
     kind: Literal["time-average", "regret", "finals", "by-panel", "trade-off"]
@@ -52,6 +55,7 @@ class Drawing(Message):
     key: str = "mechanism.epsilon"
     value: Value | list[Value] = "regret"
     slope: bool = False
+    face: str | None = None
 
     @property
     def values(self) -> list[Value]:
@@ -70,6 +74,8 @@ def drawing(experiment: Experiment) -> Drawing:
         raise BadParameter("draw", experiment.draw, first(error, Drawing)) from error
     if not how.values or len(set(how.values)) < len(how.values):
         raise BadParameter("draw.value", how.value, "must be one of the columns, or a list of different ones")
+    if how.face is not None and how.face not in FACES:
+        raise BadParameter("draw.face", how.face, f"must be one of {', '.join(FACES)}")
     if how.kind == "by-panel":
         for panel in experiment.panels:
             panel_number(experiment, panel, how.key)

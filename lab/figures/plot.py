@@ -27,7 +27,8 @@ from matplotlib.ticker import MaxNLocator
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.lab.figures.drawing import Band, Spread, band_of, repetitions_of
-from distrust.lab.figures.sheet import COLOURS, LINES, MARKERS, styles
+from distrust.lab.figures.faces import COLOURS, MARKERS
+from distrust.lab.figures.sheet import LINES, styles
 from distrust.lab.run.result import FormedInterval, Result, ends_of_records
 from distrust.lab.sweep.cells import checkpoints
 from distrust.lab.sweep.engine import SweepOutcome

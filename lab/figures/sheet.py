@@ -10,14 +10,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 
 from distrust.lab.figures.drawing import DRAWN_FROM
+from distrust.lab.figures.faces import FACES, faces
 
 DPI = 95  # dots an inch, of PNG
 SUFFIXES = ("png", "svg", "pdf")
 GREY = "#444444"
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-"""Okabe and Ito's, told apart under every colour vision deficiency; yellow is left out, it fades on white."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
 
 WIDTHS = (3.6, 1.0)
@@ -120,15 +118,21 @@ class Style(NamedTuple):
         }
 
 
-def styles(labels: list[str]) -> dict[str, Style]:
-    """Return a style for each label. Of "name, variant" the name picks colour and marker, the variant the line."""
+def styles(labels: list[str], algorithm: str | None = None) -> dict[str, Style]:
+    """Return a style for each label. Of "name, variant" the name picks colour and marker, the variant the line.
+
+    algorithm  what the names are settings of, where they are no algorithms: then it picks the colour, or a variant that
+               is one does, and the names pick the markers.
+    """
     names = list(dict.fromkeys(name_of(label) for label in labels))
     variants = ["", *dict.fromkeys(variant for variant in map(variant_of, labels) if variant)]
-    chosen: dict[str, Style] = {}
+    looks, chosen = faces(names), {}
     for at, label in enumerate(labels):
-        place, line = names.index(name_of(label)), variants.index(variant_of(label))
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        chosen[label] = Style(colour, marker, LINES[line % len(LINES)], at, len(labels))
+        (colour, marker), variant = looks[name_of(label)], variant_of(label)
+        if algorithm is not None:
+            colour = FACES.get(variant, FACES[algorithm]).colour
+        line = LINES[variants.index(variant) % len(LINES)]
+        chosen[label] = Style(colour, marker, line, at, len(labels))
     return chosen
 
 
