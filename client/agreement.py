@@ -273,7 +273,7 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
         round_.statistic.model_dump_json(),
         min_honest=received.floor,
         assigned=assigned,
-        printed=config.policy.PRINTED,
+        printed=config.policy.noise_source,
     )
     try:
         found = own = planned()

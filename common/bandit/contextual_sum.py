@@ -44,8 +44,8 @@ def _weights(size: int) -> Floats:
     return np.where(rows == columns, 1.0, ROOT)
 
 
-NoiseSource = Literal["CTX", "GLB", "LDP-UCB", "LDP-GLOC"]
-"""Sources whose noise `paper` has for a contextual vector: CTX, GLB, and the baselines of GLB's published code."""
+NoiseSource = Literal["CTX", "GLB", "LDP-UCB", "LDP-GLOC", "CTX-code"]
+"""Sources whose noise `paper` has for a contextual vector: CTX, GLB, the baselines of GLB's code, and CTX's code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,13 +115,16 @@ def plan(
                           privacy may only rest on noise that is sure to arrive.
     overflow_probability  p': bound on the probability that a sum wraps around.
     assigned              whether the shuffler assigns the actions, and opens the batch action by action.
-    printed               `PRINTED` of the policy: whose noise `paper` has for a contextual vector. None: the constants
-                          of the mechanism itself.
+    printed               `noise_source` of the policy: whose noise `paper` has for a contextual vector. None: the
+                          constants of the mechanism itself.
     told                  numbers of the class's `searched` that another party found. They take the place of what is
                           found here, unchecked, and all that follows from them is computed. None: this party's own.
     Raises                BadParameter, naming the argument or `mechanism.<field>`.
     """
     check_spec(spec, statistic)
+    if printed == "CTX-code" and spec.name != "local-gaussian":
+        rule = "must be local-gaussian for policy.constants = 'unsafe-published-code': of others the code has no noise"
+        raise BadParameter("mechanism.name", spec.name, rule)
     _check_cohort(clients, min_survivors, min_honest, overflow_probability)
     kind = MECHANISMS[spec.name]
     cohort = CohortParams(

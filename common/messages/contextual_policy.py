@@ -11,6 +11,7 @@ from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Wei
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.messages.policy_spec import MOST_ROUNDS, PolicySpec, RoundSize
 
@@ -82,6 +83,11 @@ class ContextualPolicySpec(PolicySpec):
         return True
 
     @property
+    def bonus_scale(self) -> float:
+        """Return the factor on β of the decisions, in [0, 1]."""
+        return 1.0
+
+    @property
     def has_anchor(self) -> bool:
         """Return whether decisions come with an anchor of the residual."""
         return False
@@ -146,11 +152,43 @@ class ContextualPolicySpec(PolicySpec):
         return True
 
 
-class LinUcbSpec(ContextualPolicySpec):
+class BonusSpec(ContextualPolicySpec):
+    """Numbers of policies whose clients add β ‖φ‖ to an arm's score.
+
+    width_scale  factor on β: 1 is the policy's own width, 0 plays greedily. Below 1 no theorem states the width.
+    """
+
+    width_scale: Annotated[float, Field(ge=0, le=1, exclude_if=lambda scale: scale == 1)] = 1.0
+
+    @property
+    def has_bonus(self) -> bool:
+        return self.width_scale > 0
+
+    @property
+    def bonus_scale(self) -> float:
+        return self.width_scale
+
+    @property
+    def unproven(self) -> str | None:
+        if self.width_scale == 1:
+            return None
+        return f"width_scale = {self.width_scale:g}: a width that is scaled down is no guarantee of regret"
+
+    @override
+    def states_widths(self, calibration: str) -> bool:
+        """Return whether a theorem states the width as it is."""
+        return self.unproven is None and super().states_widths(calibration)
+
+
+class LinUcbSpec(BonusSpec):
     """LinUCB on private sums (CTX, Algorithm 1): λ and β follow from the noise of the mechanism.
 
     With `identity`: λ = 1 (Abbasi-Yadkori et al. 2011). With local noise and batch 1: LinUCB-LDP. With `tree`
     or `prefix-factorization`: LinUCB-JDP, or Batched-Central for a batch above 1. Through a shuffler: LinUCB-SDP.
+
+    constants  absent: Lemma A.2's λ and β. published-code: those of the authors' code, which no theorem states.
+               unsafe-published-code: its noise, too, which keeps less than the ε that is asked for; it goes with
+               `local-gaussian` and the `paper` calibration.
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.linucb:LinUcb"
@@ -158,6 +196,25 @@ class LinUcbSpec(ContextualPolicySpec):
     name: Literal["linucb"]
     parameters: Literal["single"] = "single"
     link: Literal["identity"] = "identity"
+    constants: Literal["published-code", "unsafe-published-code"] | None = Field(
+        default=None, exclude_if=lambda constants: constants is None
+    )
+
+    @property
+    def unproven(self) -> str | None:
+        if self.constants is None:
+            return super().unproven
+        noise = "" if self.constants == "published-code" else ", and their noise keeps less than the ε asked for"
+        return f'constants = "{self.constants}": no theorem states the widths of the authors\' code{noise}'
+
+    @property
+    def noise_source(self) -> NoiseSource | None:
+        return "CTX-code" if self.constants == "unsafe-published-code" else self.PRINTED
+
+    @override
+    def check_calibration(self, calibration: str) -> None:
+        if self.constants == "unsafe-published-code" and calibration != "paper":
+            raise BadParameter("policy.constants", self.constants, 'goes with mechanism.calibration = "paper"')
 
 
 class GreedySpec(ContextualPolicySpec):
@@ -257,7 +314,7 @@ class LdpSgdSpec(GreedySpec):
         return False
 
 
-class LdpUcbSpec(ContextualPolicySpec):
+class LdpUcbSpec(BonusSpec):
     """LDP-UCB (Zheng et al. 2020): LinUCB whose regularizer grows with the noise so far."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpUcb"
@@ -268,11 +325,11 @@ class LdpUcbSpec(ContextualPolicySpec):
 
     @override
     def states_widths(self, calibration: str) -> bool:
-        """Return whether the widths are the `exact` ones; the printed constants are not proven here."""
-        return calibration == "exact"
+        """Return whether the widths are the `exact` ones, unscaled; the printed constants are not proven here."""
+        return calibration == "exact" and super().states_widths(calibration)
 
 
-class LdpGlocSpec(ContextualPolicySpec):
+class LdpGlocSpec(BonusSpec):
     """LDP-GLOC (Zheng et al. 2020, after Jun et al. 2017): a ridge estimate of an online learner's predictions.
 
     step        the online learner's steps are step/√T.

@@ -65,6 +65,13 @@ class SuccessiveEliminationSpec(PolicySpec):
         # A batch of the last arm comes after one of two arms: (2/base + 1) of it.
         return LARGEST_COHORT + 2 * LARGEST_COHORT // self.growth
 
+    @property
+    @override
+    def unproven(self) -> str | None:
+        if self.constants is None:
+            return None
+        return 'constants = "published-code": p is that of each single event, and none is stated for all together'
+
     def check_calibration(self, calibration: str) -> None:
         if self.constants is not None and calibration != "paper":
             raise BadParameter("policy.constants", "published-code", 'goes with mechanism.calibration = "paper"')

@@ -76,7 +76,7 @@ class PolicySpec(Message):
     Every policy has `event_probability`. The other members have the usual answer, and a policy replaces them where its
     own differs: `decisions` and `statistic`, what its rounds ask for; `stated_failure`, if a theorem bounds all
     intervals together; `longest`, if its batches reach the largest cohort sooner or later; `sequential`,
-    `insists_on_no_privacy` and `check_calibration`.
+    `insists_on_no_privacy`, `check_calibration` and `unproven`.
     """
 
     POLICY: ClassVar[str]
@@ -89,6 +89,11 @@ class PolicySpec(Message):
 
     if TYPE_CHECKING:  # each class has it as a Literal of its own
         name: str
+
+    @property
+    def noise_source(self) -> NoiseSource | None:
+        """Return whose noise `paper` has for this run's statistic; None: the mechanism's own constants."""
+        return self.PRINTED
 
     @property
     def decisions(self) -> tuple[str, ...]:
@@ -124,6 +129,14 @@ class PolicySpec(Message):
 
     def check_calibration(self, calibration: str) -> None:
         """Raise BadParameter for a calibration of the mechanism that does not go with these numbers."""
+
+    @property
+    def unproven(self) -> str | None:
+        """Return the numbers that no theorem of the policy covers, and what follows; None where theorems cover all.
+
+        A run's result says it.
+        """
+        return None
 
     def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
         """Return the probability, by the policy's theorem, that any interval of a run fails; None where there is none.

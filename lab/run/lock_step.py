@@ -32,7 +32,7 @@ from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, counts_of, weighted
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, clients_rule, counts_of
 
 CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
@@ -237,7 +237,7 @@ class _Group:
         chosen: list[NDArray[np.int64]] = []
         before = phase.sums_before(ready.start)
         for number, now, own in zip(ready, drawn.by_round(), randomness, strict=True):
-            rule = weighted(self._core.rule, self._spec)
+            rule = clients_rule(self._core.rule, self._spec)
             if chosen and _stage(rule) != _stage(self._last):
                 break
             arms, predictors = rule.choose(now.features)

@@ -187,6 +187,11 @@ class Result(Shown, Message):
     run: str
     driver: Driver
     policy: str
+    unproven: str | None = Field(
+        default=None,
+        exclude_if=lambda unproven: unproven is None,
+        description="numbers of the run file that no theorem of the policy covers, and what follows",
+    )
     mechanism: str
     calibration: str
     environment: str
@@ -298,6 +303,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         *([("clipped", _clipped(result))] if result.clipped else []),
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result)),
+        *([("unproven", result.unproven)] if result.unproven is not None else []),
         ("rounds", f"{_rounds(result)}, with {result.aborted} cohorts aborted and replaced"),
         *(("aborted", why) for why in aborted),
         *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),

@@ -116,7 +116,7 @@ _HINTS = {
     "arms": "K: as many as the clients' environment has",
     "horizon": "T: pulls in all, most often one a client",
     "policy.base": "batches of base^b clients an arm; 2 when left out, or 4 with the published code's constants",
-    "policy.constants": "left out: the theorem's; published-code: Lemma 2 of the authors' code, for calibration paper",
+    "policy.constants": "left out: the theorem's; published-code: those of the authors' code, which no theorem covers",
     "run": "lower-case letters, digits, dot, dash, underscore",
     "mechanism.epsilon": "ε of one client, in nats; every mechanism but identity needs it",
     "mechanism.delta": "in [1e-18, 1/2), for the mechanisms whose theorem has one",

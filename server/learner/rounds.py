@@ -227,7 +227,7 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
         overflow_probability=ask.share,
         statistic=ask.statistic,
         assigned=assigned,
-        printed=config.policy.PRINTED,
+        printed=config.policy.noise_source,
     )
 
 

@@ -79,6 +79,39 @@ def test_other_sources_are_refused_outside_their_ranges(
         planned_mechanism("local-gaussian", epsilon, 20, "paper", statistic, printed=source)
 
 
+CONTEXTUAL = (Path(__file__).parents[2] / "docs/contextual.md").read_text("utf-8")
+CODE = CONTEXTUAL.partition("| `batch` | ε asked for |")[2].partition("\n\n")[0].splitlines()[2:]
+"""Rows about the noise of the authors' code."""
+
+
+@pytest.mark.parametrize("row", CODE)
+def test_the_published_codes_noise_is_as_drawn_and_its_guarantee_is_what_it_keeps(row: str) -> None:
+    """Row: B, the ε asked for, σ, the printed σ (Proposition F.1, Theorem B.1) over it, the ε that is kept."""
+    batch, epsilon, deviation, less, kept = (float(cell) for cell in row.strip("|").split("|"))
+    sigma = math.sqrt(math.log(2.5 * batch / DELTA) / batch) / epsilon
+    logarithms = math.log(2.5 * batch / DELTA) * (math.log(2 / DELTA) if batch > 1 else 1)
+    printed = 4 * math.sqrt(2 * logarithms) / (epsilon * math.sqrt(batch))
+    assert (f"{sigma:.4g}", f"{printed / sigma:.4g}") == (f"{deviation:.4g}", f"{less:.4g}")
+    mechanism = planned_mechanism("local-gaussian", epsilon, int(batch), "paper", printed="CTX-code")
+    assert sigma <= entry(mechanism) <= 1.01 * sigma
+    promise = mechanism.privacy().promise
+    assert promise.epsilon is not None
+    assert promise.epsilon == pytest.approx(kept, rel=1e-3, abs=1e-6)
+    assert promise.epsilon <= gaussian_epsilon(SUM.sensitivity / sigma, DELTA) or kept == 0
+    assert (kept > epsilon) == (epsilon > 0.2 or batch > 1)
+
+
+def test_the_document_has_the_published_codes_noise() -> None:
+    assert len(CODE) == 6
+
+
+@pytest.mark.parametrize("name", ["tree", "shuffled-gaussian", "central-gaussian", "shuffled-binomial"])
+def test_the_published_codes_noise_is_refused_of_other_mechanisms(name: str) -> None:
+    words = {"batches": 8} if name == "tree" else {}
+    with pytest.raises(BadParameter, match=r"^mechanism\.name = '.*': must be local-gaussian for policy\.constants"):
+        planned_mechanism(name, 0.5, 20, "paper", printed="CTX-code", **words)
+
+
 def test_one_size_of_noise_leaves_glbs_pair_with_0_53_of_its_move() -> None:
     """GLB's pair moves by ε/√(2 ln(1.25/δ)) of its noise, W 2σ and ξ σ. With 2σ on both parts it is 0.5303 of that."""
     cosines = np.linspace(-1, 1, 10_001)  # of the angle between rx and r'x': matrices move by √(2 - 2cos²)
@@ -253,5 +286,5 @@ def test_the_page_has_the_printed_noise_of_glbs_policies() -> None:
 def test_the_page_says_how_many_bits_linucb_sends() -> None:
     mechanism = planned_mechanism("shuffled-binomial", 10.0, 20, "paper")
     assert isinstance(mechanism, ShuffledBinomial)
-    page = " ".join((Path(__file__).parents[2] / "docs/contextual.md").read_text("utf-8").split())
+    page = " ".join(CONTEXTUAL.split())
     assert f"that is {mechanism.coins:,} bits a label and {mechanism.bits:,} a client" in page

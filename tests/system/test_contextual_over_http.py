@@ -50,6 +50,16 @@ RUNS = [
     pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 20, id="sgd-multi-on-blocks"),
     pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 15, id="ucb-multi"),
     pytest.param('name = "ldp-gloc"\nbatch = 40', AGGREGATED, ONE, 120, id="gloc-in-mini-cohorts"),
+    pytest.param('name = "linucb"\nbatch = 40\nwidth_scale = 0.25', AGGREGATED, CONTEXTS, 120, id="scaled-width"),
+    pytest.param('name = "ldp-ucb"\nwidth_scale = 0.0', GAUSSIAN, ONE, 15, id="greedy-width"),
+    pytest.param('name = "linucb"\nconstants = "published-code"', GAUSSIAN, CONTEXTS, 15, id="published-code"),
+    pytest.param(
+        'name = "linucb"\nbatch = 20\nconstants = "unsafe-published-code"',
+        f'{GAUSSIAN}\ncalibration = "paper"',
+        CONTEXTS,
+        60,
+        id="published-noise",
+    ),
 ]
 FEW = 6  # of them; CI plays all
 
@@ -65,6 +75,7 @@ def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_lear
     ours, theirs = in_process.run(file), over_http(stack, file)
     assert learned(theirs) == learned(ours)
     assert theirs.regret == ours.regret
+    assert theirs.unproven == ours.unproven
     assert (theirs.best, theirs.chosen) == (None, None)
     assert (theirs.hidden + sum(theirs.pulls), len(theirs.rounds)) == (horizon, len(ours.rounds))
     assert theirs.hidden == horizon - (15 if "warm_up" in policy else 0)  # in a warm-up the arm is public

@@ -112,7 +112,8 @@ class LocalGaussian(ClientNoise, RealGaussian):
     paper      σ = √(2 ln(1.25/δ)) Δ₂/ε, for ε < 1 only (Dwork & Roth 2014, Theorem A.1). Of a contextual vector with
                ‖φ‖ ≤ 1, |s| ≤ c it is that of the policy's source: 4 max(1, c) √(2 ln(2.5/δ))/ε for CTX, ε ≤ 1;
                2 max(2, c) √(2 ln(1.25/δ))/ε for GLB's single parameter, ε < 1, and at ε/2, δ/2 for several;
-               6 √(2 ln(2.5/δ))/ε for LDP-UCB, ε < 2; 6 √(2 ln(3.75/δ))/ε for LDP-GLOC, ε < 3.
+               6 √(2 ln(2.5/δ))/ε for LDP-UCB, ε < 2; 6 √(2 ln(3.75/δ))/ε for LDP-GLOC, ε < 3. For LinUCB with
+               `constants = "unsafe-published-code"` it is that of CTX's own code (`code_deviation`), for any ε.
     noise      continuous: N(0, σ²) in reals, then rounded. grid: N_Z(0, σ²) on a fine grid.
     Guarantee  (ε, δ) for every single message, against every party that reads it.
     Source     DLB equations 7 and 57, CTX Appendix F, GLB's OLS; calibrated as `central-gaussian` is.

@@ -113,7 +113,7 @@ class ContextualPolicy:
 
     def ask_by(self, rule: ChoiceRule) -> Ask:
         """Return the batch whose clients choose by the first run's part of a core's rule."""
-        decision = ContextualChoice.of(weighted(first_run(rule), self._spec))
+        decision = ContextualChoice.of(clients_rule(first_run(rule), self._spec))
         statistic = self._spec.statistic(self._run.arms, decision)
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
@@ -154,8 +154,11 @@ def first_run(rule: ChoiceRule) -> ChoiceRule:
     )
 
 
-def weighted(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:
-    """Return the rule by which clients choose by value, where the arms of a spec have weights; else the rule."""
+def clients_rule(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:
+    """Return the rule that clients are given: a core's own, with its width scaled and its arms' weights by the spec."""
+    if rule.inverse is not None and spec.bonus_scale != 1:
+        inverse = rule.inverse if spec.has_bonus else None
+        rule = replace(rule, inverse=inverse, beta=spec.bonus_scale * rule.beta)
     if spec.weights is None:
         return rule
     return replace(rule, weights=np.array(spec.weights), link=spec.link)

@@ -6,6 +6,8 @@ in all batches m. With λ = 2q the noisy V lies between λ_min = q and λ_max = 
 
     β_m = R √(2 ln(2/α) + d ln(1 + t_m/(d λ_min))) + √λ_max + ν.
 
+`constants = "published-code"` has the authors' λ and β instead (`PublishedRegularizer`), which no theorem states.
+
 Lemma A.4, which takes one λ for both ends and no ν, is unproved: its derivation leaves √λ 1.93 times too short where
 q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 """
@@ -20,7 +22,7 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RidgeSums, RoundNoise
-from distrust.server.policies.contextual.noise_bounds import Regularizer
+from distrust.server.policies.contextual.noise_bounds import PublishedRegularizer, Regularizer
 
 VANISHING = 1e-9
 """Share of λ - q below which a least eigenvalue counts as none: it is there by rounding."""
@@ -36,8 +38,12 @@ class LinUcbCore:
         self._batches, self._exact = run.horizon // spec.batch, run.calibration == "exact"
         self._failure = spec.failure_of(run.horizon)
         low, high = spec.rewards
-        self._spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
-        self._regularizer: Regularizer | None = None
+        half = (high - low) / 2
+        self._published, self._horizon = spec.constants is not None, run.horizon
+        # Of α, the self-normalized bound has half; the authors' code gives it all of α.
+        self._own = self._failure if self._published else self._failure / 2
+        self._spread = half if self._exact or self._published else max(1.0, half)
+        self._regularizer: Regularizer | PublishedRegularizer | None = None
         self.indefinite = np.zeros(runs, dtype=np.int64)
         # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
         # differ by rounding only, so that processors would choose different arms.
@@ -46,17 +52,21 @@ class LinUcbCore:
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         linear, moments = self._sums.add(sums, noise)
         if self._regularizer is None:
-            # Half of α is the self-normalized bound's. The two noises have a quarter, and wrapped sums another
-            # (`event_probability`). The paper counts no wraps.
-            left = self._failure / (4 if self._exact else 2)
-            self._regularizer = Regularizer.against(noise, self._size, self._batches, left, exact=self._exact)
+            self._regularizer = self._against(noise)
         matrix = moments[:, 0] + self._regularizer.value * np.eye(self._size)
         matrix = self._positive(matrix, self._regularizer.least)
         inverse = np.linalg.inv(matrix)
         inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
         theta = (inverse @ linear[:, 0, :, np.newaxis])[..., 0]
-        beta = self._regularizer.width(self._size, self._sums.clients, self._failure / 2, self._spread)
+        beta = self._regularizer.width(self._size, self._sums.clients, self._own, self._spread)
         self.rule = ChoiceRule(theta[:, np.newaxis], inverse[:, np.newaxis], np.full(len(theta), beta))
+
+    def _against(self, noise: RoundNoise) -> Regularizer | PublishedRegularizer:
+        if self._published:
+            return PublishedRegularizer.against(noise, self._size, self._batches, self._horizon)
+        # The two noises have a quarter of α, and wrapped sums another (`event_probability`). The paper counts no wraps.
+        left = self._failure / (4 if self._exact else 2)
+        return Regularizer.against(noise, self._size, self._batches, left, exact=self._exact)
 
     def _positive(self, matrix: Floats, least: float) -> Floats:
         """Return matrices whose eigenvalues are positive: an indefinite one is shifted until its least is `least`.

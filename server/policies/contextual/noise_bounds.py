@@ -22,6 +22,8 @@ FAINT_MEAN = 1e-300  # what a logarithm is taken of
 
 NODES = 256
 """Points of the quadrature over a density of eigenvalues."""
+NOISELESS = 1e-4
+"""λ of CTX's published code without noise."""
 
 BEYOND = 12.0
 """Deviations of an entry beyond the bulk of the eigenvalues, after which the density is left out."""
@@ -134,3 +136,34 @@ class Regularizer:
         """
         logarithm = 2 * math.log(1 / failure) + size * math.log(1 + clients / (size * self.least))
         return spread * math.sqrt(logarithm) + math.sqrt(self.largest) + self.drift
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRegularizer:
+    """λ and β of CTX's authors in their code: Γ = ς√d, λ = 2Γ, β = √(Γd) + R √(d ln((1 + T/Γ)/α)) in every round.
+
+    ς is the deviation of one entry's noise in the sum over the whole run, of the noise that is really released. Without
+    noise the code has Γ = 1 in β and 10⁻⁴ in place of λ. It bounds ‖θ*‖ by √d, where Lemma A.2 has 1, and states no
+    failure: Γ is no bound on the noise.
+    """
+
+    gamma: float
+    value: float
+    horizon: int
+
+    @classmethod
+    def against(cls, noise: RoundNoise, size: int, batches: int, horizon: int) -> Self:
+        """Return the regularizer for noise of one batch, in so many batches with T = `horizon` clients."""
+        gamma = math.sqrt(noise.variance_after(batches) * size)
+        return cls(1.0, NOISELESS, horizon) if gamma == 0 else cls(gamma, 2 * gamma, horizon)
+
+    @property
+    def least(self) -> float:
+        """Return what an indefinite V is shifted to; the code inverts it as it is."""
+        return min(self.gamma, self.value)
+
+    def width(self, size: int, clients: int, failure: float, spread: float) -> float:
+        """Return β, the same after any number of clients. `spread` is R; contexts have length 1 at most."""
+        del clients
+        logarithm = math.log((1 + self.horizon / self.gamma) / failure)
+        return math.sqrt(self.gamma * size) + spread * math.sqrt(size * logarithm)

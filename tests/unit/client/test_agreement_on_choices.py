@@ -49,6 +49,7 @@ SGD = LdpSgdSpec(name="ldp-sgd", features=2, link="logistic")
 GLOC = LdpGlocSpec(name="ldp-gloc", features=2)
 LONG = LdpSgdSpec(name="ldp-sgd", features=2, link="logistic", step=1.0, theta_norm=5.0)
 LINUCB = LinUcbSpec(name="linucb", features=2)
+BARE = LinUcbSpec(name="linucb", features=2, width_scale=0.0)
 SCREEN = {"theta": [[0.0, 0.0]] * 3, "link": "identity", "margin": 0.1}
 
 
@@ -70,6 +71,7 @@ LIES: dict[str, tuple[ContextualPolicySpec, int, dict[str, Any], str]] = {
     "a screen by another link": (OLS, 7, {"screen": {**SCREEN, "link": "poisson"}}, "screen.link"),
     "a screen for linucb": (LINUCB, 2, {"screen": {**SCREEN, "theta": [[0.0, 0.0]]}}, "asks for none"),
     "a bonus for greedy play": (SGD, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1.0}, "asks for none"),
+    "a bonus for a width of nothing": (BARE, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1.0}, "asks for none"),
     "an anchor for linucb": (LINUCB, 2, {"anchor": [[0.0, 0.0]]}, "asks for none"),
     "numbers that overflow": (LINUCB, 2, {"theta": [[1.7e308, -1.7e308]]}, "no number may exceed"),
     "a bonus that overflows": (LINUCB, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1e300}, "β may not exceed"),

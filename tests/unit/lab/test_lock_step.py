@@ -38,6 +38,7 @@ def run_file(
     horizon: int = 203,
     world: str = SYNTHETIC,
     policy: str = "linucb",
+    numbers: str = "",
     more: str = "",
 ) -> RunFile:
     """Return a run of a policy. The horizon 203 leaves pulls that no batch of 20 takes."""
@@ -46,7 +47,7 @@ def run_file(
         run = "together.{repetition}"
         horizon = {horizon}
         environment = {{{world}, seed = {repetition + 1}}}
-        policy = {{name = "{policy}", batch = {batch}}}
+        policy = {{name = "{policy}", batch = {batch}{numbers}}}
         mechanism = {{{mechanism}}}
         unsafe = {{noise_seed = {repetition + 50}}}
         {more}
@@ -191,6 +192,35 @@ def test_generalized_linear_policies_are_as_over_services(case: str) -> None:
     first, second = play_together(files)
     assert np.array_equal(play_together(files[1:])[0].regret, second.regret)
     assert first.regret[-1] != second.regret[-1]
+
+
+KNOBS = {
+    "scaled width": ("linucb", GAUSSIAN, SYNTHETIC, ", width_scale = 0.25"),
+    "greedy width": ("ldp-ucb", GAUSSIAN, SPHERE, ", width_scale = 0.0"),
+    "scaled, predictions": ("ldp-gloc", GAUSSIAN, SPHERE + MULTI, ", width_scale = 0.5"),
+    "published code": ("linucb", GAUSSIAN, SYNTHETIC, ', constants = "published-code"'),
+    "published noise": (
+        "linucb",
+        f'{GAUSSIAN}, calibration = "paper"',
+        SYNTHETIC,
+        ', constants = "unsafe-published-code"',
+    ),
+}
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_numbers_that_no_theorem_covers_change_a_run_alike_in_lock_step_and_over_services(knob: str) -> None:
+    policy, mechanism, world, numbers = KNOBS[knob]
+    file, plain = (
+        run_file(mechanism, world=world, policy=policy, numbers=one, horizon=103)
+        for one in (numbers, ", margin = 0.2" if knob == "share" else "")
+    )
+    (played,), alone = play_together([file], ServiceDraws), in_process.run(file)
+    assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
+    assert played.events == alone.events
+    assert (alone.events.widths, alone.events.failure) == (0, None)
+    assert alone.unproven is not None
+    assert alone.regret.curve != in_process.run(plain).regret.curve
 
 
 def test_regret_is_by_the_weights_of_the_arms(monkeypatch: pytest.MonkeyPatch) -> None:

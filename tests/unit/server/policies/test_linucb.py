@@ -11,15 +11,17 @@ from distrust.common.bandit.contextual_sum import Observation
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.contextual_policy import LinUcbSpec
+from distrust.common.messages.contextual_policy import BonusSpec, LdpGlocSpec, LdpUcbSpec, LinUcbSpec
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.contextual_failures import missed_widths
+from distrust.lab.run.result import facts as result_facts
 from distrust.lab.run.run_file import RunFile, load, parse
-from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import RoundNoise
-from distrust.server.policies.contextual.linucb import LinUcbCore
+from distrust.server.policies.base import PolicyClass, RunFacts
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.baselines import LdpGloc, LdpUcb
+from distrust.server.policies.contextual.linucb import LinUcb, LinUcbCore
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
 
@@ -202,6 +204,14 @@ def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
         ('name = "identity"', "features = 4", r"policy.features = 4: the environment has 3: leave it out"),
         ('name = "identity"', "rewards = [0, 2]", r"policy.rewards"),
         ('name = "identity"', "failure = 1.0", r"policy.failure = 1.0"),
+        ('name = "identity"', "width_scale = 1.5", r"policy.width_scale = 1.5: must be at most 1"),
+        ('name = "identity"', "width_scale = -0.1", r"policy.width_scale = -0.1: must be at least 0"),
+        ('name = "identity"', 'constants = "exact"', r"policy.constants = 'exact': must be 'published-code' or"),
+        (
+            'name = "local-gaussian"\nepsilon = 1.0\ndelta = 0.1',
+            'constants = "unsafe-published-code"',
+            r'policy.constants = .unsafe-published-code.: goes with mechanism.calibration = "paper"',
+        ),
         (
             'name = "tree"\nepsilon = 1.0\ndelta = 0.1\nbatches = 7',
             "batch = 50",
@@ -288,3 +298,84 @@ def test_large_matrices_have_a_bound_near_the_edge_of_their_spectrum() -> None:
     assert matrix_bound(301, 0.01, exact=True) > math.sqrt(602) + 1, "beyond, a coarser bound is taken"
     for size in (30, 100, 300):
         assert math.sqrt(2 * size) - 1 < matrix_bound(size, 0.01, exact=True) < math.sqrt(2 * size) + 1
+
+
+SUMS = np.array([[1.0, -0.5, 2.0, 0.3, 1.5]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "policy"),
+    [(LinUcbSpec, "linucb", LinUcb), (LdpUcbSpec, "ldp-ucb", LdpUcb), (LdpGlocSpec, "ldp-gloc", LdpGloc)],
+)
+def test_a_width_is_scaled_by_what_the_run_file_says_and_its_failure_is_stated_unscaled_only(
+    kind: type[BonusSpec], name: str, policy: PolicyClass
+) -> None:
+    """The scale changes β alone. At 0 clients get no V⁻¹; the parameters are those of the whole width."""
+    decisions = []
+    for scale in (1.0, 0.25, 0.0):
+        spec = kind.model_validate({"name": name, "features": 2, "failure": 0.1, "width_scale": scale})
+        playing = policy.of(spec, facts())
+        assert isinstance(playing, ContextualPolicy)
+        playing._core.learn(SUMS, RoundNoise(1, 0.5))
+        ask = playing.ask(999)
+        assert ask is not None
+        decisions.append(ask.decision)
+        stated = 0.1 if scale == 1 and kind is not LdpGlocSpec else None
+        assert spec.stated_failure("exact", ()) == stated
+        assert spec.states_widths("exact") == (stated is not None)
+        assert (spec.unproven is None) == (scale == 1)
+    whole, quarter, greedy = decisions
+    assert whole.beta > 0
+    assert quarter == whole.model_copy(update={"beta": 0.25 * whole.beta})
+    assert greedy == whole.model_copy(update={"beta": 0.0, "inverse": None})
+
+
+def test_a_scaled_width_judges_no_decision_and_the_result_says_what_is_not_guaranteed() -> None:
+    plain, scaled = (in_process.run(run_file('name = "identity"', words)) for words in ("", "width_scale = 0.5"))
+    assert (plain.events.widths, plain.events.failure, plain.unproven) == (399, 1 / 400, None)
+    assert (scaled.events.widths, scaled.events.failure) == (0, None)
+    assert ("unproven", "width_scale = 0.5: a width that is scaled down is no guarantee of regret") in result_facts(
+        scaled
+    )
+    assert scaled.regret.final != plain.regret.final
+    assert "unproven" not in plain.model_dump()
+
+
+def test_a_configuration_with_the_default_numbers_has_the_digest_of_one_that_does_not_name_them() -> None:
+    plain = run_file('name = "identity"').config
+    named = run_file('name = "identity"', "width_scale = 1.0").config
+    assert named.digest() == plain.digest()
+    assert not {"width_scale", "constants"} & plain.model_dump()["policy"].keys()
+    assert run_file('name = "identity"', "width_scale = 0.5").config.digest() != plain.digest()
+
+
+@pytest.mark.parametrize("deviation", [0.0, 2.0])
+def test_the_published_codes_lambda_and_beta_are_those_of_the_authors_code(deviation: float) -> None:
+    """Γ = ς√(Td) for T clients of one batch each, λ = 2Γ, β = √(Γd) + √(d ln((1 + T/Γ)T))/2, in every round."""
+    rounds, size = 300, 2
+    core = LinUcbCore(LinUcbSpec(name="linucb", features=size, constants="published-code"), facts(horizon=rounds))
+    gamma = deviation * math.sqrt(rounds * size) if deviation else 1.0
+    value = 2 * gamma if deviation else 1e-4
+    beta = math.sqrt(gamma * size) + 0.5 * math.sqrt(size * math.log((1 + rounds / gamma) * rounds))
+    for _ in range(2):
+        core.learn(SUMS, RoundNoise(1, deviation))
+        assert core.rule.beta == pytest.approx(np.array([beta]))
+    matrix = 2 * np.array([[2.0, 0.3 / math.sqrt(2)], [0.3 / math.sqrt(2), 1.5]]) + value * np.eye(size)
+    assert core.rule.inverse is not None
+    np.testing.assert_allclose(core.rule.inverse[0, 0], np.linalg.inv(matrix))
+    np.testing.assert_allclose(core.rule.theta[0, 0], np.linalg.solve(matrix, 2 * SUMS[0, :2]))
+
+
+def test_the_published_codes_constants_state_nothing_and_the_result_says_so() -> None:
+    result = in_process.run(run_file('name = "identity"', 'constants = "published-code"'))
+    assert (result.events.widths, result.events.failure) == (0, None)
+    assert result.unproven == 'constants = "published-code": no theorem states the widths of the authors\' code'
+
+
+def test_a_run_with_the_published_codes_noise_promises_what_it_keeps_and_says_that_it_is_less() -> None:
+    local = 'name = "local-gaussian"\ncalibration = "paper"\nepsilon = 1.0\ndelta = 0.1'
+    file = run_file(local, 'constants = "unsafe-published-code"', horizon=60)
+    result = in_process.run(replace(file, config=file.config.model_copy(update={"unsafe": None})))
+    assert result.guarantee.epsilon == pytest.approx(1.541, rel=1e-3)
+    assert result.unproven is not None
+    assert result.unproven.endswith("widths of the authors' code, and their noise keeps less than the ε asked for")
