@@ -94,7 +94,10 @@ class ContextualSum(Message):
     blocks      K where every arm has parameters of its own; the block of the chosen arm is filled, the others are zero,
                 so that after noise all look alike (the synthetic updates of GLB, Algorithm 2).
     theta_norm  S, a bound on ‖θ̂‖: predictors of residuals are clamped to [-S, S].
-    radius      the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
+    clip        with a residual alone: vectors are shortened to this length; None: to none. Below the largest |s| their
+                mean is biased.
+    radius      the vectors' largest ℓ₂ norm: √(1 + c²) with moments, where the weights √2 make it the Frobenius norm;
+                else c, or `clip` where it is less.
     """
 
     kind: Literal["contextual-sum"] = "contextual-sum"
@@ -104,6 +107,13 @@ class ContextualSum(Message):
     residual: Link | None = None
     rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
     theta_norm: ThetaNorm = Field(default=1.0, exclude_if=lambda norm: norm == 1)
+    clip: Annotated[float, Field(gt=0)] | None = Field(default=None, exclude_if=lambda clip: clip is None)
+
+    @model_validator(mode="after")
+    def _clip_is_of_gradients(self) -> Self:
+        if self.clip is not None and (self.residual is None or self.moments):
+            raise ValueError(f"clip = {self.clip:g}: goes with a residual and without moments; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _vector_fits(self) -> Self:
@@ -142,7 +152,9 @@ class ContextualSum(Message):
 
     @property
     def radius(self) -> float:
-        return math.hypot(1.0, self.factor) if self.moments else self.factor
+        if self.moments:
+            return math.hypot(1.0, self.factor)
+        return self.factor if self.clip is None else min(self.clip, self.factor)
 
     @property
     def low(self) -> float:
@@ -181,7 +193,7 @@ class ContextualSum(Message):
         """
         c = self.factor
         if not self.moments:
-            return 2 * c
+            return 2 * self.radius
         if self.features == 1:  # p = ±ab; at a = 1 the square is (1 + b)² ((1 - b)² + c²), largest at b = 1 or here:
             b = (1 - math.sqrt(max(0.0, 1 - 2 * c * c))) / 2
             own = max(2 * c, (1 + b) * math.hypot(1 - b, c))
@@ -236,6 +248,8 @@ class ContextualSum(Message):
         own = contents.copy()
         scaled = own[..., : self.features]
         scaled *= factor[..., np.newaxis]
+        if self.clip is not None:
+            own = shortened(own, self.clip)
         if self.blocks == 1:
             return own
         width = own.shape[-1]

@@ -117,6 +117,11 @@ class ContextualPolicySpec(PolicySpec):
         """Return whether clients report φφᵀ as well."""
         return True
 
+    @property
+    def longest_gradient(self) -> float | None:
+        """Return the length that clients shorten longer gradients to; None: the longest that there is."""
+        return None
+
     @override
     def statistic(self, arms: int, decision: Decision | None) -> Statistic:
         """Return what clients report; in a warm-up, where all play one public arm, only that arm's block."""
@@ -128,6 +133,7 @@ class ContextualPolicySpec(PolicySpec):
             residual=self.residual,
             rewards=self.rewards,
             theta_norm=self.largest_theta,
+            clip=self.longest_gradient,
         )
 
     def failure_of(self, horizon: int) -> float:
@@ -220,13 +226,17 @@ class LinUcbSpec(BonusSpec):
 class GreedySpec(ContextualPolicySpec):
     """Greedy play by private estimates, without a bonus (GLB Algorithm 1 for single, 2 for multi).
 
-    warm_up  multi: rounds at the beginning in which the arms take turns in public; a tenth of all rounds when absent.
-             Each arm has as many, so a remainder modulo K is not used.
-    margin   multi: an arm that the warm-up's estimates put more than this below the best is not played for that
-             context. When absent, four times the largest slope of μ times a bound on the estimates' errors.
+    warm_up        multi: rounds at the beginning in which the arms take turns in public; a tenth of all rounds when
+                   absent. Each arm has as many, so a remainder modulo K is not used.
+    warm_up_share  multi: the same as a share of all rounds, to the nearest round, in place of `warm_up`.
+    margin         multi: an arm that the warm-up's estimates put more than this below the best is not played for that
+                   context. When absent, four times the largest slope of μ times a bound on the estimates' errors.
     """
 
     warm_up: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    warm_up_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None, exclude_if=lambda share: share is None
+    )
     margin: Margin | None = None
 
     @property
@@ -241,7 +251,10 @@ class GreedySpec(ContextualPolicySpec):
         """Return the rounds that a run file grants the warm-up, a tenth of all when it says nothing; 0 for single."""
         if self.parameters == "single":
             return 0
-        return horizon // self.batch // WARM_UP_SHARE if self.warm_up is None else self.warm_up
+        rounds = horizon // self.batch
+        if self.warm_up_share is not None:
+            return round(self.warm_up_share * rounds)
+        return rounds // WARM_UP_SHARE if self.warm_up is None else self.warm_up
 
     @override
     def public_arm(self, size: RoundSize) -> int | None:
@@ -250,9 +263,12 @@ class GreedySpec(ContextualPolicySpec):
 
     @model_validator(mode="after")
     def _only_many_parameters_warm_up(self) -> Self:
-        stated = [field for field in ("warm_up", "margin") if getattr(self, field) is not None]
+        keys = ("warm_up", "warm_up_share", "margin")
+        stated = [field for field in keys if getattr(self, field) is not None]
         if stated and self.parameters == "single":
             raise ValueError(f'{stated[0]} = {getattr(self, stated[0])}: goes with parameters = "multi"; leave it out')
+        if stated[:2] == ["warm_up", "warm_up_share"]:
+            raise ValueError(f"warm_up_share = {self.warm_up_share}: goes without warm_up = {self.warm_up}; give one")
         return self
 
     @override
@@ -282,6 +298,8 @@ class LdpSgdSpec(GreedySpec):
     step        c'd/(κ_l p_*) of Theorem 3.1: the steps are step/(ζt), ζ the least slope of μ on [-1, 1]. When absent,
                 by the curvature of contexts that are uniform on the sphere.
     theta_norm  S ≥ ‖θ*‖: GLB's C_B, as contexts of length C_B with ‖θ*‖ ≤ 1 are contexts of length 1 with ‖θ*‖ ≤ C_B.
+    clip        length to which clients shorten longer gradients, below R, the longest that there is. Ψ's noise falls
+                with it, and the gradients' mean is biased: GLB's published code has 1. R when absent.
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.glm_sgd:LdpSgd"
@@ -289,6 +307,7 @@ class LdpSgdSpec(GreedySpec):
     name: Literal["ldp-sgd"]
     step: Step | None = None
     theta_norm: ThetaNorm = Field(default=1.0, exclude_if=lambda norm: norm == 1)
+    clip: Annotated[float, Field(gt=0, le=1e6)] | None = Field(default=None, exclude_if=lambda clip: clip is None)
 
     @property
     def residual(self) -> Link:
@@ -298,11 +317,30 @@ class LdpSgdSpec(GreedySpec):
     def largest_theta(self) -> float:
         return self.theta_norm
 
+    @property
+    def longest_gradient(self) -> float | None:
+        return self.clip
+
+    @property
+    def unproven(self) -> str | None:
+        if self.clip is None:
+            return None
+        return f"clip = {self.clip:g}: shortened gradients have a biased mean, for which no theorem bounds the regret"
+
     @model_validator(mode="after")
     def _numbers_of_theory_hold(self) -> Self:
-        """Refuse defaults whose ζ is the least slope on [-1, 1], where predictors reach S and slopes are e^-S."""
+        """Refuse defaults outside of what they are proven for, and a clip that shortens nothing."""
+        whole = self.model_copy(update={"clip": None}).statistic(1, None)
+        assert isinstance(whole, ContextualSum)
+        if self.clip is not None and self.clip >= whole.factor:
+            words = f"must be below {whole.factor:g}, the longest gradient; leave it out"
+            raise ValueError(f"clip = {self.clip:g}: {words}")
+        if self.clip is not None and self.parameters == "multi" and self.margin is None:
+            raise ValueError(
+                f"margin = None: its default is proven without clip, and clip = {self.clip:g}: give a number"
+            )
         if self.theta_norm == 1 or self.link == "identity":
-            return self
+            return self  # else predictors reach S, where slopes are e^-S, and ζ is the least slope on [-1, 1]
         for field in ("step", *(("margin",) if self.parameters == "multi" else ())):
             if getattr(self, field) is None:
                 words = f"its default is proven for theta_norm = 1, and theta_norm = {self.theta_norm:g}: give a number"

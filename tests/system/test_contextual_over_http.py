@@ -60,6 +60,9 @@ RUNS = [
         60,
         id="published-noise",
     ),
+    pytest.param(
+        'name = "ldp-sgd"\nclip = 1.0\nmargin = 0.5\nwarm_up_share = 0.75', SPHERE, MANY, 20, id="sgd-clipped"
+    ),
 ]
 FEW = 6  # of them; CI plays all
 

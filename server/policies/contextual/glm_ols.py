@@ -27,7 +27,7 @@ from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
-from distrust.server.policies.contextual.warm_up import WarmUp
+from distrust.server.policies.contextual.warm_up import WarmUp, stated_length
 
 
 class OlsCore:
@@ -39,8 +39,7 @@ class OlsCore:
         self._rounds, self._exact = rounds_of(spec, run), run.calibration == "exact"
         self._clients = (self._warm_up.each or self._rounds) * spec.batch
         if self._clients < spec.features:
-            field = "policy.warm_up" if self._blocks > 1 else "policy.features"
-            value = spec.warm_up if self._blocks > 1 else spec.features
+            field, value = stated_length(spec) if self._blocks > 1 else ("policy.features", spec.features)
             each = "each arm's warm-up" if self._blocks > 1 else "the horizon"
             raise BadParameter(
                 field, value, f"{each} has {self._clients} clients, and {spec.features} features need as many"

@@ -31,12 +31,13 @@ class WarmUp:
         rounds = rounds_of(spec, run)
         if spec.parameters == "single":
             return cls(run.arms, 0)
-        length = spec.warm_up_length(run.horizon)
+        length, (key, stated) = spec.warm_up_length(run.horizon), stated_length(spec)
         if length >= rounds:
-            raise BadParameter("policy.warm_up", length, f"must be less than all {rounds} rounds of horizon / batch")
+            shown = length if stated is None else stated
+            raise BadParameter(key, shown, f"must be less than all {rounds} rounds of horizon / batch")
         if length < run.arms:
-            shown_length = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
-            raise BadParameter("policy.warm_up", shown_length, f"each of the {run.arms} arms needs a round")
+            shown_length = f"1/{WARM_UP_SHARE} of {rounds} rounds" if stated is None else stated
+            raise BadParameter(key, shown_length, f"each of the {run.arms} arms needs a round")
         return cls(run.arms, length // run.arms)
 
     @property
@@ -67,3 +68,10 @@ class WarmUp:
         if (margin >= highest - lowest).all():
             return None
         return Screen(shortened(theta, most), spec.link, margin)
+
+
+def stated_length(spec: GreedySpec) -> tuple[str, float | None]:
+    """Return the run file's key that the warm-up's length is from, and its value; None by default."""
+    if spec.warm_up_share is not None:
+        return "policy.warm_up_share", spec.warm_up_share
+    return "policy.warm_up", spec.warm_up

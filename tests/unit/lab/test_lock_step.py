@@ -205,6 +205,8 @@ KNOBS = {
         SYNTHETIC,
         ', constants = "unsafe-published-code"',
     ),
+    "clip": ("ldp-sgd", POINT, SPHERE, ", clip = 1.0"),
+    "share": ("ldp-sgd", POINT, SPHERE + MULTI, ", clip = 1.0, margin = 0.2, warm_up_share = 0.2"),
 }
 
 

@@ -106,6 +106,31 @@ def test_a_residual_is_clamped_to_its_bound_whatever_parameters_the_server_sent(
     assert "theta_norm" not in ContextualSum.model_validate(words).model_dump_json()
 
 
+def test_a_gradient_is_shortened_to_the_clip_and_the_noise_is_for_that_length() -> None:
+    words = {"features": 2, "moments": False, "residual": "identity", "rewards": [-1.0, 1.0]}
+    whole, clipped = (ContextualSum.model_validate({**words, **more}) for more in ({}, {"clip": 1.0}))
+    contexts = np.array([[0.6, 0.8], [0.3, 0.4], [1.0, 0.0]])
+    observed = Observation(np.zeros(3, np.int64), contexts, np.array([-1.0, -1.0, 1.0]), np.array([1.0, 1.0, 0.5]))
+    np.testing.assert_allclose(whole.vectors(observed), [[1.2, 1.6], [0.6, 0.8], [-0.5, 0.0]])
+    np.testing.assert_allclose(clipped.vectors(observed), [[0.6, 0.8], [0.6, 0.8], [-0.5, 0.0]])
+    assert (whole.radius, whole.sensitivity, clipped.radius, clipped.sensitivity) == (2.0, 4.0, 1.0, 2.0)
+    assert reach(clipped, [0, 0], 2) <= 2.0 * (1 + 1e-9)
+    assert "clip" not in whole.model_dump_json()
+    with pytest.raises(ValidationError, match=r"clip = 1: goes with a residual and without moments"):
+        ContextualSum(features=2, clip=1.0)
+
+
+def test_the_clip_of_one_learns_twice_a_mean_over_one_plus_it() -> None:
+    """Rewards ±1 of mean z > 0: the mean of the clipped residual is 0 at 2z/(1 + z), and without a clip at z."""
+    words = {"features": 1, "moments": False, "residual": "identity", "rewards": [-1.0, 1.0]}
+    for clip, settled in ((None, lambda z: z), (1.0, lambda z: 2 * z / (1 + z))):
+        statistic = ContextualSum.model_validate({**words, "clip": clip})
+        for z in (0.1, 0.5, 0.9):
+            rewards, predictors = np.array([1.0, -1.0]), np.full(2, settled(z))
+            residuals = statistic.vectors(Observation(np.zeros(2, np.int64), np.ones((2, 1)), rewards, predictors))
+            assert np.array([(1 + z) / 2, (1 - z) / 2]) @ residuals[:, 0] == pytest.approx(0, abs=1e-12)
+
+
 def test_contexts_and_rewards_that_are_no_numbers_are_refused() -> None:
     statistic = ContextualSum(features=2)
     for contexts, rewards in (([[np.nan, 0]], [1.0]), ([[0, 0]], [np.inf])):

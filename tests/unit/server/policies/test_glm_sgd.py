@@ -7,6 +7,8 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LdpSgdSpec
+from distrust.common.messages.policy_spec import RoundSize
+from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, parse
 from distrust.server.policies.contextual.base import RoundNoise
 from distrust.server.policies.contextual.glm_sgd import SgdCore, greedy_curvature
@@ -179,6 +181,14 @@ def test_the_error_bound_falls_with_the_root_of_the_warm_up() -> None:
         ("theta_norm = 0.5", "", "policy.theta_norm = 0.5"),
         ("theta_norm = 4.0", 'link = "logistic"', "step = None: its default is proven for theta_norm = 1"),
         ("theta_norm = 4.0\nstep = 1.0", 'link = "logistic"\nparameters = "multi"', "margin = None: its default is"),
+        ("clip = 2.0", "", "clip = 2: must be below 2, the longest gradient; leave it out"),
+        ("clip = 0.0", "", "policy.clip = 0.0"),
+        ("clip = 1.0", 'parameters = "multi"', "margin = None: its default is proven without clip, and clip = 1"),
+        ("warm_up_share = 0.5", "", "warm_up_share = 0.5: goes with parameters"),
+        ("warm_up_share = 1.0", 'parameters = "multi"', "policy.warm_up_share = 1.0: must be below 1.0"),
+        ("warm_up_share = 0.02", 'parameters = "multi"', "policy.warm_up_share = 0.02: each of the 10 arms needs"),
+        ("warm_up_share = 0.999", 'parameters = "multi"', "policy.warm_up_share = 0.999: must be less than all 100"),
+        ("warm_up = 20\nwarm_up_share = 0.2", 'parameters = "multi"', "warm_up_share = 0.2: goes without warm_up = 20"),
     ],
 )
 def test_a_run_file_with_unbounded_rewards_or_steps_is_refused(policy: str, world: str, refusal: str) -> None:
@@ -189,3 +199,34 @@ def test_a_run_file_with_unbounded_rewards_or_steps_is_refused(policy: str, worl
     with pytest.raises((BadParameter, BadRunFile)) as caught:
         parse(text)
     assert refusal in str(caught.value)
+
+
+def test_a_warm_up_given_as_a_share_has_as_many_rounds_as_one_given_in_rounds() -> None:
+    """0.29 of 100 rounds is 28.999… in floating point, and 29 rounds; three arms have nine each."""
+    share, rounds = spec(parameters="multi", warm_up_share=0.29), spec(parameters="multi", warm_up=29)
+    assert (share.warm_up_length(200), share.warm_up_length(100)) == (58, 29)
+    for number in (1, 27, 28, 29):
+        size = RoundSize(3, 100, "exact", number, 3)
+        assert share.public_arm(size) == rounds.public_arm(size)
+    cores = [SgdCore(one, facts(3, 100)) for one in (share, rounds)]
+    for dimension in [2] * 27 + [6] * 3:
+        assert cores[0].rule.only == cores[1].rule.only
+        for core in cores:
+            core.learn(np.ones((1, dimension)), RoundNoise(1, 1.0))
+    assert "warm_up_share" not in rounds.model_dump()
+
+
+@pytest.mark.parametrize("mechanism", ['name = "local-sphere", epsilon = 1.0', 'name = "identity"'])
+def test_a_clipped_run_reports_gradients_of_that_length_and_says_that_their_mean_is_biased(mechanism: str) -> None:
+    """Ψ's answers are as long as the bound on the gradients asks for: half as long at half the bound."""
+    text = (
+        'run = "x"\nhorizon = 60\npolicy = {{name = "ldp-sgd"{}}}\nmechanism = {{{}}}\n'
+        'environment = {{name = "glm-sphere", seed = 1}}\nunsafe = {{noise_seed = 1}}\n'
+    )
+    whole, clipped = (in_process.run(parse(text.format(more, mechanism))) for more in ("", ", clip = 1.0"))
+    longest = [max(np.linalg.norm(round_.cohorts[0].estimate) for round_ in one.rounds) for one in (whole, clipped)]
+    assert longest[1] <= (0.55 if "sphere" in mechanism else 1.0) * longest[0] * (1 + 1e-3)
+    assert (whole.unproven, whole.events.failure, clipped.events.failure) == (None, None, None)
+    assert (
+        clipped.unproven == "clip = 1: shortened gradients have a biased mean, for which no theorem bounds the regret"
+    )
