@@ -14,7 +14,7 @@ import pytest
 
 from distrust.common.messages.cohort import Masking
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RegretCurve
+from distrust.common.run.progress import RegretCurve, RunView
 from distrust.server.app import server_app
 from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner
@@ -382,3 +382,17 @@ def test_any_regret_that_is_taken_leaves_the_pages_readable(tmp_path: Path, leas
             page = client.get(path)
             assert page.status_code == 200
             assert 'class="curve first"' in page.text
+
+
+def test_the_page_and_the_card_of_a_run_say_what_no_theorem_covers(tmp_path: Path) -> None:
+    policy = {"name": "successive-elimination", "first_batch": 2, "constants": "published-code"}
+    mechanism = {"name": "distributed-polya", "epsilon": 1.0, "calibration": "paper"}
+    with playing(tmp_path, config(horizon=200, policy=policy, mechanism=mechanism)) as client:
+        view = RunView.model_validate_json(client.get("/v1/runs/demo").text)
+        shown = words(client.get("/runs/demo").text)
+    unproven = view.config.policy.unproven
+    assert (
+        unproven == 'constants = "published-code": p is that of each single event, and none is stated for all together'
+    )
+    assert f"policy successive-elimination {unproven}" in shown
+    assert unproven in html.unescape(view._repr_html_())
