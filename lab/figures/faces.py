@@ -74,6 +74,11 @@ FACES: dict[str, Face] = {
     "LDP-SGD": Face(RED, "s"),
     "LDP-UCB": Face(GREEN, "^"),
     "LDP-GLOC": Face(PURPLE, "D"),
+    # the models of trust by name, as in the notebooks
+    "central": CENTRAL,
+    "local": LOCAL,
+    "distributed": AGGREGATED,
+    "shuffle": SHUFFLED,
 }
 """The face of each algorithm, by the name that labels of series begin with."""
 
