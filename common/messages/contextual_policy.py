@@ -210,7 +210,7 @@ class LinUcbSpec(BonusSpec):
     def unproven(self) -> str | None:
         if self.constants is None:
             return super().unproven
-        noise = "" if self.constants == "published-code" else ", and their noise keeps less than the ε asked for"
+        noise = "" if self.constants == "published-code" else ", and the guarantee is what their noise keeps"
         return f'constants = "{self.constants}": no theorem states the widths of the authors\' code{noise}'
 
     @property

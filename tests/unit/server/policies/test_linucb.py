@@ -378,4 +378,4 @@ def test_a_run_with_the_published_codes_noise_promises_what_it_keeps_and_says_th
     result = in_process.run(replace(file, config=file.config.model_copy(update={"unsafe": None})))
     assert result.guarantee.epsilon == pytest.approx(1.541, rel=1e-3)
     assert result.unproven is not None
-    assert result.unproven.endswith("widths of the authors' code, and their noise keeps less than the ε asked for")
+    assert result.unproven.endswith("the widths of the authors' code, and the guarantee is what their noise keeps")
