@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -216,7 +215,7 @@ class Fleet:
                     slots = [user.slot for user in users]
                     held.append(HeldSlots(assignment.cohort, round_.mechanism_of(assignment), slots))
             group.create_task(self._begin(taken, held, group))
-            await asyncio.sleep(0)  # so that it begins: its messages are awaited, and the next tickets can wait
+            await asyncio.sleep(0)  # the block's messages go out before the next tickets are requested
             if not full:
                 break
             grants = (await self._take(round_.number)).grants
@@ -274,15 +273,16 @@ class Fleet:
         """
         self._forget_before(round_.number)
         before, self._terms = self._terms, [(round_.mechanism_of(a), a.cohort.clients) for a in round_.assignments]
-        if self._terms == before and self._idle:
-            self._check(round_)  # what it computes is cached
+        if self._terms == before and self._alone(a.cohort for a in round_.assignments):
+            self._check(round_)  # its plan is cached
         else:
             await self._worker.run(lambda: self._check(round_))  # planning takes a while
 
-    @property
-    def _idle(self) -> bool:
-        """Return whether short work is done here: no thread works, and going to one and back would take longer."""
-        return self._worker.idle and self._notes.idle
+    def _alone(self, cohorts: Iterable[Cohort]) -> bool:
+        """Return whether work for these cohorts is done on the loop: they have one client, and no other one waits."""
+        threads = self._worker.idle and self._notes.idle
+        waiting = sum(len(session.users) for session in self._sessions.values())
+        return threads and waiting < 2 and all(cohort.clients == 1 for cohort in cohorts)
 
     def _spent(self) -> list[Entry]:
         """Return the costs of the run's cohorts that users have been in, by fleets before this one.
@@ -365,9 +365,10 @@ class Fleet:
         they take part.
         """
         try:
-            if self._idle and sum(len(one.slots) for one in held) == 1:
+            if self._alone(one.cohort for one in held):
                 self._memory.hold(held)
-                noted: asyncio.Future[Any] = asyncio.gather()  # of nothing: it is done
+                noted = asyncio.get_running_loop().create_future()
+                noted.set_result(None)
             else:
                 noted = asyncio.wrap_future(self._notes.submit(self._memory.hold, held))
             ready = [(session, await session.begin(users, noted)) for session, users in joining]

@@ -36,7 +36,7 @@ MEMORY_FILE = Path(".distrust/clients.sqlite3")
 """The file of fleets that name none, below the working directory, where services keep theirs."""
 
 BUSY_SECONDS = 30.0  # that a commit waits for those of other fleets; then it raises Unavailable
-LOG_PAGES = 64  # of SQLite's log until it begins anew: a commit that makes the file longer takes three times as long
+LOG_PAGES = 64  # after which SQLite begins its log anew: a commit that makes the log longer takes three times as long
 FIELD = "memory_file"  # the setting that names the file
 _VERSION = 1  # of the tables
 _PROGRAM = 0x64697374  # SQLite's application id: "dist"

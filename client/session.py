@@ -25,7 +25,11 @@ Result = TypeVar("Result")
 
 
 class Worker(ThreadPoolExecutor):
-    """One thread of a fleet, first in, first out: it makes messages, say. The fleet calls it from its event loop."""
+    """One thread of a fleet, first in, first out: it makes messages, say. Only the fleet's event loop submits to it.
+
+    So what is `idle` stays so until the loop submits. Short work may then be done on the loop, as the way to another
+    thread and back takes longer.
+    """
 
     def __init__(self, name: str = "messages") -> None:
         super().__init__(1, name)
@@ -34,7 +38,7 @@ class Worker(ThreadPoolExecutor):
     @override
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future = super().submit(fn, *args, **kwargs)
-        self._given = [*self._open(), future]
+        self._given.append(future)
         return future
 
     async def run(self, work: Callable[[], Result]) -> Result:
@@ -43,11 +47,9 @@ class Worker(ThreadPoolExecutor):
 
     @property
     def idle(self) -> bool:
-        """Return whether all that was submitted is done, so that the caller may do short work itself."""
-        return not self._open()
-
-    def _open(self) -> list[Future[Any]]:
-        return [future for future in self._given if not future.done()]
+        """Return whether all that was submitted is done."""
+        self._given = [future for future in self._given if not future.done()]  # its results may be secrets
+        return not self._given
 
 
 @dataclass
@@ -57,8 +59,8 @@ class CohortSession:
     Users join in blocks. A block sends its messages of the first stage at once; later stages are answered when the
     intermediary opens them.
 
-    worker  runs the cryptography away from the event loop and its long polls. Where nothing else is in work, the first
-            message of one user is made at once: the way to another thread and back would take longer.
+    worker  runs the cryptography away from the event loop and its long polls. Where it is idle, the first message of a
+            cohort of one client is made at once.
     block   users whose messages are made at a time.
     """
 
@@ -119,7 +121,8 @@ class CohortSession:
         if self.cohort.channel.kind == "dealt":
             users = await self._request_plays(users)
         staying = await self._without_leavers(self.protocol.first, users)
-        return await self._work(self.protocol.first, lambda: self.protocol.begin(staying), short=len(staying) == 1)
+        alone = self.cohort.clients == 1
+        return await self._work(self.protocol.first, lambda: self.protocol.begin(staying), short=alone)
 
     async def _request_plays(self, users: Sequence[User]) -> Sequence[User]:
         try:

@@ -33,8 +33,8 @@ BACKLOG = 512  # connections that wait at the listener to be accepted
 LAST_RESORT = 2  # times DISTRUST_MAX_CONNECTIONS: connections from which a request is answered with a bare 503
 PRIVATE = 0o077  # umask: only the owner may read a service's files
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
-MOST_HEAD = 64 * 1024  # bytes of a request's line and headers; the parser itself has no limit
-MOST_AHEAD = 8  # requests that may wait on one connection for the answer before theirs; callers of ours send none ahead
+MOST_HEAD = 64 * 1024  # bytes of a head whose end has not come, or of trailers
+MOST_FIELDS = 100  # headers of a request: a small one takes twenty times its bytes
 LARGE_BLOCK = 256 * 1024  # bytes from which a free block of memory is returned to the system at once
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
@@ -168,30 +168,64 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Connection(HttpToolsProtocol):
-    """HTTP/1.1 of one connection, read by a parser in C. It ends where a head or requests ahead take much room."""
+    """HTTP/1.1 of one connection, read by a parser in C, which has no limits of its own.
 
-    _head = -1  # bytes of the head that is being read; negative: none is
+    The service closes a connection whose head, trailers or chunk extensions are too large, and one that sends a request
+    before it has the answer to the last one. It keeps no trailer: a proxy does not look at them.
+    """
 
-    @override
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head = 0
-
-    @override
-    def on_headers_complete(self) -> None:
-        self._head = -1
-        if len(self.pipeline) >= MOST_AHEAD:
-            raise ValueError("too many requests ahead")  # the parser stops, and the connection is refused
-        super().on_headers_complete()
+    _unread = 0  # bytes since the end of a head, a piece of a body or the end of a message
+    _fields = 0  # of the head that is being read; negative: none is
 
     @override
     def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
         super().data_received(data)
-        if self._head < 0 or self.transport.is_closing():
+        if self._unread > MOST_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"More than {MOST_HEAD} bytes of a head.")
+
+    @override
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise ValueError("a request before the answer to the last one")  # the parser stops; see send_400_response
+        super().on_message_begin()
+        self._fields = 0
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._fields < 0:  # a trailer
             return
-        self._head += len(data)
-        if self._head > MOST_HEAD:
-            self.send_400_response(f"A head of more than {MOST_HEAD} bytes.")
+        self._fields += 1
+        if self._fields > MOST_FIELDS:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
+
+    @override
+    def on_headers_complete(self) -> None:
+        self._unread, self._fields = 0, -1
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if self.parser.get_http_version() != "1.1" or hosts != 1:
+            raise ValueError("not HTTP/1.1 with one Host")
+        if not self.url.startswith(b"/") or b"#" in self.url:  # so that a proxy's rules read the same target
+            raise ValueError("the target is no path")
+        super().on_headers_complete()
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        super().on_message_complete()
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.close()  # the caller would take it for the answer to its request
+        else:
+            super().send_400_response(msg)
 
 
 class _Server(uvicorn.Server):

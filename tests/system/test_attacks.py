@@ -7,7 +7,6 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -144,30 +143,72 @@ def test_hanging_up_in_the_middle_of_a_body_is_quiet(service: Attacked) -> None:
     assert "Traceback" not in service.log_text()
 
 
-@pytest.mark.parametrize("line", [b"X: ", b"GET /healthz HTTP/1.1\r\n\r\nGET /", b"GET /"])
-def test_a_head_without_an_end_is_refused_and_not_kept(hasty: Attacked, line: bytes) -> None:
-    """Also behind a whole request; in its first line and in its last header."""
-    start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" if line == b"X: " else b""
-    endless = hasty.connect(start + line)
-    received, sent = b"", 0
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (HEAD + b"X: ", b"x"),
+        (b"GET /", b"x"),
+        (HEAD + b"\r\n" + b"GET /", b"x"),
+        (CHUNKED + b"0\r\n", b"ab:cd\r\n"),
+        (CHUNKED + b"0\r\nab:", b"x"),
+        (CHUNKED + b"1;", b"x"),
+    ],
+    ids=["header", "target", "second request", "trailers", "trailer", "chunk extension"],
+)
+def test_what_has_no_end_and_no_use_ends_its_connection_and_is_not_kept(
+    hasty: Attacked, start: bytes, more: bytes
+) -> None:
+    endless = hasty.connect(start)
     endless.settimeout(0.05)
-    while b"head of more than 65536 bytes" not in received:
-        assert sent < 2**20, received  # of which a socket's buffers hold a part
-        with suppress(OSError):  # it has closed
-            sent += endless.send(b"x" * 4096)
-        received += read_from(endless)
-    assert received.count(b" 400 ") == 1
+    sent, closed = 0, False
+    while not closed:
+        assert sent < 2**20  # of which a socket's buffers hold a part
+        try:
+            sent += endless.send(more * (4096 // len(more)))
+            read_from(endless)
+        except OSError:
+            closed = True
 
 
-def test_a_connection_with_many_requests_ahead_is_refused_before_they_take_room(hasty: Attacked) -> None:
-    """A request in work takes some kilobytes, and its bytes may be few."""
-    held = hasty.connect(hasty.poll() + b"GET /healthz HTTP/1.1\r\n\r\n" * 8)
-    held.settimeout(0.5)
-    assert read_from(held) == b""  # the first one waits, and so do the others
-    held.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
-    held.settimeout(30)
-    assert b" 400 " in read_from(held)
+def test_more_headers_than_a_caller_needs_are_refused(hasty: Attacked) -> None:
+    assert b" 400 " in read_from(hasty.connect(HEAD + b"a:b\r\n" * 100 + b"\r\n"))
+    assert b" 200 " in read_from(hasty.connect(HEAD + b"a:b\r\n" * 99 + b"\r\n"))
+
+
+def test_a_trailer_is_no_header(hasty: Attacked) -> None:
+    """A proxy's rules have seen the head alone."""
+    assert b" 415 " in read_from(hasty.connect(CHUNKED + b"0\r\nContent-Type: application/json\r\n\r\n"))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        HEAD + b"Host: localhost\r\n\r\n",
+        b"GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /healthz#part HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+    ids=["0.9", "1.0", "no host", "two hosts", "absolute", "fragment"],
+)
+def test_what_a_proxy_might_read_otherwise_is_refused(hasty: Attacked, head: bytes) -> None:
+    assert b" 400 " in read_from(hasty.connect(head))
+
+
+@pytest.mark.parametrize("ahead", [HEAD + b"\r\n", b"\x00nonsense\r\n\r\n"])
+def test_what_comes_before_an_answer_closes_the_connection_and_is_no_answer_to_it(
+    hasty: Attacked, ahead: bytes
+) -> None:
+    """A request ahead would hide from the service that the caller of the one in work has hung up."""
+    before = hasty.counted(499)
+    held = hasty.connect(hasty.poll() + ahead)
     assert read_from(held) == b""
+    until(lambda: hasty.counted(499) == before + 1)
 
 
 def test_beyond_the_last_resort_a_service_answers_a_bare_503_and_callers_come_again(tmp_path: Path) -> None:

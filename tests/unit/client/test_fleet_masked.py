@@ -278,7 +278,8 @@ def test_one_clients_first_message_waits_for_what_is_in_work_and_else_for_no_thr
         """Announce nothing: nobody leaves."""
 
     uploader: Any = SimpleNamespace(stats=FleetStats(), announce=announce)
-    session = CohortSession(make_round().assignments[0].cohort, cast("Any", protocol), uploader, worker, 1)
+    cohort = make_round().assignments[0].cohort.model_copy(update={"clients": 1})
+    session = CohortSession(cohort, cast("Any", protocol), uploader, worker, 1)
     session.users[0] = user = User(0, b"")
 
     def other() -> None:
