@@ -371,7 +371,7 @@ class Fleet:
                 noted.set_result(None)
             else:
                 noted = asyncio.wrap_future(self._notes.submit(self._memory.hold, held))
-                noted.add_done_callback(lambda one: one.cancelled() or one.exception())  # another block's may come first
+                noted.add_done_callback(lambda one: one.cancelled() or one.exception())  # another block's may be first
             ready = [(session, await session.begin(users, noted)) for session, users in joining]
             await noted
         finally:

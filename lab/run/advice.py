@@ -1,8 +1,8 @@
 """Ranks mechanisms and batch sizes for a run by the width of its policy's intervals at the end. No client plays.
 
-A policy plays its whole horizon on expected sums: of rewards that teach it nothing, and of contexts that look in all
-directions alike. So it drops no arm, all its noise is as large as in a run, and its last intervals are as wide as they
-are when the arms are still to be told apart.
+A policy plays its whole horizon on sums of 0, and on contexts whose second moment is the identity over d. So it drops
+no arm, every arm has as few clients as it can have, and noise, intervals and cohorts are those of a run. A policy of
+one's own whose intervals depend on the rewards themselves gets other ones in a run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.calculator.compare import trusted
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.mechanisms import MECHANISMS
-from distrust.common.mechanisms.families.base import MechanismSpec
+from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, delta_allowed
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.messages.policy import SuccessiveEliminationSpec
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
@@ -65,6 +65,7 @@ class Advice(Shown):
     """The choices, the narrowest intervals first, and why others are none.
 
     refused  mechanism, batch, and the reason.
+    seeded   the run's noise comes from a seed, so that no choice promises anything.
     frame()  a row for each of both; a refused one has its reason alone.
     """
 
@@ -74,6 +75,7 @@ class Advice(Shown):
     title: str
     choices: Sequence[Choice]
     refused: Sequence[tuple[str, str, str]]
+    seeded: bool = False
 
     def described(self) -> dict[str, Any]:
         """Return the JSON-able object."""
@@ -89,7 +91,8 @@ class Advice(Shown):
         reasons: dict[str, list[str]] = {}
         for mechanism, batch, why in self.refused:
             reasons.setdefault(why, []).append(f"{mechanism} {batch}".strip())
-        return [width, *(f"{', '.join(dict.fromkeys(who))}: {why}" for why, who in reasons.items())]
+        seeded = ["[unsafe]: the noise comes from a seed, so that nothing is promised"] if self.seeded else []
+        return [width, *seeded, *(f"{', '.join(dict.fromkeys(who))}: {why}" for why, who in reasons.items())]
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return a line of text under HEAD for each choice."""
@@ -118,11 +121,12 @@ class Advice(Shown):
 def advise(source: Source, mechanisms: Iterable[str] | None = None, delta: float | None = None) -> Advice:
     """Return which mechanisms, with which sizes of batches, give a run's policy the narrowest intervals.
 
-    source      a run file in any form that `run` takes. Its ε holds for all mechanisms.
-    mechanisms  names to compare. None: all that promise something.
+    source      a run file in any form that `run` takes. Its ε and its calibration hold for all mechanisms, its other
+                numbers of the mechanism for its own mechanism only.
+    mechanisms  names to compare. None: all that promise something, and the run's own.
     delta       δ for those that need one. None: the run's.
     Raises      BadRunFile or BadParameter, naming the field, the value and what is allowed; also for a policy that has
-                no intervals, and one that takes no noise.
+                no intervals or takes no noise, and where no mechanism serves the run.
 
     >>> import distrust
     >>> table = {"run": "doc", "horizon": 2_000, "mechanism": {"name": "local-laplace-discrete", "epsilon": 1.0}}
@@ -134,13 +138,15 @@ def advise(source: Source, mechanisms: Iterable[str] | None = None, delta: float
     file = load(source)
     config = file.config
     if config.mechanism.epsilon is None:
-        raise BadParameter("mechanism.epsilon", None, "advice is for runs with a budget: state one")
+        raise BadParameter("mechanism.epsilon", None, "advice needs an ε: state one")
     if config.policy.insists_on_no_privacy:
         raise BadParameter("policy.name", config.policy.name, f"is {config.policy.insists_on_no_privacy}")
+    if delta is not None and not delta_allowed(delta):
+        raise BadParameter("delta", delta, DELTA_RULE)
     private = [name for name, kind in MECHANISMS.items() if kind.model != "none"]
-    names = private if mechanisms is None else list(dict.fromkeys(mechanisms))
+    names = dict.fromkeys([*private, config.mechanism.name] if mechanisms is None else mechanisms)
     for name in names:
-        if name not in private:
+        if name not in MECHANISMS or MECHANISMS[name].model == "none":
             raise BadParameter("mechanism", name, f"must be one of {', '.join(private)}")
     choices, refused = [], []
     with one_thread():
@@ -150,11 +156,12 @@ def advise(source: Source, mechanisms: Iterable[str] | None = None, delta: float
                 try:
                     choices.append(_choice(file, name, words, batch, delta))
                 except ProtocolError as error:
-                    refused.append((name, batch, error.detail))
-    if not choices and refused and len({why for _, _, why in refused}) == 1:
-        raise BadParameter("policy.name", config.policy.name, refused[0][2])
+                    refused.append((name, batch, error))
+    if not choices:
+        raise refused[0][2]
     title = f"T = {config.horizon}, K = {config.arms}, ε = {config.mechanism.epsilon:g}, {config.policy.name}"
-    return Advice(title, sorted(choices, key=lambda one: one.width), refused)
+    reasons = [(name, batch, error.detail) for name, batch, error in refused]
+    return Advice(title, sorted(choices, key=lambda one: one.width), reasons, seeded=config.unsafe is not None)
 
 
 def _batches(config: RunConfig) -> list[dict[str, int]]:
@@ -169,8 +176,10 @@ def _batches(config: RunConfig) -> list[dict[str, int]]:
 
 
 def _choice(file: RunFile, name: str, words: Mapping[str, int], batch: str, delta: float | None) -> Choice:
-    """Return what a mechanism gives. Raises BadParameter for one that does not serve the run, with the reason."""
+    """Return the choice of a mechanism and a batch size. Raises ProtocolError where it does not serve the run."""
     config = file.config
+    if config.horizon > MOST_TRIED * words.get("batch", config.horizon):
+        raise BadParameter("policy.batch", words["batch"], f"takes more than the {MOST_TRIED} rounds that advice plays")
     table = {**config.policy.model_dump(), **words}
     policy = type(config.policy).model_validate(table)
     mechanism = _mechanism(config, name, delta, policy)
@@ -193,7 +202,9 @@ def _choice(file: RunFile, name: str, words: Mapping[str, int], batch: str, delt
 def _mechanism(config: RunConfig, name: str, delta: float | None, policy: Any) -> MechanismSpec:
     """Return the run's mechanism under another name, with the numbers that this one takes. Raises BadParameter."""
     kind, own = MECHANISMS[name], config.mechanism
-    words: dict[str, Any] = {"name": name, "epsilon": own.epsilon}
+    shared = {"epsilon": own.epsilon, "calibration": own.calibration}
+    words: dict[str, Any] = own.model_dump() if name == own.name else shared
+    words["name"] = name
     if kind.takes_delta:
         words["delta"] = own.delta if delta is None else delta
     if kind.takes_batches:

@@ -100,6 +100,7 @@ def test_a_stream_is_expected_to_hold_all_batches_so_far(mechanism: str, times: 
         ),
         (words(), ["nonsense"], "^mechanism = 'nonsense': must be one of central-laplace"),
         (words(), ["identity"], "^mechanism = 'identity': must be one of"),
+        (words(), ["central-gaussian"], r"^mechanism\.delta"),
         (words(CONTEXTS, 'policy = {name = "ldp-sgd"}', horizon=200), ["local-sphere"], "has no intervals"),
     ],
 )
@@ -119,6 +120,25 @@ def test_the_pages_table_is_that_of_the_first_run() -> None:
     assert len(shown) >= 5
     lines = advise(text, [line[0] for line in shown], delta=1e-6).lines()
     assert [line for line in lines if line in shown] == shown
+
+
+def test_the_runs_calibration_holds_for_all_and_its_other_numbers_for_its_own_mechanism() -> None:
+    text = words(policy="policy = {first_batch = 5}").replace(
+        "epsilon = 1.0", 'epsilon = 1.0, calibration = "paper", precision = 3'
+    )
+    advice = advise(text, ["local-laplace-discrete", "central-laplace-discrete", "shuffled-sphere"])
+    learner = play_learner(parse(text.replace("first_batch = 5", "first_batch = 5, base = 2")))
+    (own,) = (one for one in advice.choices if (one.mechanism, one.batch) == ("local-laplace-discrete", "base = 2"))
+    assert (own.clients, own.bits) == (learner.rounds[-1].mechanism.clients, learner.rounds[-1].mechanism.bits)
+    assert learner.rounds[-1].mechanism.precision == 3
+    assert {one.mechanism for one in advice.choices} == {"local-laplace-discrete", "central-laplace-discrete"}
+    assert {name for name, _, _ in advice.refused} == {"shuffled-sphere"}
+
+
+def test_a_delta_that_no_theorem_has_is_refused() -> None:
+    for delta in (-1.0, 0.5, float("nan")):
+        with pytest.raises(BadParameter, match=r"^delta = "):
+            advise(words(), ["local-laplace-discrete"], delta)
 
 
 def test_advice_is_a_table_for_people_and_for_programs(tmp_path: Path) -> None:
