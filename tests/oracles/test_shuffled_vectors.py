@@ -261,6 +261,27 @@ def test_the_worst_pair_counts_and_not_the_farthest() -> None:
     assert question.worst() == (max(totals), totals.index(max(totals)), log_weight)
 
 
+@pytest.mark.parametrize(("sigma", "epsilon", "delta"), [(1.7, 1.0, 0.1), (0.4, 10.0, 0.5)])
+def test_the_best_weight_is_that_of_a_search_at_every_place(
+    monkeypatch: pytest.MonkeyPatch, sigma: float, epsilon: float, delta: float
+) -> None:
+    """It looks at 50 places at most, where the bound may fall over 130 places."""
+    question = _Question(sigma**2 / 8 * 1e6, Crowd(Grid(750, 20, "l2", rounded=False), 1000, 20), epsilon, delta)
+    pair, looked = question.pairs()[0], list[float]()
+    whole = _Question.total
+
+    def noted(own: _Question, inputs: Inputs, log_weight: float) -> float:
+        looked.append(log_weight)
+        return whole(own, inputs, log_weight)
+
+    monkeypatch.setattr(_Question, "total", noted)
+    bound, log_weight = question.best_weight(pair)
+    assert len(set(looked)) <= 50
+    first = question.first_place()
+    every = {one / 8: whole(question, pair, one / 8) for one in range(first, first + 160)}
+    assert every[log_weight] == bound <= min(every.values()) * (1 + 1e-6)
+
+
 @pytest.mark.parametrize(("epsilon", "statistic"), [(50.0, Reward()), (20.0, BoundedVector(dimension=5))])
 def test_a_shuffler_never_makes_clients_add_more_noise(epsilon: float, statistic: Statistic) -> None:
     alone, least = planned_mechanism("local-gaussian", epsilon, 1e-6, 100, statistic)

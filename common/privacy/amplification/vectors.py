@@ -12,10 +12,9 @@ Source  The first part is Lemma 5.3 of Balle et al. 2019; the rest is ours. docs
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import cache, lru_cache, partial
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +34,9 @@ ROUNDED_MASSES = 1e-10  # relative, of the cells' masses and means, in ε and in
 FINE_WEIGHT = 1 / 8  # steps of ln(1/c)
 LEAST_WEIGHT = 60.0  # the last ln(1/c)
 MOST_COST = 0.8  # of δ, for what c·W has above the others' laws
+NEAR_PLACES = 8  # of these steps, at which a search for c begins
+LAST_PLACE = math.ceil(LEAST_WEIGHT / FINE_WEIGHT)
+LEAST_COST = 1e-4  # with which a bound of δ that is 1 ends it
 CUTS = (40, 160)  # of the two coordinates in which W is cut
 NODES_A_DOUBLING = 24  # of the atoms that cells are split to
 NODE_SIZES = (2.0**-12, 2.0**60)  # least and largest
@@ -194,26 +196,34 @@ class _Question:
         whole = math.exp(self.blur) * (self.hidden(pair, log_weight) + cost) + LOST_TO_EACH * self.delta
         return min(1.0, whole)
 
-    def weights(self) -> Iterator[float]:
-        """Return values of ln(1/c) that may be the best, in order."""
-        first, last = 1, math.ceil(LEAST_WEIGHT / FINE_WEIGHT)
+    def first_place(self) -> int:
+        """Return the least ln(1/c), in steps of FINE_WEIGHT, that may be the best."""
+        first, last = 1, LAST_PLACE
         while first < last:  # the cost falls
             middle = (first + last) // 2
             cheap = self.cost(middle * FINE_WEIGHT) <= MOST_COST * self.delta
             first, last = (first, middle) if cheap else (middle + 1, last)
-        return (FINE_WEIGHT * i for i in range(first, math.ceil(LEAST_WEIGHT / FINE_WEIGHT)))
+        return first
 
     def best_weight(self, pair: Inputs) -> tuple[float, float]:
         """Return the least bound for one pair, and the ln(1/c) that gives it."""
-        best = (1.0, LEAST_WEIGHT)
-        for log_weight in self.weights():
-            found = self.total(pair, log_weight), log_weight
-            if found[0] >= best[0] and best[0] < 1:
+        # With c the cost falls, and less is hidden: the bound falls and then rises. Every place is looked at near the
+        # first one, and farther out every fourth, with all places around the least of them.
+        first = best = self.first_place()
+        bound = cache(lambda place: self.total(pair, FINE_WEIGHT * place) if place < LAST_PLACE else 1.0)
+        for place in chain(range(first, first + NEAR_PLACES), range(first + NEAR_PLACES, LAST_PLACE, 4)):
+            if bound(place) < bound(best):
+                best = place
+            elif bound(best) < 1:  # it rises
+                if place > first:
+                    break
+            elif self.cost(FINE_WEIGHT * place) <= LEAST_COST:  # no bound, and hardly less to gain
                 break
-            best = min(best, found)
-            if found[0] > 2 * self.delta:  # a smaller c hides less
+            if bound(place) > 2 * self.delta:
                 break
-        return best
+        for step in (2, 1) if best >= first + NEAR_PLACES else ():
+            best = min((best, best - step, best + step), key=bound)
+        return bound(best), FINE_WEIGHT * best
 
     def pairs(self) -> list[Inputs]:
         return covering_pairs(*self.sizes)
