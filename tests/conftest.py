@@ -55,8 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _slow_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """Return the items in an order whose equal shares, one for each worker, begin with modules that have slow tests.
 
-    xdist gives each worker such a share, and moves what is left at its end. So short tests are left, and no worker is
-    idle while another one has many tests that wait.
+    With `--dist worksteal` each worker gets such a share, and one that is done takes tests from the end of another one.
+    So short tests are left, and no worker is idle while another one has many tests that wait.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     modules = [(path, list(group)) for path, group in groupby(items, lambda item: item.path)]
