@@ -363,7 +363,7 @@ class LdpUcbSpec(BonusSpec):
 
     @override
     def states_widths(self, calibration: str) -> bool:
-        """Return whether the widths are the `exact` ones, unscaled; the printed constants are not proven here."""
+        """Return whether the widths are `exact` and not scaled: only these are proven here."""
         return calibration == "exact" and super().states_widths(calibration)
 
 

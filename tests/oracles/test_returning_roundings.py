@@ -23,7 +23,7 @@ from distrust.common.privacy.sensitivity import Grid
 
 D = 20
 GRID = Grid(24, D, "l2")
-"""What a tree over 141 batches in a ball of 20 coordinates is planned with. A full move has 5.37 steps in each."""
+"""Steps of the grid that is planned for a tree over 141 batches, in a ball of 20 coordinates (5.37 in each)."""
 
 EQUAL = (GRID.precision / math.sqrt(D), 4.5, 5.0, 0.5, -4.5, -5.0)
 """Vectors of D equal coordinates: the longest, those that rounding moves most, and whole ones."""

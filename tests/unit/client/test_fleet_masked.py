@@ -275,7 +275,7 @@ def test_one_clients_first_message_waits_for_what_is_in_work_and_else_for_no_thr
     protocol = SimpleNamespace(first="keys", last="unmask", begin=begin)
 
     async def announce(*_: object) -> None:
-        """Announce nothing: nobody leaves."""
+        """Announce nothing, as no client leaves."""
 
     uploader: Any = SimpleNamespace(stats=FleetStats(), announce=announce)
     cohort = make_round().assignments[0].cohort.model_copy(update={"clients": 1})

@@ -304,9 +304,7 @@ def test_the_rows_of_an_experiment_are_its_rows() -> None:
         pytest.param({"kind": "by-panel", "value": []}, "must be one of the columns", id="no-value"),
         pytest.param({"kind": "by-panel", "value": ["bits", "bits"]}, "different ones", id="a-value-twice"),
         pytest.param({"kind": "by-panel", "key": "mechanism.name"}, "has no number there", id="key-without-a-number"),
-        pytest.param(
-            {"face": "nobody"}, r"draw\.face = .nobody.: must be one of SE without privacy", id="no-algorithm"
-        ),
+        pytest.param({"face": "other"}, r"draw\.face = .other.: must be one of SE without privacy", id="no-algorithm"),
     ],
 )
 def test_a_bad_draw_table_is_refused_by_name(table: dict[str, object], fault: str) -> None:
