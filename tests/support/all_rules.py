@@ -39,6 +39,7 @@ NAMED = {
     "the shuffler's database was lost or is an old copy": {"shuffler-restored", "wrong-number"},
     "as its delivery": {"shuffler-restored", "wrong-number"},
     "its database is an old copy": {"server-restored"},
+    "its key file is gone": {"server-restored"},
     "these clients have been in round": {"server-restored", "stale"},
     "each client takes part once": {"server-restored", "stale"},
     "is another one than that": {"stale"},
@@ -47,7 +48,7 @@ NAMED = {
     "has expired, at": {"barred"},
     "slots of its quota": {"barred"},
 }
-"""Words by which a party is named, and what must have happened before they are said."""
+"""Words that end a run or a fleet or name a party, and what must have happened before they are said."""
 
 
 def config(mechanism: dict[str, Any]) -> RunConfig:

@@ -101,9 +101,10 @@ class Parties:
     def stop_server(self) -> None:
         """Have the server crash: its tasks end where they are, and its file stays."""
         self._serves.clear()
-        for task in [*self.coordinator._collectors.values(), *self._calls]:
-            task.cancel()
-        self.turns.turn()
+        while tasks := [*self.coordinator._collectors.values(), *self._calls]:  # a call may have just begun a collector
+            for task in tasks:
+                task.cancel()
+            self.turns.turn()
         self._server_database.close()
 
     def start_shuffler(self) -> None:
