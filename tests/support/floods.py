@@ -3,7 +3,7 @@
     python -m tests.support.floods FOLDER [WORD]
 
 It prints the table of docs/performance.md: each attack on each service, without a proxy and through one. WORD chooses
-the attacks whose name contains it.
+the rows whose name contains it, such as "server: eight".
 """
 
 import itertools
@@ -148,9 +148,9 @@ def harm(service: Attacked, attack: Attack, pieces: int) -> Harm:
     before = service.honest_seconds(pieces, attack.honest)
     if attack.connect is not None:
         attack.connect(service)
-        during, answers = service.honest_seconds(pieces, attack.honest), {}
+        during = service.honest_seconds(pieces, attack.honest)
         service.hang_up()
-        return Harm(during / before, answers)
+        return Harm(during / before, {})
     assert attack.flood is not None
     flood = replace(attack.flood(service), source=service.source, port=service.port)
     command = [sys.executable, "-m", "tests.support.attacker", flood.words()]
@@ -178,17 +178,29 @@ def main() -> None:
     allow_sockets(8192)
     with attacked("shuffler", _made(folder / "elsewhere")) as elsewhere:
         for party in PARTIES:
-            own = _made(folder / party)
-            with attacked(party, own, DISTRUST_SHUFFLER_URL=elsewhere.url, DISTRUST_FIRST_SECONDS="3600") as direct:
-                direct.prepare()
-                if party in INTERMEDIARIES:
-                    direct.open_waited(WAITED)
-                with proxied(party, direct, own) as through:
-                    for name, attack in ATTACKS.items():
-                        if word in name and party in attack.parties:
-                            cells = (_measured(service, attack) for service in (direct, through))
-                            sys.stdout.write(f"| {party} | {name} | {' | '.join(cells)} |\n")
-                            sys.stdout.flush()
+            chosen = {name: one for name, one in ATTACKS.items() if party in one.parties and word in f"{party}: {name}"}
+            if chosen:
+                _measure(party, _made(folder / party), elsewhere.url, chosen)
+
+
+def _measure(party: str, folder: Path, shuffler: str, attacks: dict[str, Attack]) -> None:
+    """Print a party's rows. The service behind the proxy is another process, whose memory is its own."""
+    own = {"DISTRUST_SHUFFLER_URL": shuffler, "DISTRUST_FIRST_SECONDS": "3600"}
+    behind = _made(folder / "behind")
+    with (
+        attacked(party, _made(folder / "direct"), **own) as direct,
+        attacked(party, behind, **own) as inside,
+        proxied(party, inside, behind) as through,
+    ):
+        for service in (direct, inside):
+            service.prepare()
+            if party in INTERMEDIARIES:
+                service.open_waited(WAITED)
+        through.fresh, through.waited = inside.fresh, inside.waited
+        for name, attack in attacks.items():
+            cells = (_measured(service, attack) for service in (direct, through))
+            sys.stdout.write(f"| {party} | {name} | {' | '.join(cells)} |\n")
+            sys.stdout.flush()
 
 
 def _measured(service: Attacked, attack: Attack) -> str:
