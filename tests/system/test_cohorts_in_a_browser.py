@@ -192,8 +192,8 @@ def test_a_partys_words_are_shown_as_text(browser: Browser, runs: ShownRuns) -> 
         enter(page, "aggregator", "any")
         page.evaluate("document.getElementById('client').max = '8191'")  # of a large cohort a part is read
         enter(page, "aggregator", "any")
-        page.fill("#client", "7777")
-        page.wait_for_timeout(1000)
+        with page.expect_response(lambda response: response.url.endswith("client=7777")):
+            page.fill("#client", "7777")
         assert asked == ["limit=1000", *(f"limit=1000&each=5&client={slot}" for slot in (0, 7777))]
         assert markup in column(page, "keys", "aggregator")
         assert page.locator("main img").count() == 0
@@ -330,7 +330,7 @@ def test_an_open_cohorts_page_follows_it_to_its_end(browser: Browser, runs: Show
         leave(runs.stack, leaving)
         expect(page.locator("#news")).to_have_text("This cohort was aborted.")
         expect(page.locator("section.problem")).to_contain_text("0 clients in stage keys")
-        assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
+        expect(page.locator(".step").last).to_have_attribute("data-stage", "aborted")
         # The messages are read again: the server has the reason now.
         expect(page.locator(".step[data-stage=aborted] .seen[data-party=server]")).to_contain_text("reason")
         expect(page.locator("#flip-about")).to_contain_text("Nothing of this cohort is released")
