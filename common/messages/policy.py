@@ -142,6 +142,29 @@ class Ucb1Spec(PolicySpec):
         return MOST_ROUNDS + 1
 
 
+class AdapUcbSpec(PolicySpec):
+    """AdaP-UCB: UCB on private means of one arm at a time, whose episodes double (Azize & Basu 2022).
+
+    alpha        α: after t - 1 clients sampling error and noise pass their parts of a bound with probability t^-α each.
+    first_batch  the first cohort of each arm has 2^first_batch clients.
+    """
+
+    POLICY: ClassVar[str] = "distrust.server.policies.private_ucb:AdapUcb"
+
+    name: Literal["adap-ucb"]
+    alpha: Annotated[float, Field(gt=3, le=100)] = 3.1
+    first_batch: Annotated[int, Field(ge=1, le=30)] = 1
+    failure: Failure = 0.1
+
+    def event_probability(self, size: RoundSize) -> float:
+        # Round 1 has a cohort for each arm, and every later one has a single cohort.
+        return event_share(size.arms if size.number == 1 else 1, size.number, self.failure)
+
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        return self.failure
+
+
 class LinearPolicySpec(PolicySpec):
     """Numbers that all policies for linear bandits have.
 
@@ -251,6 +274,7 @@ SPECS: tuple[type[PolicySpec], ...] = (
     DpSeSpec,
     VbSdpAeSpec,
     Ucb1Spec,
+    AdapUcbSpec,
     DpDpeSpec,
     DpPeSpec,
     AlmostFreeSpec,

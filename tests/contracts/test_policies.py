@@ -15,6 +15,7 @@ from distrust.common.messages.policy_spec import event_share
 from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.dp_se import DpSe
 from distrust.server.policies.elimination import SuccessiveElimination, exact_radius, paper_radius
+from distrust.server.policies.private_ucb import AdapUcb
 from distrust.server.policies.ucb1 import Ucb1
 from distrust.server.policies.vb_sdp_ae import VbSdpAe
 from tests.support.laws import Laplace
@@ -48,6 +49,10 @@ def ucb1(arms: int, failure: float = 0.1) -> Policy:
     return Ucb1(arms=arms)
 
 
+def adap_ucb(arms: int, failure: float = 0.1) -> Policy:
+    return AdapUcb(arms=arms, failure=failure)
+
+
 ELIMINATION = [
     pytest.param(successive_elimination, id="successive-elimination"),
     pytest.param(by_four, id="by-four"),
@@ -55,7 +60,8 @@ ELIMINATION = [
     pytest.param(dp_se_as_printed, id="dp-se-paper"),
     pytest.param(vb_sdp_ae, id="vb-sdp-ae"),
 ]
-every_policy = pytest.mark.parametrize("make", [*ELIMINATION, pytest.param(ucb1, id="ucb1")])
+ONE_ARM = [pytest.param(ucb1, id="ucb1"), pytest.param(adap_ucb, id="adap-ucb")]
+every_policy = pytest.mark.parametrize("make", [*ELIMINATION, *ONE_ARM])
 every_elimination = pytest.mark.parametrize("make", ELIMINATION)
 Make = Callable[..., Policy]
 

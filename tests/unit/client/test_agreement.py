@@ -142,6 +142,7 @@ POLICIES: list[dict[str, Any]] = [
     {"name": "dp-se"},
     {"name": "vb-sdp-ae", "first_batch": 3},
     {"name": "ucb1"},
+    {"name": "adap-ucb"},
     {"name": "dp-pe", "actions": GIVEN},
     {"name": "dp-dpe", "actions": GIVEN, "beta": 1e-4},
     {"name": "almost-free", "actions": GIVEN, "model": "shuffled"},

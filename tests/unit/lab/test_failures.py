@@ -82,6 +82,7 @@ PAPER = 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"'
         pytest.param('name = "ucb1"', 'name = "identity"', None, id="ucb1-states-nothing"),
         pytest.param('name = "dp-se"', 'name = "central-laplace"\nepsilon = 1.0', 0.1, id="dp-se"),
         pytest.param('name = "vb-sdp-ae"', PAPER, 0.1, id="vb-sdp-ae"),
+        pytest.param('name = "adap-ucb"', PAPER, 0.1, id="adap-ucb"),
     ],
 )
 def test_the_stated_level_is_the_policys_own(policy: str, mechanism: str, expected: float | None) -> None:

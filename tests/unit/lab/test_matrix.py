@@ -81,6 +81,7 @@ POLICIES = {
     "dp-se": Row('name = "dp-se"', horizon=1500),
     "vb-sdp-ae": Row('name = "vb-sdp-ae"\nfirst_batch = 6'),
     "ucb1": Row('name = "ucb1"', public=True),
+    "adap-ucb": Row('name = "adap-ucb"\nfirst_batch = 6'),
     "dp-dpe": Row('name = "dp-dpe"', SIDE_BY_SIDE),
     "dpe-fixed": Row('name = "dp-dpe"\nclients = 60', SIDE_BY_SIDE),
     "dp-pe": Row('name = "dp-pe"', SPHERE),

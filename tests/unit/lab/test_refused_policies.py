@@ -44,6 +44,12 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
             "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
             id="too-sure-vb",
         ),
+        pytest.param('name = "adap-ucb"\nalpha = 3.0', "policy.alpha = 3.0: must be above 3", id="alpha"),
+        pytest.param(
+            'name = "adap-ucb"\nfailure = 1e-16',
+            "policy.failure = 1e-16: must be at least 4.5e-13 for 10 arms: the widths need",
+            id="too-sure-adap",
+        ),
         pytest.param("first_batch = 0", "policy.first_batch = 0: must be at least 1", id="no-batch"),
         pytest.param("first_batch = 31", "policy.first_batch = 31: must be at most 30", id="endless-batch"),
         pytest.param("first_batch = 9", "horizon = 3000: must be at least 5120, the first batch", id="short"),
@@ -51,6 +57,9 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
         pytest.param('name = "dp-se"', "horizon = 3000: must be at least 8560, the first batch of 856", id="short-dp"),
         pytest.param(
             'name = "vb-sdp-ae"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first", id="short-vb"
+        ),
+        pytest.param(
+            'name = "adap-ucb"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first", id="short-adap"
         ),
         pytest.param('constants = "exact"', "policy.constants = 'exact': must be 'published-code'", id="constants"),
         pytest.param(PUBLISHED, 'goes with mechanism.calibration = "paper"', id="published-and-exact"),
@@ -96,6 +105,7 @@ def test_an_epsilon_that_no_mechanism_takes_sets_no_batch_length(epsilon: str) -
         pytest.param("base = 4", POLYA, 1_500_000, id="by-4"),
         pytest.param('name = "vb-sdp-ae"', POLYA, 2_000_000, id="vb-sdp-ae"),
         pytest.param('name = "dp-se"', POLYA, 2_000_000, id="dp-se"),
+        pytest.param('name = "adap-ucb"', POLYA, 2_000_000, id="adap-ucb"),
         pytest.param('name = "ucb1"', IDENTITY, 10_001, id="ucb1"),
     ],
 )

@@ -19,6 +19,7 @@ FILES = {
     "arms": ("first_batch = 4", 'name = "distributed-polya"\nepsilon = 2.0', "", 900),
     "pooled": ('name = "vb-sdp-ae"', 'name = "central-laplace"\nepsilon = 1.0', "", 900),
     "pull-by-pull": ('name = "ucb1"', 'name = "identity"', "", 300),
+    "arm-by-arm": ('name = "adap-ucb"', 'name = "central-laplace"\nepsilon = 1.0', "", 900),
     "vectors": (
         'name = "dp-dpe"',
         'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
@@ -105,7 +106,7 @@ def test_a_run_played_again_from_its_rounds_has_the_failures_that_were_seen_when
     file = run_file(which)
     learner = ordinary(file)
     assert replay_failures(file, published(learner), learner.snapshot()).events == in_process.run(file).events
-    assert which == "pull-by-pull" or any(record.eliminated for record in learner.rounds)
+    assert which in {"pull-by-pull", "arm-by-arm"} or any(record.eliminated for record in learner.rounds)
 
 
 def test_lost_cohorts_are_lost_again() -> None:

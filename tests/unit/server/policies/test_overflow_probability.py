@@ -33,6 +33,7 @@ def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
         pytest.param({"name": "dp-se", "failure": 0.3}, "paper", id="dp-se-paper"),
         pytest.param({"name": "vb-sdp-ae", "first_batch": 3}, "exact", id="vb-sdp-ae"),
         pytest.param({"name": "ucb1"}, "exact", id="ucb1"),
+        pytest.param({"name": "adap-ucb", "first_batch": 3}, "exact", id="adap-ucb"),
         pytest.param({"name": "dp-pe", "actions": GIVEN}, "exact", id="dp-pe"),
         pytest.param({"name": "dp-pe", "actions": GIVEN}, "paper", id="dp-pe-paper"),
         pytest.param({"name": "dp-dpe", "actions": GIVEN, "beta": 1e-3}, "exact", id="dp-dpe-beta"),

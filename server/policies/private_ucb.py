@@ -1,0 +1,150 @@
+"""Implements UCB on private estimates, which goes on with one arm at a time: AdaP-UCB (Azize & Basu 2022)."""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from distrust.common.bandit.error_law import ErrorLaw, Floats
+from distrust.common.errors import BadParameter
+from distrust.common.messages.policy import AdapUcbSpec
+from distrust.common.messages.policy_spec import event_share
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.elimination import exact_radius
+from distrust.server.policies.noise_width import LEAST_TAIL
+
+MOST_EPISODES = 30
+"""Episodes of one arm after its first, at most: each doubles its clients, and T ≤ 10⁹ is below 2³⁰."""
+
+
+class UpperBounds:
+    """Holds the latest interval of each arm. No arm is dropped."""
+
+    def __init__(self, arms: int) -> None:
+        self._means, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
+        self._latest: dict[int, Interval] = {}
+        self._round, self._arm = 1, 0
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        return tuple(range(len(self._means)))
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        return tuple(self._latest[arm] for arm in sorted(self._latest))
+
+    @property
+    def formed(self) -> tuple[Interval, ...]:
+        return tuple(one for one in self.intervals if one.batch == self._round - 1)
+
+    @property
+    def chosen(self) -> int | None:
+        """Return the arm of the largest mean; the lowest on a tie."""
+        return max(sorted(self._latest), key=lambda arm: self._latest[arm].mean, default=None)
+
+    def _place(self, arm: int, mean: float, radius: float) -> None:
+        self._means[arm] = mean
+        self._latest[arm] = Interval(arm, self._round, mean, mean - radius, mean + radius)
+
+    def _largest(self, logarithm: float, noise: Floats) -> int:
+        """Return the arm of the largest mean + √(logarithm/(2n)) + noise/n; ties go to the lowest."""
+        return int(np.argmax(self._means + np.sqrt(logarithm / (2 * self._counts)) + noise / self._counts))
+
+
+class AdapUcb(UpperBounds):
+    """Gives the arm of the largest upper bound to as many new clients as it had so far, one cohort: an episode.
+
+    Round 1 gives every arm to `first` clients, side by side (1 in the paper).
+
+    alpha      α > 3.
+    failure    p: every interval of every episode holds with probability > 1 - p. Decisions do not rest on it.
+    Forgetting an arm's mean is that of its last episode alone, half of its clients: one client is counted in one sum.
+    Bound      mean + √(α ln t/(2n)) + q(t^-α)/n, n the episode's clients and t - 1 those of all arms so far. The noise
+               of the sum passes ±q(x) with probability x at most, by its own law. Laplace noise of scale 1/ε has
+               q(t^-α) = α ln t/ε, and this is the paper's eq. (7), but for ln 2t in its root: for its
+               confidence of t^-α ln t is enough. x is never below LEAST_TAIL.
+    Theorem    the paper's Theorem 7, for Laplace noise: an expected regret of Σ_a 16α ln T/min(Δ_a, ε) and a constant
+               an arm. For noise of any law it is Σ_a max(32α ln T/Δ_a, 16 q(T^-α)) and a constant an arm, by the steps
+               below. Both are of runs in which no sum wraps around and all clients answer. A sum wraps around with
+               probability below p/3: with p ≤ 1/T that adds a constant to the regret.
+    Intervals  `exact_radius` around the last episode's mean, with 1 in place of |Φ| and the round's number as b; in
+               round 1, of K cohorts, |Φ| = K. The three events of each cohort then sum to 0.99p at most.
+    """
+
+    # Regret for noise of any law. Fix t, and one episode of n clients of an arm. They are fresh: their mean lies s =
+    # √(α ln t/(2n)) above the true one, or below it, with probability t^-α each (Hoeffding). The sum's noise passes
+    # q = q(t^-α) with probability t^-α at most, or LEAST_TAIL. An arm has at most 1 + log₂ t episodes before t. What
+    # is known of two arms fails at t with a probability of order t^-α ln t. An episode that begins at t has t clients
+    # at most. Summed over t, such episodes cost a constant for α > 2. Fewer than 31K episodes fail at LEAST_TAIL, with
+    # 10⁻¹⁸ each, and cost less than 10⁻⁷K for T ≤ 10⁹. Where nothing fails the best arm's bound is at least μ*, and the
+    # chosen arm's at most μ_a + 2s + 2q/n. So s or q/n is Δ_a/4 at least: n ≤ max(8α ln T/Δ_a², 4q(T^-α)/Δ_a). The arm
+    # had 2n clients, or n after round 1, and has at most 4n after this episode.
+
+    def __init__(self, *, arms: int, first: int = 2, alpha: float = 3.1, failure: float = 0.1) -> None:
+        super().__init__(arms)
+        self._first, self._alpha, self._failure = first, alpha, failure
+        self._played = np.zeros(arms, dtype=np.int64)
+        self._laws: dict[ErrorLaw, int] = {}  # each law that an episode had, and its place
+        self._places = np.zeros(arms, dtype=np.int64)  # of the law of each arm's last episode
+
+    @classmethod
+    def of(cls, spec: AdapUcbSpec, run: RunFacts) -> Self:
+        _check_failure(spec.failure, event_share(1, 1 + MOST_EPISODES * run.arms, 1.0), run.arms)
+        return cls(arms=run.arms, first=2**spec.first_batch, alpha=spec.alpha, failure=spec.failure)
+
+    def ask(self, left: int) -> Ask | None:
+        ask = self._next()
+        return ask if ask.size <= left else None
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        ask, by_arm = self._next(), {one.arm: one for one in estimates if one.arm is not None}
+        if len(estimates) != len(by_arm) or sorted(by_arm) != list(ask.arms):
+            raise ValueError("a batch must be complete: one estimate for each arm that was asked for")
+        for query in ask.queries:
+            assert query.arm is not None
+            self._learn(query.arm, query.clients, by_arm[query.arm])
+        self._round += 1
+        self._arm = self._largest_bound()
+
+    def leftover(self, left: int) -> dict[Key, int]:
+        """Return the last pulls: the unfinished episode, or round 1 arm after arm, until the horizon."""
+        ask = self._next()
+        return ask.spend(ask.queries, left)
+
+    @property
+    def _together(self) -> int:
+        """Return how many cohorts the present round has."""
+        return len(self._played) if self._round == 1 else 1
+
+    def _next(self) -> Ask:
+        share = event_share(self._together, self._round, self._failure)
+        if self._round == 1:
+            return Ask(1, tuple(Query(arm, self._first) for arm in self.active), share)
+        return Ask(self._round, (Query(self._arm, int(self._played[self._arm])),), share)
+
+    def _learn(self, arm: int, clients: int, estimate: Estimate) -> None:
+        """Take the sum of one episode of so many clients in place of the arm's last one."""
+        (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
+        self._played[arm] += clients
+        self._counts[arm] = survivors
+        self._places[arm] = self._laws.setdefault(law, len(self._laws))
+        self._place(arm, total / survivors, exact_radius(survivors, law, self._together, self._round, self._failure))
+
+    def _largest_bound(self) -> int:
+        """Return the arm of the next episode."""
+        logarithm = self._alpha * math.log(1 + int(self._played.sum()))
+        each = max(math.exp(-logarithm), LEAST_TAIL)
+        laws, (used, places) = list(self._laws), np.unique(self._places, return_inverse=True)
+        return self._largest(logarithm, np.array([laws[place].quantile(each) for place in used])[places])
+
+
+def _check_failure(failure: float, smallest: float, arms: int) -> None:
+    """Refuse a p of which the `smallest` share is below the least probability for which noise has quantiles.
+
+    Raises BadParameter.
+    """
+    least = LEAST_TAIL / smallest
+    if failure < least:
+        allowed = f"must be at least {least:.2g} for {arms} arms: the widths need quantiles of noise at a share of p"
+        raise BadParameter("policy.failure", failure, allowed)

@@ -1,0 +1,185 @@
+"""Tests UCB on private estimates against direct computations from the papers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from distrust.server.policies.base import Ask, Estimate
+from distrust.server.policies.noise_width import LEAST_TAIL
+from distrust.server.policies.private_ucb import AdapUcb
+from tests.support.laws import Laplace, Normal
+
+Draw = Callable[[int, int, int], float]
+"""(arm, number of its episode, clients) → noisy sum of their rewards."""
+
+Cohorts = list[tuple[int, int]]
+"""Arm and clients of each cohort."""
+
+
+def drawn(means: list[float], scale: float, seed: int) -> Draw:
+    """Return sums that do not depend on the order in which arms are played."""
+
+    def total(arm: int, number: int, clients: int) -> float:
+        rng = np.random.default_rng([seed, arm, number])
+        return float(rng.binomial(clients, means[arm]) + rng.laplace(0, scale))
+
+    return total
+
+
+def played(policy: AdapUcb, horizon: int, draw: Draw, law: Laplace) -> Cohorts:
+    """Return what the policy plays."""
+    result: Cohorts = []
+    left = horizon
+    while ask := policy.ask(left):
+        left -= ask.size
+        estimates = []
+        for query in ask.queries:
+            assert query.arm is not None
+            number = sum(arm == query.arm for arm, _ in result)
+            total = draw(query.arm, number, query.clients)
+            estimates.append(Estimate(query.arm, (total,), (query.clients,), (law,)))
+            result.append((query.arm, query.clients))
+        policy.tell(estimates)
+    return result
+
+
+def printed(arms: int, epsilon: float, horizon: int, draw: Draw, *, alpha: float, first: int) -> Cohorts:
+    """Return what Algorithm 1 of Azize & Basu plays with eq. (7), pull by pull, from `first` pulls of each arm on."""
+    pulls, means, episodes = [first] * arms, [draw(arm, 0, first) / first for arm in range(arms)], [1] * arms
+    result = [(arm, first) for arm in range(arms)]
+    halves = [first] * arms  # what the paper writes ½ N_a: the length of the last episode
+    while True:
+        t = sum(pulls) + 1
+        index = [
+            means[arm]
+            + math.sqrt(alpha * math.log(t) / (2 * halves[arm]))
+            + alpha * math.log(t) / (epsilon * halves[arm])
+            for arm in range(arms)
+        ]
+        best = max(range(arms), key=lambda arm: index[arm])
+        target = 2 * pulls[best]
+        if sum(pulls) - pulls[best] + target > horizon:
+            return result
+        length = 0
+        while pulls[best] < target:
+            pulls[best] += 1
+            length += 1
+        means[best], halves[best] = draw(best, episodes[best], length) / length, length
+        episodes[best] += 1
+        result.append((best, length))
+
+
+@given(
+    means=st.lists(st.floats(0, 1), min_size=2, max_size=5),
+    epsilon=st.floats(0.05, 5),
+    alpha=st.floats(3.01, 4.5),
+    first=st.sampled_from((1, 2, 8)),
+    seed=st.integers(0, 10**6),
+)
+def test_adap_ucb_plays_the_episodes_of_the_papers_algorithm_on_the_same_rewards_and_laplace_noise(
+    means: list[float], epsilon: float, alpha: float, first: int, seed: int
+) -> None:
+    draw = drawn(means, 1 / epsilon, seed)
+    policy = AdapUcb(arms=len(means), first=first, alpha=alpha)
+    expected = printed(len(means), epsilon, 5_000, draw, alpha=alpha, first=first)
+    assert played(policy, 5_000, draw, Laplace(1 / epsilon)) == expected
+
+
+def test_an_arms_episodes_double_whatever_the_other_arms_do() -> None:
+    cohorts = played(AdapUcb(arms=3, first=4), 20_000, drawn([0.2, 0.5, 0.8], 1.0, 3), Laplace(1.0))
+    assert cohorts[:3] == [(0, 4), (1, 4), (2, 4)]
+    for arm in range(3):
+        sizes = [clients for one, clients in cohorts if one == arm]
+        assert sizes == [4, *(4 * 2**number for number in range(len(sizes) - 1))]
+    assert sum(clients for arm, clients in cohorts if arm == 2) > 10_000
+
+
+def told(laws: list[Normal | Laplace], sums: list[float], clients: int = 64, alpha: float = 3.1) -> Ask:
+    """Return what a policy of as many arms asks for after round 1."""
+    policy = AdapUcb(arms=len(laws), first=clients, alpha=alpha)
+    policy.tell([Estimate(arm, (sums[arm],), (clients,), (law,)) for arm, law in enumerate(laws)])
+    ask = policy.ask(10**9)
+    assert ask is not None
+    return ask
+
+
+@pytest.mark.parametrize(("more", "arm"), [(-1e-6, 0), (1e-6, 1)])
+def test_the_bound_adds_the_quantile_of_the_noise_that_was_released(more: float, arm: int) -> None:
+    """Arm 1 is behind by the quantile of its Gaussian noise at t^-α, t = 129, and a little less or more."""
+    law = Normal(3.0)
+    behind = law.quantile(129**-3.1)
+    assert told([Normal(0.0), law], [40.0, 40.0 - behind + more]).arms == (arm,)
+
+
+def test_the_bound_asks_for_no_quantile_beyond_the_least_tail() -> None:
+    @dataclass(frozen=True)
+    class Short(Laplace):
+        def quantile(self, p: float) -> float:
+            assert p >= LEAST_TAIL
+            return super().quantile(p)
+
+    assert told([Short(1.0), Short(2.0)], [32.0, 32.0], alpha=90.0).arms == (1,)
+
+
+def test_an_arms_last_episode_alone_counts() -> None:
+    """Two histories differ in every estimate of round 1, and then play arm 0 again: its mean is that of the episode."""
+    means = []
+    for early in (40.0, 60.0):
+        policy = AdapUcb(arms=2, first=64)
+        policy.tell([Estimate(arm, (early - arm,), (64,), (Laplace(1e-9),)) for arm in range(2)])
+        ask = policy.ask(10**9)
+        assert ask is not None
+        assert ask.arms == (0,)
+        policy.tell([Estimate(0, (16.0,), (64,), (Laplace(1e-9),))])
+        means.append(policy.intervals[0].mean)
+        assert policy.formed == policy.intervals[:1]
+    assert means == [0.25, 0.25]
+
+
+def test_a_worse_arm_is_played_no_more_often_than_the_theorem_allows_where_no_bound_fails() -> None:
+    """40 runs of fixed seeds. The theorem has n ≤ max(8α ln T/Δ², 4q/Δ) for the last episode but one."""
+    horizon, alpha, gap = 50_000, 3.1, 0.4
+    noise = alpha * math.log(horizon)
+    most = 4 * max(8 * alpha * math.log(horizon) / gap**2, 4 * noise / gap)
+    for seed in range(40):
+        cohorts = played(AdapUcb(arms=3, first=64), horizon, drawn([0.3, 0.7, 0.3], 1.0, seed), Laplace(1.0))
+        assert max(sum(clients for arm, clients in cohorts if arm == one) for one in (0, 2)) <= most
+
+
+def test_intervals_of_all_episodes_cover_the_means_with_probability_above_one_minus_p() -> None:
+    """300 runs with p = 0.5 and dominant noise. False alarm once in 10⁶ times."""
+    runs, failure, means = 300, 0.5, [0.4, 0.6]
+    missed = 0
+    for seed in range(runs):
+        policy, draw, wrong = AdapUcb(arms=2, failure=failure), drawn(means, 5.0, seed), False
+        for number in range(16):
+            ask = policy.ask(10**9)
+            assert ask is not None
+            policy.tell(
+                [
+                    Estimate(arm, (draw(arm, number, query.clients),), (query.clients,), (Laplace(5.0),))
+                    for arm, query in zip(ask.arms, ask.queries, strict=True)
+                ]
+            )
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.formed)
+        missed += wrong
+    assert missed <= binom.isf(1e-6, runs, failure)
+
+
+def test_all_events_of_a_run_together_stay_below_p() -> None:
+    policy, spent, share = AdapUcb(arms=5, failure=0.2), 0.0, 0.0
+    for number in range(1, 61):
+        ask = policy.ask(10**18)
+        assert ask is not None
+        assert ask.batch == number
+        share = ask.share
+        spent += 3 * share * len(ask.queries)
+        policy.tell([Estimate(arm, (0.0,), (1,), (Laplace(1.0),)) for arm in ask.arms])
+    assert spent + 3 * 0.2 / 5 / 60 < 0.2  # the tail of Σ 1/r² after round 60 is below 1/60
+    assert share == pytest.approx(0.2 / (5 * 60**2))
