@@ -27,6 +27,7 @@ from distrust.common.wire import Via
 from distrust.server.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.learner.rounds import RoundPlan
+from distrust.server.policies.base import Key
 from distrust.server.round_messages import round_message
 from distrust.server.rows import CohortRow, RunRow
 from distrust.server.store import Store
@@ -46,9 +47,11 @@ ROUND_STATES: dict[RunState, RoundState] = {
 class CountedStream:
     """A mechanism's stream after the committed outcomes.
 
+    arm   that its cohorts play; None where their clients choose.
     past  32 bytes: digest of all its batches, cohort by cohort. The noise of the next batch follows from it, too.
     """
 
+    arm: Key
     counter: StreamCounter
     past: bytes
 
@@ -71,7 +74,7 @@ class ActiveRun:
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
         self.delivered: dict[Via, list[bytes]] = {}  # see server.deliveries
         self.ungranted: dict[str, None] = {}  # requests for tickets that have got none, the newest last
-        self.stream: CountedStream | None = None  # None: to be restored, or the mechanism counts no stream
+        self.streams: dict[Key, CountedStream] = {}  # by arm; one that is not there has no batch, or is to be restored
 
     @classmethod
     def begin(cls, config: RunConfig, learner: Learner, store: Store, folder: KeyFolder) -> "ActiveRun":
@@ -160,7 +163,7 @@ class ActiveRun:
 
     def doubt(self) -> None:
         """Read learner and state again before they are used: a commit failed, or only its confirmation was lost."""
-        self._stale, self._rows, self.stream = True, None, None
+        self._stale, self._rows, self.streams = True, None, {}
 
     def changed(self) -> None:
         """Take over the learner's end. Call after each committed change, once the next round is planned."""

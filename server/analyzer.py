@@ -53,7 +53,7 @@ def analyze(
 def analyze_stream(
     before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
 ) -> tuple[StoredBatch, StreamCounter]:
-    """Return the batch with the estimate of the sum over all batches so far, and the state after this batch.
+    """Return the batch with the estimate of the sum over all batches of its stream, and the state after this batch.
 
     before    the state before it. The caller keeps the new state only if it commits the estimate.
     noise_of  gives the same stream to the same totals behind the same earlier batches alone: their noise is in this

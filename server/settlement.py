@@ -26,6 +26,7 @@ from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, con
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
+from distrust.server.policies.base import Key
 from distrust.server.receipts import ReceiptBook
 from distrust.server.rows import CohortRow
 from distrust.server.store import Store, Writing, unread
@@ -107,7 +108,8 @@ class Settlement:
             except BaseException:
                 active.doubt()
                 raise
-            active.stream = stream or active.stream
+            if stream is not None:
+                active.streams[stream.arm] = stream
             return True
 
     def _outcome(
@@ -132,11 +134,12 @@ class Settlement:
                 return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
             after = None
             if record.ask.cumulative and mechanism.takes_batches:
-                before = active.stream or self._restored(active, keys, mechanism)
+                arm = next(one.arm for one in record.cohorts if one.cohort == cohort.cohort)
+                before = active.streams.get(arm) or self._restored(active, keys, mechanism, arm)
                 noise_of = partial(noise_of, past=before.past)
                 batch, counter = analyze_stream(before.counter, cohort, answer.batch, noise_of, opener)
                 estimate, survivors = batch.prefix, batch.survivors
-                after = CountedStream(counter, _history(before.past, cohort, batch.total, np.array([survivors])))
+                after = CountedStream(arm, counter, _history(before.past, cohort, batch.total, np.array([survivors])))
             else:
                 estimate, survivors = analyze(mechanism, cohort, answer.batch, noise_of, opener)
             released = ReleasedCohort(
@@ -152,11 +155,12 @@ class Settlement:
             return _faulted(cohort, "the analyzer raised", error), None
         return released, after
 
-    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism) -> CountedStream:
-        """Return the stream after the committed outcomes, from the stored batches and what was released."""
+    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism, arm: Key) -> CountedStream:
+        """Return an arm's stream after the committed outcomes, from the stored batches and what was released."""
+        own = {one.cohort for record in active.learner.rounds for one in record.cohorts if one.arm == arm}
         batches, past = [], b""
         for outcome in self._store.outcomes(active.config.run):
-            if isinstance(outcome, ReleasedCohort):
+            if isinstance(outcome, ReleasedCohort) and outcome.cohort in own:
                 cohort, answer = self._store.cohort_message(outcome.cohort), self._store.batch(outcome.cohort)
                 assert cohort is not None
                 assert answer is not None
@@ -166,7 +170,7 @@ class Settlement:
                 stream = analyzer_stream(active.config, keys.noise, cohort, total, survivors, past)
                 batches.append(StoredBatch(total, count, np.array(outcome.sum), stream))
                 past = _history(past, cohort, total, survivors)
-        return CountedStream(mechanism.counter().restored(batches), past)
+        return CountedStream(arm, mechanism.counter().restored(batches), past)
 
     def _commit(
         self,

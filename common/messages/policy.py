@@ -19,7 +19,14 @@ from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
 from distrust.common.messages.cohort import LARGEST_COHORT
-from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec, LinUcbSpec
+from distrust.common.messages.contextual_policy import (
+    Batch,
+    LdpGlocSpec,
+    LdpOlsSpec,
+    LdpSgdSpec,
+    LdpUcbSpec,
+    LinUcbSpec,
+)
 from distrust.common.messages.policy_spec import (
     LEAST_BETA,
     MOST_ROUNDS,
@@ -165,6 +172,42 @@ class AdapUcbSpec(PolicySpec):
         return self.failure
 
 
+class DpUcbSpec(PolicySpec):
+    """DP-UCB: UCB on prefix sums of a stream of batches an arm (Mishra & Thakurta 2015).
+
+    alpha  α: after t clients sampling error and noise pass their parts of a bound with probability t^-α each.
+    """
+
+    POLICY: ClassVar[str] = "distrust.server.policies.private_ucb:DpUcb"
+    SEQUENTIAL: ClassVar[bool] = True
+
+    name: Literal["dp-ucb"]
+    batch: Batch = 1
+    alpha: Annotated[float, Field(gt=2, le=100)] = 4.0
+    failure: Failure = 0.1
+
+    @property
+    def sequential(self) -> bool:
+        return self.batch == 1
+
+    @property
+    @override
+    def insists_on_stream(self) -> str:
+        return "counts a stream an arm: tree, prefix-factorization, or identity without privacy; adap-ucb takes others"
+
+    def event_probability(self, size: RoundSize) -> float:
+        rounds = max(1, size.horizon // self.batch)  # as many sums may be of one arm
+        return event_share(size.arms * rounds, 1, self.failure)
+
+    @property
+    def longest(self) -> int:
+        return self.batch * MOST_ROUNDS + 1
+
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        return self.failure
+
+
 class LinearPolicySpec(PolicySpec):
     """Numbers that all policies for linear bandits have.
 
@@ -275,6 +318,7 @@ SPECS: tuple[type[PolicySpec], ...] = (
     VbSdpAeSpec,
     Ucb1Spec,
     AdapUcbSpec,
+    DpUcbSpec,
     DpDpeSpec,
     DpPeSpec,
     AlmostFreeSpec,

@@ -76,7 +76,7 @@ class PolicySpec(Message):
     Every policy has `event_probability`. The other members have the usual answer, and a policy replaces them where its
     own differs: `decisions` and `statistic`, what its rounds ask for; `stated_failure`, if a theorem bounds all
     intervals together; `longest`, if its batches reach the largest cohort sooner or later; `sequential`,
-    `insists_on_no_privacy`, `check_calibration` and `unproven`.
+    `insists_on_no_privacy`, `insists_on_stream`, `check_calibration` and `unproven`.
     """
 
     POLICY: ClassVar[str]
@@ -120,6 +120,11 @@ class PolicySpec(Message):
     @property
     def insists_on_no_privacy(self) -> str | None:
         """Return why only a mechanism without privacy is accepted; None where any is."""
+        return None
+
+    @property
+    def insists_on_stream(self) -> str | None:
+        """Return why only a mechanism that counts a stream, or one without privacy, is accepted; None where any is."""
         return None
 
     @property

@@ -21,7 +21,7 @@ from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, delta_allowed
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
-from distrust.common.messages.policy import SuccessiveEliminationSpec
+from distrust.common.messages.policy import DpUcbSpec, SuccessiveEliminationSpec
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.config import RunConfig
@@ -29,8 +29,8 @@ from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan, round_guarantee
 
-BATCH_SIZES = (1, 10, 100, 1_000, 10_000)  # clients of a batch of contextual policies, besides the run's own
-MOST_TRIED = 20_000  # rounds of one contextual run that is tried: each takes about a millisecond
+BATCH_SIZES = (1, 10, 100, 1_000, 10_000)  # clients of a batch of policies that have one, besides the run's own
+MOST_TRIED = 20_000  # rounds of one run that is tried: each takes about a millisecond
 COLUMNS = ("mechanism", "batch", "width", "clients", "bits", "trust", "promise", "refused")
 WORDS = ("mechanism", "batch", "trust needed", "promise")
 
@@ -169,7 +169,7 @@ def _batches(config: RunConfig) -> list[dict[str, int]]:
     policy = config.policy
     if isinstance(policy, SuccessiveEliminationSpec) and policy.constants is None:
         return [{"base": 2}, {"base": 4}]
-    if isinstance(policy, ContextualPolicySpec):
+    if isinstance(policy, ContextualPolicySpec | DpUcbSpec):
         sizes = {policy.batch, *(size for size in BATCH_SIZES if config.horizon / MOST_TRIED <= size <= config.horizon)}
         return [{"batch": size} for size in sorted(sizes)]
     return [{}]
@@ -208,7 +208,7 @@ def _mechanism(config: RunConfig, name: str, delta: float | None, policy: Any) -
     if kind.takes_delta:
         words["delta"] = own.delta if delta is None else delta
     if kind.takes_batches:
-        if not isinstance(policy, ContextualPolicySpec):
+        if not isinstance(policy, ContextualPolicySpec | DpUcbSpec):
             raise BadParameter("mechanism", name, "counts a stream of batches, and this policy asks for none")
         words["batches"] = max(1, config.horizon // policy.batch)
     return MechanismSpec.model_validate(words)

@@ -41,6 +41,7 @@ from distrust.server.learner.rounds import (
     round_guarantee,
     spent_by_all,
 )
+from distrust.server.policies.base import Key
 from distrust.shuffler.assignment import Order, draw_order
 
 HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
@@ -103,7 +104,7 @@ class CohortsInProcess:
 
     def __init__(self, file: RunFile, world: AnyWorld) -> None:
         self._file, self._world = file, world
-        self._counter: StreamCounter | None = None
+        self._counters: dict[Key, StreamCounter] = {}  # by arm, where a mechanism counts streams
 
     def __call__(self, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         """Return the outcome of one cohort."""
@@ -119,8 +120,8 @@ class CohortsInProcess:
                 return estimates_by_action(cohort, plan.decision, rows[stay], order[stay], analyzer)
             total = sum_rows(rows[stay], mechanism.modulus)
             if plan.cumulative and mechanism.takes_batches:
-                before = self._counter or mechanism.counter()
-                self._counter, released = before.add(total, survivors, analyzer)
+                before = self._counters.get(cohort.arm) or mechanism.counter()
+                self._counters[cohort.arm], released = before.add(total, survivors, analyzer)
                 estimate = released.prefix
             else:
                 estimate = mechanism.estimate(total, survivors, analyzer)

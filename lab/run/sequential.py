@@ -71,11 +71,13 @@ def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
 
 
 def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
-    """Return the sums over all survivors, by arm."""
+    """Return the sums over all survivors, by arm; of a stream the last one, which is over all batches so far."""
+    stream = records[-1].ask.cumulative and records[-1].mechanism.takes_batches
     sums: dict[Key, list[float]] = {}
     survivors: dict[Key, int] = {}
     for arm, one in (item for record in records for item in record.released.items()):
-        sums[arm] = [x + y for x, y in zip(sums.get(arm, [0.0] * len(one.sum)), one.sum, strict=True)]
+        before = [0.0] * len(one.sum) if stream else sums.get(arm, [0.0] * len(one.sum))
+        sums[arm] = [x + y for x, y in zip(before, one.sum, strict=True)]
         survivors[arm] = survivors.get(arm, 0) + one.survivors
     return {
         arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm])

@@ -35,17 +35,21 @@ def check_run_config(config: RunConfig) -> None:
 
 def _check_pair(config: RunConfig) -> None:
     """Refuse a policy and a mechanism that do not go together."""
-    why = config.policy.insists_on_no_privacy
-    if why is not None and MECHANISMS[config.mechanism.name].model != "none":
+    kind, why = MECHANISMS[config.mechanism.name], config.policy.insists_on_no_privacy
+    if why is not None and kind.model != "none":
         raise BadParameter("mechanism.name", config.mechanism.name, f"{config.policy.name} is {why}")
+    own = config.policy.insists_on_stream
+    if own is not None and not kind.takes_batches and kind.model != "none":
+        raise BadParameter("mechanism.name", config.mechanism.name, f"{config.policy.name} {own}")
     config.policy.check_calibration(config.mechanism.calibration)
 
 
 def _check_stream(config: RunConfig, first: Ask) -> None:
-    """Refuse a stream that is shorter than the run, of a contextual policy: its rounds are all as large as the first.
+    """Refuse a stream that is shorter than the run, of a policy whose rounds are all as large as the first.
 
     A policy that is not cumulative takes the batches alone, which are private in any number. It is refused all the
-    same, as the guarantee says that there are at most so many batches. Other policies' rounds grow, and are few.
+    same, as the guarantee says that there are at most so many batches. One arm may have all rounds of a policy that
+    counts a stream an arm. Other policies' rounds grow, and are few.
     """
     batches, rounds = config.mechanism.batches, config.horizon // first.size
     alike = first.cumulative or first.decision.kind == "contextual-choice"

@@ -32,8 +32,9 @@ class Ask:
                noise, a wrapped sum. A policy chooses it so that all events of all batches stay below its own p.
     decision   what the clients play: their cohort's arm, or what the decision lists, in a single cohort of all.
     statistic  how their rewards become a vector.
-    cumulative whether the policy wants sums over all batches so far: a mechanism that counts a stream then releases
-               its prefix sums (`Estimate.prefix`). The others release a batch's own sum, and the policy adds.
+    cumulative whether the policy wants sums over all batches so far, of the query's arm where it has one: a mechanism
+               that counts a stream counts one for each arm, or one where arms are None, and releases its prefix sums
+               (`Estimate.prefix`). The others release a batch's own sum, and the policy adds.
     """
 
     batch: int
@@ -87,7 +88,7 @@ class Estimate:
     rounding  the bound on a client's rounding error's standard deviation, in data units; it is sub-Gaussian with that.
     joint     one client's coordinates are noised together and then rounded: a combination of the noises with weights c
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
-    prefix    the sums and their noise are over all batches so far, of a mechanism that counts a stream.
+    prefix    the sums and their noise are over all batches of the arm so far, of a mechanism that counts a stream.
     nodes     then: the most noise of any prefix sum of the stream, in variances of `laws`; of one node each in a tree.
     clients   n, of whom `counts` answered; 0 where it does not matter.
     whole     the law of the noise if all answer.

@@ -1,4 +1,7 @@
-"""Implements UCB on private estimates, which goes on with one arm at a time: AdaP-UCB (Azize & Basu 2022)."""
+"""Implements UCB on private estimates, which goes on with one arm at a time.
+
+AdaP-UCB has episodes that forget (Azize & Basu 2022), DP-UCB a stream of batches an arm (Mishra & Thakurta 2015).
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +11,8 @@ import numpy as np
 
 from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import AdapUcbSpec
-from distrust.common.messages.policy_spec import event_share
+from distrust.common.messages.policy import AdapUcbSpec, DpUcbSpec
+from distrust.common.messages.policy_spec import RoundSize, event_share
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.elimination import exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
@@ -43,7 +46,7 @@ class UpperBounds:
         """Return the arm of the largest mean; the lowest on a tie."""
         return max(sorted(self._latest), key=lambda arm: self._latest[arm].mean, default=None)
 
-    def _place(self, arm: int, mean: float, radius: float) -> None:
+    def _note(self, arm: int, mean: float, radius: float) -> None:
         self._means[arm] = mean
         self._latest[arm] = Interval(arm, self._round, mean, mean - radius, mean + radius)
 
@@ -129,7 +132,7 @@ class AdapUcb(UpperBounds):
         self._played[arm] += clients
         self._counts[arm] = survivors
         self._places[arm] = self._laws.setdefault(law, len(self._laws))
-        self._place(arm, total / survivors, exact_radius(survivors, law, self._together, self._round, self._failure))
+        self._note(arm, total / survivors, exact_radius(survivors, law, self._together, self._round, self._failure))
 
     def _largest_bound(self) -> int:
         """Return the arm of the next episode."""
@@ -137,6 +140,84 @@ class AdapUcb(UpperBounds):
         each = max(math.exp(-logarithm), LEAST_TAIL)
         laws, (used, places) = list(self._laws), np.unique(self._places, return_inverse=True)
         return self._largest(logarithm, np.array([laws[place].quantile(each) for place in used])[places])
+
+
+class DpUcb(UpperBounds):
+    """Gives `batch` new clients to the arm of the largest upper bound, round by round, after a round for each arm.
+
+    A mechanism that counts streams counts one for each arm: its batches are the arm's cohorts, and the arm's mean rests
+    on the sum of all of them, which has the noise of logarithmically many nodes. One client is in one batch of one
+    stream, so that an arm's stream has the whole ε. Without privacy the sums are added up.
+
+    batch      B; 1 in the papers.
+    alpha      α > 2; 4 is that of UCB1.
+    share      p₁ = p/(5KR), R = ⌊T/B⌋: the failure probability of each event. Every interval holds with probability
+               > 1 - p. Decisions do not rest on it.
+    Bound      S/N + √(α ln t/(2N)) + w(t^-α)/N, S the sum over the arm's N clients, and t those of all arms. The noise
+               of any prefix sum passes w(x) = σ√(kL) + hL, L = ln(2/x), with probability x at most: it combines draws
+               with the tail (σ, h), Gaussian but for steps of rounding in h, and k `nodes` times the variance of one.
+               Without noise and with α = 4 and B = 1 this is UCB1.
+    Theorem    an expected regret of Σ_a max(8α ln T/Δ_a, 4w(T^-α)) + B Δ_a and a constant an arm, by the steps below,
+               of runs in which no sum wraps around and all clients answer. The theorems of Mishra & Thakurta (2015)
+               and Tossou & Dimitrakakis (2016) are of Laplace noise in the nodes, which keeps ε without a δ. They are
+               not used.
+    Intervals  S/N ± (√(L/(2N)) + w(p₁)/N), L = ln(2/p₁). How often an arm is played follows from the rewards in its
+               sum. So the events are counted for all R sums of each of K arms: sampling and noise have 2KR, and the R
+               sums that are released, or K whole streams, may wrap around.
+    """
+
+    # Regret. Fix t and N. The mean of an arm's first N clients lies s = √(α ln t/(2N)) above the true one, or below it,
+    # with probability t^-α each, and its noise passes w with t^-α at most. There are t/B values of N. So what is known
+    # of two arms fails at t with a probability of order t^(1-α)/B, and costs B clients. Summed over t = B, 2B, … that
+    # is a constant for α > 2. Where nothing fails the chosen arm has Δ_a ≤ 2s + 2w/N, so that s or w/N is Δ_a/4 at
+    # least, and N ≤ max(8α ln T/Δ_a², 4w(T^-α)/Δ_a). It is then played by B clients more.
+
+    def __init__(self, *, arms: int, batch: int = 1, alpha: float = 4.0, share: float = 1e-6) -> None:
+        super().__init__(arms)
+        self._batch, self._alpha, self._share = batch, alpha, share
+        self._sums, self._tails = np.zeros(arms), np.zeros((arms, 2))
+
+    @classmethod
+    def of(cls, spec: DpUcbSpec, run: RunFacts) -> Self:
+        if run.horizon < run.arms * spec.batch:
+            allowed = f"must be at most {run.horizon // run.arms}, as each of {run.arms} arms has a batch"
+            raise BadParameter("policy.batch", spec.batch, allowed)
+        _check_failure(spec.failure, event_share(run.arms * (run.horizon // spec.batch), 1, 1.0), run.arms)
+        share = spec.event_probability(RoundSize(run.arms, run.horizon, run.calibration, 1, run.arms))
+        return cls(arms=run.arms, batch=spec.batch, alpha=spec.alpha, share=share)
+
+    def ask(self, left: int) -> Ask | None:
+        query = Query(self._arm, self._batch)
+        return Ask(self._round, (query,), self._share, cumulative=True) if left >= self._batch else None
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        arm = self._arm
+        if len(estimates) != 1 or estimates[0].arm != arm:
+            raise ValueError("a batch must be complete: one estimate for the arm that was asked for")
+        (estimate,) = estimates
+        (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
+        self._sums[arm] = total if estimate.prefix else self._sums[arm] + total
+        self._counts[arm] += survivors
+        sigma, h = law.sub_exponential
+        self._tails[arm] = sigma * math.sqrt(estimate.nodes), h
+        count, logarithm = int(self._counts[arm]), math.log(2 / self._share)
+        far = float(_far(self._tails[arm], logarithm))
+        self._note(arm, float(self._sums[arm]) / count, math.sqrt(logarithm / (2 * count)) + far / count)
+        self._arm = self._round if self._round < len(self._sums) else self._largest_bound()
+        self._round += 1
+
+    def leftover(self, left: int) -> dict[Key, int]:
+        return {self._arm: left} if left else {}
+
+    def _largest_bound(self) -> int:
+        """Return the arm of the next round."""
+        logarithm = self._alpha * math.log(self._round * self._batch)
+        return self._largest(logarithm, _far(self._tails, math.log(2) + logarithm))
+
+
+def _far(tails: Floats, logarithm: float) -> Floats:
+    """Return σ√L + hL for tails (σ, h), shape (…, 2)."""
+    return np.asarray(tails[..., 0] * math.sqrt(logarithm) + tails[..., 1] * logarithm)
 
 
 def _check_failure(failure: float, smallest: float, arms: int) -> None:

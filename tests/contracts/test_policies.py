@@ -15,7 +15,7 @@ from distrust.common.messages.policy_spec import event_share
 from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.dp_se import DpSe
 from distrust.server.policies.elimination import SuccessiveElimination, exact_radius, paper_radius
-from distrust.server.policies.private_ucb import AdapUcb
+from distrust.server.policies.private_ucb import AdapUcb, DpUcb
 from distrust.server.policies.ucb1 import Ucb1
 from distrust.server.policies.vb_sdp_ae import VbSdpAe
 from tests.support.laws import Laplace
@@ -53,6 +53,12 @@ def adap_ucb(arms: int, failure: float = 0.1) -> Policy:
     return AdapUcb(arms=arms, failure=failure)
 
 
+def dp_ucb(arms: int, failure: float = 0.1) -> Policy:
+    """Return DP-UCB in batches of 7; its share of a failure probability is that of a run."""
+    del failure
+    return DpUcb(arms=arms, batch=7)
+
+
 ELIMINATION = [
     pytest.param(successive_elimination, id="successive-elimination"),
     pytest.param(by_four, id="by-four"),
@@ -60,7 +66,11 @@ ELIMINATION = [
     pytest.param(dp_se_as_printed, id="dp-se-paper"),
     pytest.param(vb_sdp_ae, id="vb-sdp-ae"),
 ]
-ONE_ARM = [pytest.param(ucb1, id="ucb1"), pytest.param(adap_ucb, id="adap-ucb")]
+ONE_ARM = [
+    pytest.param(ucb1, id="ucb1"),
+    pytest.param(adap_ucb, id="adap-ucb"),
+    pytest.param(dp_ucb, id="dp-ucb"),
+]
 every_policy = pytest.mark.parametrize("make", [*ELIMINATION, *ONE_ARM])
 every_elimination = pytest.mark.parametrize("make", ELIMINATION)
 Make = Callable[..., Policy]

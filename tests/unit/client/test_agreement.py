@@ -143,6 +143,7 @@ POLICIES: list[dict[str, Any]] = [
     {"name": "vb-sdp-ae", "first_batch": 3},
     {"name": "ucb1"},
     {"name": "adap-ucb"},
+    {"name": "dp-ucb", "batch": 1000},
     {"name": "dp-pe", "actions": GIVEN},
     {"name": "dp-dpe", "actions": GIVEN, "beta": 1e-4},
     {"name": "almost-free", "actions": GIVEN, "model": "shuffled"},

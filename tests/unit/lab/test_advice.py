@@ -57,6 +57,16 @@ def test_every_mechanism_is_a_choice_or_has_its_reason() -> None:
     assert "delta" in reasons["local-gaussian"]
 
 
+def test_streams_of_arms_are_compared_by_mechanisms_that_count_them_and_by_their_batches() -> None:
+    stream = "epsilon = 1.0, delta = 1e-3, batches = 10"
+    file = words(policy='policy = {name = "dp-ucb", batch = 100}', mechanism="tree", horizon=1000)
+    advice = advise(file.replace("epsilon = 1.0", stream), ["tree", "prefix-factorization", "central-laplace"])
+    assert {one.mechanism for one in advice.choices} == {"tree", "prefix-factorization"}
+    assert {one.batch for one in advice.choices} == {"batch = 10", "batch = 100"}
+    reasons = {name: why for name, _, why in advice.refused}
+    assert "dp-ucb counts a stream an arm: tree, prefix-factorization, or identity" in reasons["central-laplace"]
+
+
 def test_with_larger_batches_a_contextual_run_has_less_noise_of_single_cohorts_and_less_of_a_stream() -> None:
     file = words(CONTEXTS, 'policy = {name = "linucb", batch = 100}', horizon=2000)
     advice = advise(file, ["central-gaussian", "prefix-factorization"], delta=1e-3)

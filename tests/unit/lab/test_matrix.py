@@ -30,6 +30,7 @@ class Row:
     words: str
     world: str = ARMS
     public: bool = False
+    streams: bool = False
     by_action: bool = False
     calibration: str = "exact"
     epsilon: float = 5.0
@@ -43,6 +44,8 @@ class Row:
         """Return why the pair is refused; None if it plays."""
         if self.public and mechanism != "identity":
             return "baseline without privacy"
+        if self.streams and mechanism != "identity" and not MECHANISMS[mechanism].takes_batches:
+            return "counts a stream an arm"
         if self.by_action and not MECHANISMS[mechanism].parts:
             return "shuffled actions need"
         if self.calibration == "paper" and mechanism in EXACT_ONLY:
@@ -82,6 +85,7 @@ POLICIES = {
     "vb-sdp-ae": Row('name = "vb-sdp-ae"\nfirst_batch = 6'),
     "ucb1": Row('name = "ucb1"', public=True),
     "adap-ucb": Row('name = "adap-ucb"\nfirst_batch = 6'),
+    "dp-ucb": Row('name = "dp-ucb"\nbatch = 50', streams=True),
     "dp-dpe": Row('name = "dp-dpe"', SIDE_BY_SIDE),
     "dpe-fixed": Row('name = "dp-dpe"\nclients = 60', SIDE_BY_SIDE),
     "dp-pe": Row('name = "dp-pe"', SPHERE),

@@ -11,6 +11,7 @@ from distrust.server.learner.run_config import check_for_services
 IDENTITY = 'name = "identity"'
 POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
 PUBLISHED = 'constants = "published-code"'
+TREE = 'name = "tree"\nepsilon = 1.0\ndelta = 1e-6\nbatches = 20_000'
 
 
 def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str = "") -> RunFile:
@@ -45,6 +46,17 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
             id="too-sure-vb",
         ),
         pytest.param('name = "adap-ucb"\nalpha = 3.0', "policy.alpha = 3.0: must be above 3", id="alpha"),
+        pytest.param('name = "dp-ucb"\nalpha = 2.0', "policy.alpha = 2.0: must be above 2", id="alpha-dp"),
+        pytest.param(
+            'name = "dp-ucb"\nfailure = 1e-16',
+            "policy.failure = 1e-16: must be at least 1.5e-13 for 10 arms: the widths need",
+            id="too-sure-dp-ucb",
+        ),
+        pytest.param(
+            'name = "dp-ucb"\nbatch = 301',
+            "policy.batch = 301: must be at most 300, as each of 10 arms has a batch",
+            id="no-batch-for-each-arm",
+        ),
         pytest.param(
             'name = "adap-ucb"\nfailure = 1e-16',
             "policy.failure = 1e-16: must be at least 4.5e-13 for 10 arms: the widths need",
@@ -106,6 +118,7 @@ def test_an_epsilon_that_no_mechanism_takes_sets_no_batch_length(epsilon: str) -
         pytest.param('name = "vb-sdp-ae"', POLYA, 2_000_000, id="vb-sdp-ae"),
         pytest.param('name = "dp-se"', POLYA, 2_000_000, id="dp-se"),
         pytest.param('name = "adap-ucb"', POLYA, 2_000_000, id="adap-ucb"),
+        pytest.param('name = "dp-ucb"\nbatch = 2', TREE, 20_001, id="dp-ucb"),
         pytest.param('name = "ucb1"', IDENTITY, 10_001, id="ucb1"),
     ],
 )
@@ -120,3 +133,19 @@ def test_services_refuse_a_client_alone_at_the_aggregator() -> None:
     check_for_services(read('name = "ucb1"').config)
     with pytest.raises(BadParameter, match=r"mechanism\.via = 'aggregator': ucb1 asks one client at a time"):
         check_for_services(read('name = "ucb1"', f'{IDENTITY}\nvia = "aggregator"').config)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "message"),
+    [
+        pytest.param(POLYA, "mechanism.name = 'distributed-polya': dp-ucb counts a stream an arm: tree", id="none"),
+        pytest.param(
+            TREE.replace("20_000", "59"), "mechanism.batches = 59: must be at least 60, the rounds", id="too-short"
+        ),
+    ],
+)
+def test_dp_ucb_is_refused_where_no_stream_holds_all_rounds_of_an_arm(mechanism: str, message: str) -> None:
+    policy = 'name = "dp-ucb"\nbatch = 50'
+    read(policy, TREE.replace("20_000", "60"))
+    with pytest.raises(BadParameter, match=re.escape(message)):
+        read(policy, mechanism)

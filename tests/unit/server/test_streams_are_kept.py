@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,15 @@ from tests.support.server_harness import ServerHarness, config
 BATCHES, BATCH = 6, 8
 
 
-def stream(name: str, via: Via, keep_seconds: float) -> RunConfig:
+CONTEXTS: dict[str, Any] = {"name": "linucb", "features": 2, "batch": BATCH}
+ARMS: dict[str, Any] = {"name": "dp-ucb", "batch": BATCH}
+"""It plays its three arms twice in the six batches, or one of them more often: three streams."""
+
+
+def stream(name: str, via: Via, keep_seconds: float, policy: dict[str, Any] = CONTEXTS) -> RunConfig:
     return config(
         horizon=BATCHES * BATCH,
-        policy={"name": "linucb", "features": 2, "batch": BATCH},
+        policy=policy,
         mechanism={"name": name, "epsilon": 1.0, "delta": 1e-3, "batches": BATCHES, "via": via},
         intermediary={"keep_seconds": keep_seconds},
     )
@@ -64,16 +71,27 @@ async def played(harness: ServerHarness, clients: InMemoryClients, until: int) -
 def test_a_stream_with_keep_seconds_of_0_that_is_scrubbed_and_restarted_has_the_estimates_that_it_has_without(
     tmp_path: Path, via: Via, name: str
 ) -> None:
+    check_restarted(tmp_path, partial(stream, name, via), name)
+
+
+@pytest.mark.parametrize("name", ["tree", "prefix-factorization"])
+@pytest.mark.few(1)
+def test_the_streams_of_all_arms_are_restored_each_from_its_own_batches(tmp_path: Path, name: str) -> None:
+    check_restarted(tmp_path, partial(stream, name, "shuffler", policy=ARMS), name)
+
+
+def check_restarted(tmp_path: Path, of: Callable[[float], RunConfig], name: str) -> None:
+    """Check that a run that is scrubbed at once and restarted releases what it releases without."""
     folders = [tmp_path / "whole", tmp_path / "restarted"]
     for folder in folders:
         folder.mkdir()
     whole = ServerHarness(folders[0], InMemoryIntermediaries())
-    whole.service.create(stream(name, via, 86_400.0))
+    whole.service.create(of(86_400.0))
     asyncio.run(played(whole, Learning(whole.intermediaries, []), 10**9))
     assert whole.service.active_run("demo").learner.rounds[0].mechanism.name == name
 
     harness = ServerHarness(folders[1], InMemoryIntermediaries())
-    harness.service.create(stream(name, via, 0.0))
+    harness.service.create(of(0.0))
     clients = Learning(harness.intermediaries, [])
     for number in [2, 5, 10**9]:
         asyncio.run(played(harness, clients, number))

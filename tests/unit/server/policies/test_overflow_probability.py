@@ -34,6 +34,7 @@ def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
         pytest.param({"name": "vb-sdp-ae", "first_batch": 3}, "exact", id="vb-sdp-ae"),
         pytest.param({"name": "ucb1"}, "exact", id="ucb1"),
         pytest.param({"name": "adap-ucb", "first_batch": 3}, "exact", id="adap-ucb"),
+        pytest.param({"name": "dp-ucb"}, "exact", id="dp-ucb"),
         pytest.param({"name": "dp-pe", "actions": GIVEN}, "exact", id="dp-pe"),
         pytest.param({"name": "dp-pe", "actions": GIVEN}, "paper", id="dp-pe-paper"),
         pytest.param({"name": "dp-dpe", "actions": GIVEN, "beta": 1e-3}, "exact", id="dp-dpe-beta"),
@@ -42,7 +43,7 @@ def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
     ],
 )
 def test_it_follows_from_the_configuration_in_every_round(policy: dict[str, Any], calibration: str) -> None:
-    public = policy["name"] == "ucb1"
+    public = policy["name"] in {"ucb1", "dp-ucb"}
     shuffled = policy.get("model") == "shuffled"
     words: dict[str, Any] = {"name": "identity"} if public else {"name": "distributed-polya", "epsilon": 1.0}
     words = {"name": "local-laplace-discrete", "epsilon": 1.0} if shuffled else words

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from distrust.server.policies.base import Ask, Estimate
+from distrust.common.messages.policy import DpUcbSpec
+from distrust.lab.run import in_process
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import parse
+from distrust.server.policies.base import Ask, Estimate, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
-from distrust.server.policies.private_ucb import AdapUcb
+from distrust.server.policies.private_ucb import AdapUcb, DpUcb
+from distrust.server.policies.ucb1 import Ucb1
 from tests.support.laws import Laplace, Normal
 
 Draw = Callable[[int, int, int], float]
@@ -183,3 +189,168 @@ def test_all_events_of_a_run_together_stay_below_p() -> None:
         policy.tell([Estimate(arm, (0.0,), (1,), (Laplace(1.0),)) for arm in ask.arms])
     assert spent + 3 * 0.2 / 5 / 60 < 0.2  # the tail of Σ 1/r² after round 60 is below 1/60
     assert share == pytest.approx(0.2 / (5 * 60**2))
+
+
+def answer(policy: DpUcb | Ucb1, total: float, clients: int = 1, **facts: Any) -> int:
+    """Answer the next cohort, by default with a sum without noise. Return its arm."""
+    ask = policy.ask(10**9)
+    assert ask is not None
+    (arm,) = ask.arms
+    law = facts.pop("law", Normal(0.0))
+    policy.tell([Estimate(arm, (total,), (clients,), (law,), **facts)])
+    return arm
+
+
+@given(seed=st.integers(0, 10**6), arms=st.integers(2, 7))
+def test_dp_ucb_without_noise_is_ucb1(seed: int, arms: int) -> None:
+    rewards = np.random.default_rng(seed).random((150, arms))
+    ours, theirs = DpUcb(arms=arms), Ucb1(arms=arms)
+    for row in rewards:
+        asks = [policy.ask(1) for policy in (ours, theirs)]
+        assert asks[0] is not None
+        assert asks[1] is not None
+        assert asks[0].arms == asks[1].arms
+        total = float(row[asks[0].arms[0]])
+        answer(ours, total)
+        answer(theirs, total)
+    assert ours.chosen == theirs.chosen
+
+
+class TreeOfPapers:
+    """The tree of one arm: node (level, place) is the sum of 2^level batches and a Gaussian draw of its own."""
+
+    def __init__(self, deviation: float, seed: int, arm: int) -> None:
+        self._deviation, self._seed, self._arm = deviation, seed, arm
+        self._batches: list[float] = []
+
+    def add(self, total: float) -> float:
+        """Return the noisy sum of all batches with this one: that of the nodes of its binary digits."""
+        self._batches.append(total)
+        noisy, done = 0.0, 0
+        for level in reversed(range(len(self._batches).bit_length())):
+            if len(self._batches) >> level & 1:
+                rng = np.random.default_rng([self._seed, self._arm, level, done])
+                noisy += sum(self._batches[done : done + 2**level]) + rng.normal(0, self._deviation)
+                done += 2**level
+        return float(noisy)
+
+
+@given(
+    means=st.lists(st.floats(0, 1), min_size=2, max_size=4),
+    deviation=st.floats(0.5, 30),
+    batch=st.sampled_from((1, 5, 40)),
+    seed=st.integers(0, 10**6),
+)
+def test_dp_ucb_plays_the_largest_index_over_trees_of_the_arms(
+    means: list[float], deviation: float, batch: int, seed: int
+) -> None:
+    """An independent loop over the papers' definition, with the bound of Gaussian nodes, on the same rewards."""
+    arms, rounds, alpha = len(means), 40, 4.0
+    depth = rounds.bit_length()
+    rng, trees = np.random.default_rng(seed), [TreeOfPapers(deviation, seed, arm) for arm in range(arms)]
+    policy = DpUcb(arms=arms, batch=batch, alpha=alpha)
+    sums, pulls = [0.0] * arms, [0] * arms
+    for number in range(rounds):
+        arm = number
+        if number >= arms:
+            t = number * batch
+            far = deviation * math.sqrt(2 * depth * math.log(2 * t**alpha))
+            index = [
+                sums[one] / pulls[one] + math.sqrt(2 * math.log(t) / pulls[one]) + far / pulls[one]
+                for one in range(arms)
+            ]
+            arm = max(range(arms), key=lambda one: index[one])
+        sums[arm] = trees[arm].add(float(rng.binomial(batch, means[arm])))
+        pulls[arm] += batch
+        assert answer(policy, sums[arm], batch, law=Normal(deviation), prefix=True, nodes=depth) == arm
+
+
+def test_an_interval_of_a_stream_counts_all_nodes_of_its_prefix_and_what_rounding_adds() -> None:
+    @dataclass(frozen=True)
+    class Rounded(Normal):
+        @property
+        def sub_exponential(self) -> tuple[float, float]:
+            return math.sqrt(2) * self.std, 0.25
+
+    policy, logarithm = DpUcb(arms=2, batch=50, share=1e-4), math.log(2e4)
+    answer(policy, 20.0, 40, law=Rounded(3.0), prefix=True, nodes=7.0)
+    (one,) = policy.formed
+    far = 3.0 * math.sqrt(2 * 7 * logarithm) + 0.25 * logarithm
+    assert one.mean == 0.5
+    assert one.upper - one.mean == pytest.approx(math.sqrt(logarithm / 80) + far / 40)
+
+
+def test_intervals_of_all_prefixes_cover_the_means_with_probability_above_one_minus_p() -> None:
+    """200 runs of 30 rounds with p = 0.5 and dominant noise. False alarm once in 10⁶ times."""
+    runs, failure, means, rounds = 200, 0.5, [0.4, 0.6], 30
+    depth, missed = rounds.bit_length(), 0
+    for seed in range(runs):
+        policy = DpUcb(arms=2, batch=8, share=failure / (5 * 2 * rounds))
+        rng, trees, wrong = np.random.default_rng(seed), [TreeOfPapers(9.0, seed, arm) for arm in (0, 1)], False
+        for _ in range(rounds):
+            ask = policy.ask(10**9)
+            assert ask is not None
+            (arm,) = ask.arms
+            total = trees[arm].add(float(rng.binomial(8, means[arm])))
+            answer(policy, total, 8, law=Normal(9.0), prefix=True, nodes=depth)
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.formed)
+        missed += wrong
+    assert missed <= binom.isf(1e-6, runs, failure)
+
+
+def test_every_sum_that_any_arm_may_have_gets_an_equal_share_of_p() -> None:
+    """Sampling and noise of 3 arms' 40 sums each, and 40 sums that may wrap around: all below p."""
+    spec = DpUcbSpec(name="dp-ucb", batch=25, failure=0.2)
+    policy = DpUcb.of(spec, RunFacts(arms=3, horizon=1_010, smallest=2, calibration="exact", laplace_scale=0.0))
+    ask = policy.ask(1_010)
+    assert ask is not None
+    assert ask.cumulative
+    assert ask.share == pytest.approx(0.2 / (5 * 3 * 40))
+    assert (2 * 3 * 40 + 40) * ask.share < 0.2
+
+
+TREE = 'name = "tree"\nepsilon = 20.0\ndelta = 1e-3\nbatches = 64'
+FACTORS = TREE.replace("tree", "prefix-factorization")
+
+
+def stream_run(mechanism: str, batch: int, horizon: int) -> Result:
+    return in_process.run(
+        parse(
+            f'run = "streams"\nhorizon = {horizon}\n[policy]\nname = "dp-ucb"\nbatch = {batch}\n'
+            f"[mechanism]\n{mechanism}\n[unsafe]\nnoise_seed = 3\n"
+            '[environment]\nname = "bernoulli"\nseed = 5\nmeans = [0.0, 1.0, 0.0]\n'
+        )
+    )
+
+
+@pytest.mark.parametrize("mechanism", [TREE, FACTORS])
+def test_every_arm_has_a_stream_of_its_own(mechanism: str) -> None:
+    """Rewards are 0 or 1 for certain. In a stream of all arms arm 2 would begin with the 50 ones of arm 1."""
+    result = stream_run(mechanism, 50, 1_500)
+    played: dict[int | None, int] = {}
+    for one in result.rounds:
+        (cohort,) = one.cohorts
+        played[cohort.arm] = played.get(cohort.arm, 0) + cohort.clients
+        expected = played[cohort.arm] if cohort.arm == 1 else 0
+        assert cohort.estimate == pytest.approx([expected], abs=20)
+    assert set(played) == {0, 1, 2}
+    assert len(result.rounds) == 30
+    assert result.guarantee.kind == "none"  # the noise has a seed
+
+
+def test_the_guarantee_of_a_run_is_that_of_one_arms_whole_stream() -> None:
+    file = parse(
+        f'run = "streams"\nhorizon = 1500\n[policy]\nname = "dp-ucb"\nbatch = 50\n[mechanism]\n{TREE}\n'
+        '[environment]\nname = "bernoulli"\nseed = 5\nmeans = [0.0, 1.0, 0.0]\n'
+    )
+    result = in_process.run(file)
+    assert result.guarantee.epsilon == pytest.approx(20.0, rel=1e-6)
+    assert result.guarantee.delta == 1e-3
+
+
+def test_a_joined_record_of_single_clients_has_the_last_prefix_of_each_arm() -> None:
+    """1,002 rounds of one client are joined two by two: sums of prefixes would be twice as large."""
+    result = stream_run(TREE.replace("64", "1002"), 1, 1_002)
+    last = {cohort.arm: cohort.estimate for one in result.rounds for cohort in one.cohorts}
+    assert last[1] is not None
+    assert last[1] == pytest.approx([result.pulls[1]], abs=30)
