@@ -1,4 +1,4 @@
-"""Sources of random bits: the operating system's CSPRNG, or a labelled seed in tests and runs that are named unsafe.
+"""Sources of random bits: the system's CSPRNG, a run's public coins, and seeds of tests and runs that are named unsafe.
 
 A secret that must not outlast its use lies in a `bytearray` from `fresh`, and `wipe` zeroes it. `bytes` could not be
 zeroed: Python frees them as they are.
@@ -89,6 +89,22 @@ class UnsafeSeededStream(_KeyStream):
     def __init__(self, seed: int, *labels: str | int) -> None:
         text = "\x1f".join(["distrust unsafe stream v1", str(seed), *map(str, labels)])
         super().__init__(hashlib.sha256(text.encode()).digest())
+
+
+class PublicStream(_KeyStream):
+    """A stream that everybody who knows a digest can repeat: the coins of policies that draw their decisions.
+
+    For nothing that is secret. `labels` separate streams of one digest.
+    """
+
+    def __init__(self, digest: bytes, *labels: str | int) -> None:
+        text = "\x1f".join(["distrust public stream v1", digest.hex(), *map(str, labels)])
+        super().__init__(hashlib.sha256(text.encode()).digest())
+
+
+def uniforms(stream: Stream, count: int) -> NDArray[np.float64]:
+    """Return `count` numbers in (0, 1), the middles of 2⁵² cells."""
+    return np.asarray(((stream.words(count) >> np.uint64(12)) + 0.5) * 2.0**-52, dtype=np.float64)
 
 
 def generator(stream: Stream) -> np.random.Generator:

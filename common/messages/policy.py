@@ -37,6 +37,7 @@ from distrust.common.messages.policy_spec import (
     RoundSize,
     event_share,
 )
+from distrust.common.messages.thompson_policy import GlocThompsonSpec, LinearThompsonSpec, ThompsonSpec
 
 DEFAULT_POLICY = "successive-elimination"
 
@@ -327,6 +328,9 @@ SPECS: tuple[type[PolicySpec], ...] = (
     LdpSgdSpec,
     LdpUcbSpec,
     LdpGlocSpec,
+    ThompsonSpec,
+    LinearThompsonSpec,
+    GlocThompsonSpec,
 )
 """The list of policies. Names, the type on the wire and every check follow from it."""
 

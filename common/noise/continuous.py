@@ -10,17 +10,12 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import Complexes, Floats, How
 from distrust.common.noise.law import check_probability, complex_log1p
-from distrust.common.randomness import Stream
+from distrust.common.randomness import Stream, uniforms
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
 HARMONICS = 1000  # terms of a Fourier series, of which the k-th is at most 1/(πk)²
 FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
-
-
-def uniforms(stream: Stream, count: int) -> NDArray[np.float64]:
-    """Return `count` numbers in (0, 1), the middles of 2⁵² cells."""
-    return np.asarray(((stream.words(count) >> np.uint64(12)) + 0.5) * 2.0**-52, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

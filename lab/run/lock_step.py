@@ -30,7 +30,7 @@ from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
 from distrust.lab.run.result import Bits, PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
-from distrust.server.learner.run_config import build_policy
+from distrust.server.learner.run_config import build_policy, run_facts
 from distrust.server.policies.base import Estimate
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, clients_rule, counts_of
 
@@ -168,7 +168,7 @@ class _Group:
         self._batch = config.policy.batch
         self._whole = config.horizon // self._batch
         self._rounds = self._whole if stop is None else min(stop, self._whole)
-        self._core = policy.core(len(files))
+        self._core = policy.core([run_facts(file.config) for file in files])
         self._draws = [draws(file, world, self._batch) for file, world in zip(files, self._worlds, strict=True)]
         thetas = [getattr(world, "theta", None) for world in self._worlds]
         self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None

@@ -136,4 +136,5 @@ def run_facts(config: RunConfig) -> RunFacts:
         smallest=config.intermediary.minimum,
         calibration=config.mechanism.calibration,
         laplace_scale=1 / epsilon if epsilon is not None and epsilon_allowed(epsilon) else 0.0,
+        digest=config.digest(),
     )

@@ -134,6 +134,8 @@ class RunFacts:
     smallest       least clients of a cohort; a smaller one would never be released.
     calibration    of the run's mechanism.
     laplace_scale  λ ≥ 0 of the Laplace noise that a policy plans its batches for: 1/ε, or 0 without ε.
+    digest         of the configuration, public: the coins of a policy that draws its decisions (`PublicStream`), so
+                   that a replay from the released sums draws the same.
     """
 
     arms: int
@@ -141,6 +143,7 @@ class RunFacts:
     smallest: int
     calibration: Literal["exact", "paper"]
     laplace_scale: float
+    digest: bytes = b""
 
 
 class Policy(Protocol):

@@ -79,7 +79,7 @@ RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
 
 
 class EliminationBase(ABC):
-    """Common part of all eliminations. `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
+    """Common part of policies with an interval an arm. `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
 
     def __init__(self, arms: int) -> None:
         self._active = tuple(range(arms))

@@ -16,6 +16,7 @@ from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.dp_se import DpSe
 from distrust.server.policies.elimination import SuccessiveElimination, exact_radius, paper_radius
 from distrust.server.policies.private_ucb import AdapUcb, DpUcb
+from distrust.server.policies.thompson import Thompson
 from distrust.server.policies.ucb1 import Ucb1
 from distrust.server.policies.vb_sdp_ae import VbSdpAe
 from tests.support.laws import Laplace
@@ -59,6 +60,10 @@ def dp_ucb(arms: int, failure: float = 0.1) -> Policy:
     return DpUcb(arms=arms, batch=7)
 
 
+def thompson(arms: int, failure: float = 0.1) -> Policy:
+    return Thompson(arms=arms, failure=failure)
+
+
 ELIMINATION = [
     pytest.param(successive_elimination, id="successive-elimination"),
     pytest.param(by_four, id="by-four"),
@@ -66,12 +71,13 @@ ELIMINATION = [
     pytest.param(dp_se_as_printed, id="dp-se-paper"),
     pytest.param(vb_sdp_ae, id="vb-sdp-ae"),
 ]
-ONE_ARM = [
+KEEPING = [  # they drop no arm
     pytest.param(ucb1, id="ucb1"),
     pytest.param(adap_ucb, id="adap-ucb"),
     pytest.param(dp_ucb, id="dp-ucb"),
+    pytest.param(thompson, id="thompson"),
 ]
-every_policy = pytest.mark.parametrize("make", [*ELIMINATION, *ONE_ARM])
+every_policy = pytest.mark.parametrize("make", [*ELIMINATION, *KEEPING])
 every_elimination = pytest.mark.parametrize("make", ELIMINATION)
 Make = Callable[..., Policy]
 

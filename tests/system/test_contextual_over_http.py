@@ -50,6 +50,8 @@ RUNS = [
     pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 20, id="sgd-multi-on-blocks"),
     pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 15, id="ucb-multi"),
     pytest.param('name = "ldp-gloc"\nbatch = 40', AGGREGATED, ONE, 120, id="gloc-in-mini-cohorts"),
+    pytest.param('name = "linear-thompson"\nbatch = 40', TREE, CONTEXTS, 240, id="linear-thompson"),
+    pytest.param('name = "gloc-thompson"', GAUSSIAN, MANY, 15, id="gloc-thompson-multi"),
     pytest.param('name = "linucb"\nbatch = 40\nwidth_scale = 0.25', AGGREGATED, CONTEXTS, 120, id="scaled-width"),
     pytest.param('name = "ldp-ucb"\nwidth_scale = 0.0', GAUSSIAN, ONE, 15, id="greedy-width"),
     pytest.param('name = "linucb"\nconstants = "published-code"', GAUSSIAN, CONTEXTS, 15, id="published-code"),

@@ -97,9 +97,9 @@ class ContextualPolicy:
         self.active = tuple(range(run.arms))
         self._batch, self._cumulative = 1, cumulative
 
-    def core(self, runs: int) -> Core:
-        """Return the core of so many runs of this policy before their first batch."""
-        core: Core = type(self._core)(self._spec, self._run, runs)  # type: ignore[call-arg]
+    def core(self, runs: Sequence[RunFacts]) -> Core:
+        """Return the core of runs of this policy, which differ in their digests only, before their first batch."""
+        core: Core = type(self._core)(self._spec, self._run, len(runs))  # type: ignore[call-arg]
         return core
 
     @property

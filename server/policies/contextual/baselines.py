@@ -28,6 +28,7 @@ from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
+from distrust.server.policies.contextual.sampled import SampledPolicy
 
 
 class GrowingRegularizer:
@@ -152,3 +153,10 @@ class LdpGloc(ContextualPolicy):
         """Return the policy before its first batch. Raises BadParameter."""
         # A gradient belongs to the θ̂ʰ of its own batch, so that the batches' own sums are wanted.
         return cls(spec, run, GlocCore(spec, run), cumulative=False)
+
+
+class GlocThompson(SampledPolicy):
+    """The policy `gloc-thompson` of one run."""
+
+    CORE = GlocCore
+    CUMULATIVE = False

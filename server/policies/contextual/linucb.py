@@ -23,6 +23,7 @@ from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RidgeSums, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import PublishedRegularizer, Regularizer
+from distrust.server.policies.contextual.sampled import SampledPolicy
 
 VANISHING = 1e-9
 """Share of λ - q below which a least eigenvalue counts as none: it is there by rounding."""
@@ -91,3 +92,9 @@ class LinUcb(ContextualPolicy):
     def of(cls, spec: LinUcbSpec, run: RunFacts) -> Self:
         """Return the policy before its first batch. Raises BadParameter."""
         return cls(spec, run, LinUcbCore(spec, run))
+
+
+class LinearThompson(SampledPolicy):
+    """The policy `linear-thompson` of one run."""
+
+    CORE = LinUcbCore

@@ -144,6 +144,7 @@ POLICIES: list[dict[str, Any]] = [
     {"name": "ucb1"},
     {"name": "adap-ucb"},
     {"name": "dp-ucb", "batch": 1000},
+    {"name": "thompson", "first_batch": 3},
     {"name": "dp-pe", "actions": GIVEN},
     {"name": "dp-dpe", "actions": GIVEN, "beta": 1e-4},
     {"name": "almost-free", "actions": GIVEN, "model": "shuffled"},

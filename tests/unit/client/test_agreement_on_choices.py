@@ -21,6 +21,7 @@ from distrust.common.messages.contextual_policy import (
     LdpSgdSpec,
     LinUcbSpec,
 )
+from distrust.common.messages.thompson_policy import GlocThompsonSpec
 
 OWN = [0.0, 0.5, 1.0]
 
@@ -50,6 +51,7 @@ GLOC = LdpGlocSpec(name="ldp-gloc", features=2)
 LONG = LdpSgdSpec(name="ldp-sgd", features=2, link="logistic", step=1.0, theta_norm=5.0)
 LINUCB = LinUcbSpec(name="linucb", features=2)
 BARE = LinUcbSpec(name="linucb", features=2, width_scale=0.0)
+DRAWN = GlocThompsonSpec(name="gloc-thompson", features=2)
 SCREEN = {"theta": [[0.0, 0.0]] * 3, "link": "identity", "margin": 0.1}
 
 
@@ -60,6 +62,7 @@ def test_what_the_servers_policies_publish_is_accepted() -> None:
     check(SGD, 3)
     check(LONG, 3, theta=[[3.0, 4.0]])
     check(GLOC, 3, inverse=[[1.0, 0.0, 1.0]], anchor=[[0.6, 0.8]], beta=2.0)
+    check(DRAWN, 3, theta=[[30.0, -2.0]], anchor=[[0.6, 0.8]])
 
 
 LIES: dict[str, tuple[ContextualPolicySpec, int, dict[str, Any], str]] = {
@@ -72,6 +75,8 @@ LIES: dict[str, tuple[ContextualPolicySpec, int, dict[str, Any], str]] = {
     "a screen for linucb": (LINUCB, 2, {"screen": {**SCREEN, "theta": [[0.0, 0.0]]}}, "asks for none"),
     "a bonus for greedy play": (SGD, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1.0}, "asks for none"),
     "a bonus for a width of nothing": (BARE, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1.0}, "asks for none"),
+    "a bonus for a drawn θ": (DRAWN, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1.0}, "asks for none"),
+    "a residual at a drawn θ": (DRAWN, 2, {"theta": [[3.0, 0.0]]}, "in the ball of radius 1"),
     "an anchor for linucb": (LINUCB, 2, {"anchor": [[0.0, 0.0]]}, "asks for none"),
     "numbers that overflow": (LINUCB, 2, {"theta": [[1.7e308, -1.7e308]]}, "no number may exceed"),
     "a bonus that overflows": (LINUCB, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1e300}, "β may not exceed"),

@@ -84,6 +84,7 @@ PAPER = 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"'
         pytest.param('name = "vb-sdp-ae"', PAPER, 0.1, id="vb-sdp-ae"),
         pytest.param('name = "adap-ucb"', PAPER, 0.1, id="adap-ucb"),
         pytest.param('name = "dp-ucb"\nbatch = 10', 'name = "identity"', 0.1, id="dp-ucb"),
+        pytest.param('name = "thompson"', PAPER, 0.1, id="thompson"),
     ],
 )
 def test_the_stated_level_is_the_policys_own(policy: str, mechanism: str, expected: float | None) -> None:

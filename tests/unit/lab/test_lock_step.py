@@ -177,6 +177,8 @@ GREEDY = {
     "bonus": ("ldp-ucb", GAUSSIAN, SPHERE),
     "bonus, tree": ("ldp-ucb", CASES["tree"][0], SPHERE),
     "predictions": ("ldp-gloc", GAUSSIAN, LINKS["logistic"] + MULTI),
+    "drawn": ("linear-thompson", CASES["tree"][0], SYNTHETIC),
+    "drawn, predictions": ("gloc-thompson", GAUSSIAN, LINKS["logistic"] + MULTI),
 }
 
 

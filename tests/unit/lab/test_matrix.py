@@ -58,7 +58,7 @@ class Row:
             return None
         if mechanism == "shuffled-gaussian":
             return r"mechanism\.(epsilon|calibration) = .*: .* for the constants of CTX Theorem B\.1"
-        vectors = self.name in {"dp-dpe", "linucb", "ldp-ols", "ldp-sgd", "ldp-ucb", "ldp-gloc"}
+        vectors = self.name == "dp-dpe" or self.world in {CONTEXTS, MANY}
         return "bits a client and coordinate" if vectors and mechanism == "shuffled-binomial" else None
 
     def file(self, mechanism: MechanismName, *, world: str | None = None, more: str = "") -> RunFile:
@@ -86,6 +86,7 @@ POLICIES = {
     "ucb1": Row('name = "ucb1"', public=True),
     "adap-ucb": Row('name = "adap-ucb"\nfirst_batch = 6'),
     "dp-ucb": Row('name = "dp-ucb"\nbatch = 50', streams=True),
+    "thompson": Row('name = "thompson"\nfirst_batch = 6'),
     "dp-dpe": Row('name = "dp-dpe"', SIDE_BY_SIDE),
     "dpe-fixed": Row('name = "dp-dpe"\nclients = 60', SIDE_BY_SIDE),
     "dp-pe": Row('name = "dp-pe"', SPHERE),
@@ -101,6 +102,8 @@ POLICIES = {
     "ldp-sgd-multi": Row('name = "ldp-sgd"\nbatch = 30\nwarm_up = 16', MANY),
     "ldp-ucb": Row('name = "ldp-ucb"\nbatch = 50', CONTEXTS),
     "ldp-gloc": Row('name = "ldp-gloc"\nbatch = 50', CONTEXTS),
+    "linear-thompson": Row('name = "linear-thompson"\nbatch = 50', CONTEXTS),
+    "gloc-thompson": Row('name = "gloc-thompson"\nbatch = 50', CONTEXTS),
 }
 POLICIES |= {
     f"{policy}-paper": replace(row, calibration="paper", epsilon=0.5)  # the Gaussian theorem needs ε < 1

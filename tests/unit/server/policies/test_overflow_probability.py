@@ -35,6 +35,7 @@ def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
         pytest.param({"name": "ucb1"}, "exact", id="ucb1"),
         pytest.param({"name": "adap-ucb", "first_batch": 3}, "exact", id="adap-ucb"),
         pytest.param({"name": "dp-ucb"}, "exact", id="dp-ucb"),
+        pytest.param({"name": "thompson", "first_batch": 3}, "exact", id="thompson"),
         pytest.param({"name": "dp-pe", "actions": GIVEN}, "exact", id="dp-pe"),
         pytest.param({"name": "dp-pe", "actions": GIVEN}, "paper", id="dp-pe-paper"),
         pytest.param({"name": "dp-dpe", "actions": GIVEN, "beta": 1e-3}, "exact", id="dp-dpe-beta"),

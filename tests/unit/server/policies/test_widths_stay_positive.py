@@ -19,7 +19,7 @@ from tests.support.laws import Laplace, Normal
 
 SPECS: TypeAdapter[PolicySpec] = TypeAdapter(AnyPolicySpec)
 LINEAR = ("dp-dpe", "dp-pe", "almost-free")
-ONE_ARM = ("ucb1", "adap-ucb", "dp-ucb")
+ONE_ARM = ("ucb1", "adap-ucb", "dp-ucb", "thompson")
 OPEN = {"min_value": 0, "max_value": 1, "exclude_min": True, "exclude_max": True}
 ROUNDS = 40  # more than any policy plays until T = 10⁹ but those that go on with one arm at a time
 
@@ -42,8 +42,10 @@ def runs(draw: st.DrawFn) -> RunConfig:
             words |= {"alpha": draw(st.floats(**OPEN)), "deviation": draw(st.floats(1e-6, 1e6))}
             words |= {"noise": draw(st.floats(0, 1e6)), "clients": draw(st.none() | st.integers(1, 1000))}
     elif name != "ucb1":
-        least = {"adap-ucb": 1e-12, "dp-ucb": 1e-7}.get(name, 1e-13)
+        least = {"adap-ucb": 1e-12, "dp-ucb": 1e-7, "thompson": 1e-12}.get(name, 1e-13)
         words["failure"] = draw(st.floats(least, 1, exclude_max=True))
+        if name == "thompson":
+            words["width_scale"] = draw(st.floats(0.01, 1))
         if name not in {"dp-se", "dp-ucb"}:
             words["first_batch"] = draw(st.integers(1, 12))
         if name == "successive-elimination" and calibration == "paper" and draw(st.booleans()):
