@@ -11,7 +11,6 @@ from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Wei
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import LARGEST_COHORT
 from distrust.common.messages.policy_spec import MOST_ROUNDS, PolicySpec, RoundSize
 
@@ -184,43 +183,6 @@ class BonusSpec(ContextualPolicySpec):
     def states_widths(self, calibration: str) -> bool:
         """Return whether a theorem states the width as it is."""
         return self.unproven is None and super().states_widths(calibration)
-
-
-class LinUcbSpec(BonusSpec):
-    """LinUCB on private sums (CTX, Algorithm 1): λ and β follow from the noise of the mechanism.
-
-    With `identity`: λ = 1 (Abbasi-Yadkori et al. 2011). With local noise and batch 1: LinUCB-LDP. With `tree`
-    or `prefix-factorization`: LinUCB-JDP, or Batched-Central for a batch above 1. Through a shuffler: LinUCB-SDP.
-
-    constants  absent: Lemma A.2's λ and β. published-code: those of the authors' code, which no theorem states.
-               unsafe-published-code: its noise, too, which keeps less than the ε that is asked for; it goes with
-               `local-gaussian` and the `paper` calibration.
-    """
-
-    POLICY: ClassVar[str] = "distrust.server.policies.contextual.linucb:LinUcb"
-
-    name: Literal["linucb"]
-    parameters: Literal["single"] = "single"
-    link: Literal["identity"] = "identity"
-    constants: Literal["published-code", "unsafe-published-code"] | None = Field(
-        default=None, exclude_if=lambda constants: constants is None
-    )
-
-    @property
-    def unproven(self) -> str | None:
-        if self.constants is None:
-            return super().unproven
-        noise = "" if self.constants == "published-code" else ", and the guarantee is what their noise keeps"
-        return f'constants = "{self.constants}": no theorem states the widths of the authors\' code{noise}'
-
-    @property
-    def noise_source(self) -> NoiseSource | None:
-        return "CTX-code" if self.constants == "unsafe-published-code" else self.PRINTED
-
-    @override
-    def check_calibration(self, calibration: str) -> None:
-        if self.constants == "unsafe-published-code" and calibration != "paper":
-            raise BadParameter("policy.constants", self.constants, 'goes with mechanism.calibration = "paper"')
 
 
 class GreedySpec(ContextualPolicySpec):

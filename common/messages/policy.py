@@ -19,14 +19,8 @@ from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
 from distrust.common.messages.cohort import LARGEST_COHORT
-from distrust.common.messages.contextual_policy import (
-    Batch,
-    LdpGlocSpec,
-    LdpOlsSpec,
-    LdpSgdSpec,
-    LdpUcbSpec,
-    LinUcbSpec,
-)
+from distrust.common.messages.contextual_policy import Batch, LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec
+from distrust.common.messages.linucb_policy import LinUcbSpec, SblbSpec
 from distrust.common.messages.policy_spec import (
     LEAST_BETA,
     MOST_ROUNDS,
@@ -324,6 +318,7 @@ SPECS: tuple[type[PolicySpec], ...] = (
     DpPeSpec,
     AlmostFreeSpec,
     LinUcbSpec,
+    SblbSpec,
     LdpOlsSpec,
     LdpSgdSpec,
     LdpUcbSpec,

@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import override
 
-from distrust.common.messages.contextual_policy import BonusSpec, LdpGlocSpec, LinUcbSpec
+from distrust.common.messages.contextual_policy import BonusSpec, LdpGlocSpec
+from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.common.messages.policy_spec import Failure, FirstBatch, PolicySpec, RoundSize, event_share
 
 
@@ -73,6 +74,7 @@ class LinearThompsonSpec(LinUcbSpec, SampledSpec):
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.linucb:LinearThompson"
 
     name: Literal["linear-thompson"]  # type: ignore[assignment]  # the table's own name
+    switch: None = Field(default=None, exclude_if=lambda switch: switch is None)  # a draw a batch
 
 
 class GlocThompsonSpec(LdpGlocSpec, SampledSpec):

@@ -66,7 +66,8 @@ class ContextualTracker:
     def truth(self, learner: Learner) -> Truth:
         """Return the regret and the failures so far; the best arm depends on the client."""
         regret = self.regret(learner)  # first: it plays the last pulls
-        return Truth(None, regret, self.failures(learner), self._clipped + self._clipped_last)
+        switches = learner.policy.switches if isinstance(learner.policy, ContextualPolicy) else None
+        return Truth(None, regret, self.failures(learner), self._clipped + self._clipped_last, switches=switches)
 
     def failures(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""

@@ -201,6 +201,7 @@ def summarize(
         pulls=pulls,
         hidden=snapshot.pulls - sum(pulls),
         clipped=truth.clipped,
+        switches=truth.switches,
         regret=truth.regret,
         rounds=list(rounds),
         aborted=snapshot.aborted,

@@ -8,7 +8,7 @@ the mechanism's estimate. Only the randomness is drawn in large blocks, from the
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ class LockStepResult:
     clients        of all cohorts.
     unfinished     the last pulls, which no cohort takes.
     clipped        contexts that were shortened to length 1, as in `Result`.
+    switches       batches after which clients got another decision, as in `Result`.
     """
 
     file: RunFile
@@ -64,6 +65,7 @@ class LockStepResult:
     unfinished: int
     bits: Bits
     clipped: int
+    switches: int | None
 
 
 Watch = Callable[[int, Floats], None]
@@ -336,8 +338,7 @@ class _Group:
             payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
             modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
         )
-        counts = counts_of(self._core)
-        indefinite = [None] * len(self._files) if counts is None else counts.tolist()
+        indefinite, switches = self._counted("indefinite"), self._counted("switches")
         return [
             LockStepResult(
                 file=file,
@@ -348,9 +349,15 @@ class _Group:
                 unfinished=rest,
                 bits=bits,
                 clipped=int(self._clipped[run]),
+                switches=switches[run],
             )
             for run, file in enumerate(self._files)
         ]
+
+    def _counted(self, what: Literal["indefinite", "switches"]) -> list[int | None]:
+        """Return a count of the core for each run; None for a core without it."""
+        counts = counts_of(self._core, what)
+        return [None] * len(self._files) if counts is None else counts.tolist()
 
 
 def _stage(rule: ChoiceRule) -> bool:

@@ -150,8 +150,9 @@ class FormedInterval(Message):
 class Truth:
     """Facts of a run that only the clients' side knows. `best` is None where the best arm depends on the client.
 
-    clipped  contexts that were shortened to length 1: rows of the world's data, and those that clients met.
-    formed   intervals of arms in the order of the rounds, which the tracker that counts the failures saw.
+    clipped   contexts that were shortened to length 1: rows of the world's data, and those that clients met.
+    formed    intervals of arms in the order of the rounds, which the tracker that counts the failures saw.
+    switches  as in `Result`.
     """
 
     best: int | None
@@ -159,6 +160,7 @@ class Truth:
     events: PolicyFailures
     clipped: int = 0
     formed: Sequence[FormedInterval] = ()
+    switches: int | None = None
 
 
 class Result(Shown, Message):
@@ -214,6 +216,11 @@ class Result(Shown, Message):
             "contexts that were longer than 1, and were shortened: rows of the environment's data, once each, and "
             "all that clients met"
         ),
+    )
+    switches: int | None = Field(
+        default=None,
+        exclude_if=lambda switches: switches is None,
+        description="batches after which clients got another decision; absent where every batch brings one",
     )
     regret: Regret
     rounds: list[RoundResult]
@@ -305,6 +312,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("failures", _failures(result)),
         *([("unproven", result.unproven)] if result.unproven is not None else []),
         ("rounds", f"{_rounds(result)}, with {result.aborted} cohorts aborted and replaced"),
+        *([("switches", _switches(result))] if result.switches is not None else []),
         *(("aborted", why) for why in aborted),
         *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
         *([("liars", liars)] if liars else []),
@@ -323,6 +331,10 @@ def facts(result: Result) -> list[tuple[str, str]]:
 def _rounds(result: Result) -> int:
     """Return the rounds of the run: rounds are numbered from 1, and one record may stand for several."""
     return result.rounds[-1].number if result.rounds else 0
+
+
+def _switches(result: Result) -> str:
+    return f"after {result.switches:,} of {_rounds(result):,} batches clients got another decision"
 
 
 def _chosen(result: Result) -> tuple[str, str]:

@@ -62,6 +62,8 @@ RUNS = [
         60,
         id="published-noise",
     ),
+    pytest.param('name = "linucb"\nbatch = 40\nswitch = 0.5', TREE, CONTEXTS, 240, id="rare-decisions"),
+    pytest.param('name = "sblb"\nbatch = 40', MIXED, CONTEXTS, 120, id="sblb"),
     pytest.param(
         'name = "ldp-sgd"\nclip = 1.0\nmargin = 0.5\nwarm_up_share = 0.75', SPHERE, MANY, 20, id="sgd-clipped"
     ),
@@ -81,6 +83,7 @@ def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_lear
     assert learned(theirs) == learned(ours)
     assert theirs.regret == ours.regret
     assert theirs.unproven == ours.unproven
+    assert theirs.switches == ours.switches
     assert (theirs.best, theirs.chosen) == (None, None)
     assert (theirs.hidden + sum(theirs.pulls), len(theirs.rounds)) == (horizon, len(ours.rounds))
     assert theirs.hidden == horizon - (15 if "warm_up" in policy else 0)  # in a warm-up the arm is public

@@ -4,9 +4,10 @@ A `Core` learns several runs in lock step: all its arrays begin with an axis of 
 one run; figures play all repetitions of a series as one core.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.messages.policy_spec import RoundSize
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+
+LEAST_FACTOR = 1e-300
+"""Least factor of growth that a logarithm is taken of: rounding alone makes smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,13 @@ class Core(Protocol):
         ...
 
 
-def counts_of(core: Core) -> NDArray[np.int64] | None:
-    """Return a core's `indefinite`, by run, shape (R,); None for a core that has no matrices."""
-    counts: NDArray[np.int64] | None = getattr(core, "indefinite", None)
+def counts_of(core: Core, what: Literal["indefinite", "switches"] = "indefinite") -> NDArray[np.int64] | None:
+    """Return a core's counts of that name, by run, shape (R,); None for a core without them.
+
+    indefinite  batches after which noise made a matrix indefinite; of a core that has matrices.
+    switches    batches after which a run got another rule; of a core that holds its rules (`HeldRules`).
+    """
+    counts: NDArray[np.int64] | None = getattr(core, what, None)
     return counts
 
 
@@ -106,6 +114,12 @@ class ContextualPolicy:
     def indefinite(self) -> int | None:
         """Return the batches after which noise made a matrix of the core indefinite; None for a core without one."""
         counts = counts_of(self._core)
+        return None if counts is None else int(counts[0])
+
+    @property
+    def switches(self) -> int | None:
+        """Return the batches after which clients got another decision; None where each batch brings one."""
+        counts = counts_of(self._core, "switches")
         return None if counts is None else int(counts[0])
 
     def ask(self, left: int) -> Ask | None:
@@ -179,3 +193,49 @@ class RidgeSums:
         linear, moments = self._statistic.parts(self._total)
         assert moments is not None
         return linear, moments
+
+
+class HeldRules:
+    """Holds the rule of each of R runs until V has grown by the factor 1 + C since the rule was formed.
+
+    V has grown if its determinant has, which is the condition of Abbasi-Yadkori et al. 2011, section 5.1, or if φᵀVφ
+    has for any φ. Without noise the first follows from the second: V only grows, and det V grows by the product of the
+    factors of d directions, of which none is below 1. Noise makes V smaller in some directions, and then det V tells
+    less than the regret needs. By the second condition, which is ours, ‖φ‖ in the norm of the held V⁻¹ is at most
+    √(1 + C) times that in the newest one for every φ. So what bounds a client's regret grows by that factor at most.
+
+    switches  batches after which a run got another rule, the first batch among them, by run, shape (R,).
+    """
+
+    def __init__(self, switch: float, runs: int) -> None:
+        self._growth = math.log1p(switch)
+        self.switches = np.zeros(runs, dtype=np.int64)
+
+    def choose(self, held: ChoiceRule, newest: ChoiceRule) -> ChoiceRule:
+        """Return the newest rule of the runs whose V has grown, else the held one.
+
+        Both have one V a run, but for a first rule without one, which is not held.
+        """
+        assert newest.inverse is not None
+        if held.inverse is None:
+            self.switches += 1
+            return newest
+        logarithms = np.log(_growth_factors(held.inverse[:, 0], newest.inverse[:, 0]))
+        grown = np.maximum(logarithms.sum(axis=-1), logarithms.max(axis=-1)) > self._growth
+        self.switches += grown
+        return ChoiceRule(
+            theta=np.where(grown[:, np.newaxis, np.newaxis], newest.theta, held.theta),
+            inverse=np.where(grown[:, np.newaxis, np.newaxis, np.newaxis], newest.inverse, held.inverse),
+            beta=np.where(grown, newest.beta, held.beta),
+        )
+
+
+def _growth_factors(before: Floats, now: Floats) -> Floats:
+    """Return the stationary values of φᵀVφ/φᵀUφ, shape (R, d), for U⁻¹ = `before` and V⁻¹ = `now`, shape (R, d, d).
+
+    They are the eigenvalues of U⁻¹V. Their product is det V/det U, and their largest the most that any direction grew.
+    """
+    lower = np.linalg.cholesky(now)
+    half = np.linalg.solve(lower, before)
+    factors: Floats = np.linalg.eigvalsh(np.linalg.solve(lower, half.mT))
+    return np.maximum(factors, LEAST_FACTOR)

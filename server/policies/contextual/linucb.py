@@ -8,6 +8,11 @@ in all batches m. With λ = 2q the noisy V lies between λ_min = q and λ_max = 
 
 `constants = "published-code"` has the authors' λ and β instead (`PublishedRegularizer`), which no theorem states.
 
+`switch = C` is the LinUCB that switches rarely (Abbasi-Yadkori et al. 2011, section 5.1): θ̂, V and β stay until V has
+grown by the factor 1 + C (`HeldRules`). Their Theorem 4 has √(1 + C) times the main term of the regret of a decision
+each round. They hold the optimistic θ; here the ellipsoid is held, as each client has contexts of its own. Sums are
+released after every batch all the same, so that no promise depends on when a decision changes.
+
 Lemma A.4, which takes one λ for both ends and no ν, is unproved: its derivation leaves √λ 1.93 times too short where
 q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 """
@@ -15,13 +20,14 @@ q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.contextual_policy import LinUcbSpec
+from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RidgeSums, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy, HeldRules, RidgeSums, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import PublishedRegularizer, Regularizer
 from distrust.server.policies.contextual.sampled import SampledPolicy
 
@@ -45,10 +51,16 @@ class LinUcbCore:
         self._own = self._failure if self._published else self._failure / 2
         self._spread = half if self._exact or self._published else max(1.0, half)
         self._regularizer: Regularizer | PublishedRegularizer | None = None
+        self._held = None if spec.switch is None else HeldRules(spec.switch, runs)
         self.indefinite = np.zeros(runs, dtype=np.int64)
         # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
         # differ by rounding only, so that processors would choose different arms.
         self.rule = ChoiceRule(np.zeros((runs, 1, self._size)))
+
+    @property
+    def switches(self) -> NDArray[np.int64] | None:
+        """Return the batches after which each run got another rule; None without `switch`: each batch brings one."""
+        return None if self._held is None else self._held.switches
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         linear, moments = self._sums.add(sums, noise)
@@ -60,7 +72,8 @@ class LinUcbCore:
         inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
         theta = (inverse @ linear[:, 0, :, np.newaxis])[..., 0]
         beta = self._regularizer.width(self._size, self._sums.clients, self._own, self._spread)
-        self.rule = ChoiceRule(theta[:, np.newaxis], inverse[:, np.newaxis], np.full(len(theta), beta))
+        newest = ChoiceRule(theta[:, np.newaxis], inverse[:, np.newaxis], np.full(len(theta), beta))
+        self.rule = newest if self._held is None else self._held.choose(self.rule, newest)
 
     def _against(self, noise: RoundNoise) -> Regularizer | PublishedRegularizer:
         if self._published:

@@ -19,8 +19,8 @@ from distrust.common.messages.contextual_policy import (
     LdpGlocSpec,
     LdpOlsSpec,
     LdpSgdSpec,
-    LinUcbSpec,
 )
+from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.common.messages.thompson_policy import GlocThompsonSpec
 
 OWN = [0.0, 0.5, 1.0]

@@ -179,6 +179,7 @@ GREEDY = {
     "predictions": ("ldp-gloc", GAUSSIAN, LINKS["logistic"] + MULTI),
     "drawn": ("linear-thompson", CASES["tree"][0], SYNTHETIC),
     "drawn, predictions": ("gloc-thompson", GAUSSIAN, LINKS["logistic"] + MULTI),
+    "rare decisions, tree": ("sblb", CASES["tree"][0], SPHERE),
 }
 
 
@@ -225,6 +226,19 @@ def test_numbers_that_no_theorem_covers_change_a_run_alike_in_lock_step_and_over
     assert (alone.events.widths, alone.events.failure) == (0, None)
     assert alone.unproven is not None
     assert alone.regret.curve != in_process.run(plain).regret.curve
+
+
+@pytest.mark.parametrize("case", ["local", "tree"])
+def test_decisions_that_change_rarely_change_alike_in_lock_step_and_over_services(case: str) -> None:
+    mechanism, _ = CASES[case]
+    files = [run_file(mechanism, repetition, numbers=", switch = 0.1", horizon=103) for repetition in range(3)]
+    for file, played in zip(files, play_together(files, ServiceDraws), strict=True):
+        alone = in_process.run(file)
+        assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
+        assert played.events == alone.events
+        assert alone.events.failure == 1 / 103
+        assert alone.switches == played.switches
+        assert 1 < (alone.switches or 0) < 103
 
 
 def test_regret_is_by_the_weights_of_the_arms(monkeypatch: pytest.MonkeyPatch) -> None:

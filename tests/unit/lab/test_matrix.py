@@ -96,6 +96,8 @@ POLICIES = {
     "almost-free-shuffled": Row('name = "almost-free"\nmodel = "shuffled"', SPHERE, by_action=True),
     "almost-free-no-core-set": Row('name = "almost-free"\ncore_set = false', SPHERE),
     "linucb": Row('name = "linucb"\nbatch = 50', CONTEXTS),
+    "linucb-rarely": Row('name = "linucb"\nbatch = 50\nswitch = 0.5', CONTEXTS),
+    "sblb": Row('name = "sblb"\nbatch = 50', CONTEXTS),
     "ldp-ols": Row('name = "ldp-ols"\nbatch = 50', CONTEXTS),
     "ldp-ols-multi": Row('name = "ldp-ols"\nbatch = 30\nwarm_up = 16', MANY),
     "ldp-sgd": Row('name = "ldp-sgd"\nbatch = 50', CONTEXTS),

@@ -21,7 +21,7 @@ from distrust.server.policies.contextual.noise_bounds import Regularizer
 from tests.support.lockstep import facts
 from tests.support.planned import planned
 
-POLICIES = ("linucb", "ldp-ols", "ldp-sgd", "ldp-ucb", "ldp-gloc")
+POLICIES = ("linucb", "sblb", "ldp-ols", "ldp-sgd", "ldp-ucb", "ldp-gloc")
 QUIET, LOUD = 'name = "identity"', 'name = "local-gaussian"\nepsilon = 1.0\ndelta = 0.1'
 TREE = 'name = "tree"\nepsilon = 1.0\ndelta = 0.1\nbatches = {}'
 
@@ -114,7 +114,7 @@ def test_a_matrix_that_noise_made_indefinite_is_counted_and_lifted_in_the_baseli
     assert np.isfinite(core.rule.theta).all()
 
 
-@pytest.mark.parametrize("policy", ["linucb", "ldp-ucb", "ldp-gloc"])
+@pytest.mark.parametrize("policy", ["linucb", "sblb", "ldp-ucb", "ldp-gloc"])
 def test_without_noise_a_singular_design_is_learned_and_is_no_failure(policy: str) -> None:
     """Three features and two clients: Σφφᵀ has rank two at most."""
     learner = in_process.play_learner(run_file(policy, QUIET, "arms = 2\ndimension = 3", 2))

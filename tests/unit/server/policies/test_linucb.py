@@ -11,7 +11,8 @@ from distrust.common.bandit.contextual_sum import Observation
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.contextual_policy import BonusSpec, LdpGlocSpec, LdpUcbSpec, LinUcbSpec
+from distrust.common.messages.contextual_policy import BonusSpec, LdpGlocSpec, LdpUcbSpec
+from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
