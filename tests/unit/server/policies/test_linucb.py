@@ -246,7 +246,7 @@ environment = {{ name = "glm-sphere", {world} }}
 
 def test_a_policy_without_a_name_is_answered_with_those_that_fit_its_environment() -> None:
     words = {"run": "contexts", "horizon": 400, "mechanism": {"name": "identity"}}
-    with pytest.raises(BadParameter, match=r"^policy\.name is missing: contextual-synthetic goes with linucb, sblb, ldp-ols"):
+    with pytest.raises(BadParameter, match=r"^policy\.name is missing: contextual-synthetic goes with linucb, sblb"):
         load({**words, "environment": {"name": "contextual-synthetic"}, "policy": {"batch": 2}})
 
 
