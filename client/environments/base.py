@@ -72,6 +72,11 @@ class EnvironmentSpec(Message):
         del policy
         return {}
 
+    def uniform_regret(self) -> float:
+        """Return the expected regret of a pull whose arm is drawn uniformly. Raises BadParameter as `build` does."""
+        means = np.asarray(self.build().means, dtype=np.float64)
+        return float(means.max() - means.mean())
+
     def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter where a `[policy]` table contradicts `defaults`: its widths would miss the means."""
 

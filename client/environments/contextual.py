@@ -38,6 +38,9 @@ HUGE = 1e100
 ROUNDED = 1e-12
 """Excess over 1 that the length of a context may have by rounding."""
 
+MET = 10_000
+"""Clients over which the regret of uniform play is averaged: 1 % of its spread among them is left in the mean."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
@@ -132,6 +135,16 @@ class ContextualSpec(EnvironmentSpec):
         if world.weights is not None:
             words["weights"] = list(world.weights)
         return {key: value for key, value in words.items() if key in policy.model_fields}
+
+    def uniform_regret(self) -> float:
+        """Return the expected regret of a client whose arm is drawn uniformly: a mean over MET clients.
+
+        It is exact where all clients meet the same contexts. Raises BadParameter as `build` does, and without a seed.
+        """
+        world = self.build()
+        met = world.contexts(MET, UnsafeSeededStream(world_seed(self), "uniform play"))
+        values = mean_values(world, world.means(met.features))
+        return float((values.max(axis=-1) - values.mean(axis=-1)).mean())
 
     def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter where the policy's table says something else than the world is."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ from distrust.lab.figures.drawing import (
     panel_number,
     repetitions_of,
     stamp,
+    uniform_play,
 )
 from distrust.lab.figures.sheet import Sheet, Style, name_of, save, styles, variant_of
 from distrust.lab.sweep.experiment import Experiment, Overlay
@@ -45,6 +47,14 @@ LARGEST, SMALLEST = 9.0, 4.0
 """Points: markers of the first and the last name of a trade-off."""
 DODGE = 0.16
 """Distance of a variant from its name's place, as a share of a column's width."""
+UNIFORM_LINE: dict[str, Any] = {
+    "label": "uniform play",
+    "color": "#555555",
+    "linestyle": (0, (8, 3)),
+    "linewidth": 1.0,
+    "zorder": 3,
+}
+"""Name and look of the line of uniform play: thin, without a marker, over the curves, and last in the legend."""
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
@@ -61,7 +71,7 @@ def figure(experiment: Experiment, rows: Sequence[Row]) -> Figure:
     sheet = Sheet(*_size(experiment, how), experiment.title, _caption(experiment, rows, how))
     kinds = {"by-panel": _by_panel, "trade-off": _trade_off}
     kinds.get(how.kind, _over_time)(sheet.above, experiment, rows, how)
-    sheet.legend()
+    sheet.legend(last=UNIFORM_LINE["label"])
     return sheet.figure
 
 
@@ -140,12 +150,15 @@ def _panel(
     """Draw one panel's curves: those of one variant, or all of them for None."""
     looks = styles([series.label for series in experiment.series], how.face)
     labels = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
+    uniform = uniform_play(experiment, rows)
     for place, label in enumerate(labels):
         mine = repetitions_of(rows, panel.label, label)
         xs = experiment.places(mine[0].horizon)
         divided = xs if how.kind == "time-average" else np.ones_like(xs)
         look = looks[label]._replace(place=place, among=len(labels))
         _curve(axes, xs, band(mine, partial(_curve_of, divided=divided), how.spread), look, label)
+        if uniform and place == 0:  # T is one for all series of a panel
+            axes.plot(xs, uniform[panel.label] * xs / xs[-1] / divided, **UNIFORM_LINE)
     axes.set_title(panel.label + (f", {variant}" if variant else ""), fontsize=10)
     _finish(axes, how)
     if how.x == "linear":
@@ -212,6 +225,8 @@ def _bits_and_regret(axes: Axes, experiment: Experiment, rows: Sequence[Row], pa
         _point(axes, bits, ends, look, label, size=sizes[name_of(label)])
     for name, way in ways.items():
         axes.plot(*zip(*way, strict=True), color=looks[name].colour, linewidth=0.6, zorder=1)
+    if uniform := uniform_play(experiment, rows):
+        axes.axhline(uniform[panel.label], **UNIFORM_LINE)
     axes.set(xscale=how.x, yscale=how.y)
     for axis, limits, scale in ((axes.xaxis, axes.get_xlim(), how.x), (axes.yaxis, axes.get_ylim(), how.y)):
         if scale == "log":
@@ -238,7 +253,10 @@ def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how
         label = f"{series.label} (∝ {slopes})" if slopes else series.label
         for axes, whole in zip(every, along, strict=True):
             _curve(axes, xs, whole, looks[series.label], label)
+    uniform = uniform_play(experiment, rows)
     for axes, value in zip(every, how.values, strict=True):
+        if uniform and value == "regret":
+            axes.plot(xs, [uniform[panel.label] for panel in panels], **UNIFORM_LINE)
         _finish(axes, how.model_copy(update={"y": "linear"}) if value == "payload_bits" else how)
         if how.x == "log" and how.key != "horizon":
             axes.set_xticks(xs, [f"{x:g}" for x in xs])

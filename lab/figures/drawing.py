@@ -3,11 +3,13 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
+from distrust.client.environments import read_spec
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
@@ -23,6 +25,9 @@ Value = Literal["regret", "bits", "payload_bits"]
 
 DRAWN_FROM = "drawn-from"
 """The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""
+
+STAMPED_DIGITS = 9
+"""Digits of a computed number that a stamp has."""
 
 
 class Drawing(Message):
@@ -43,6 +48,8 @@ class Drawing(Message):
     slope   by-panel: the least-squares exponents of each series' means, in the legend; for two log axes.
     face    the algorithm that all series are settings of, where no label begins with one: colours are then its own, or
             those of variants that are algorithms, and the names before the commas pick markers.
+    uniform a thin line at the regret of uniform play (`uniform_play`). Not on the axes of the regret at T alone: they
+            show differences, which it lies far above.
     """
 
     kind: Literal["time-average", "regret", "finals", "by-panel", "trade-off"]
@@ -56,6 +63,7 @@ class Drawing(Message):
     value: Value | list[Value] = "regret"
     slope: bool = False
     face: str | None = None
+    uniform: bool = False
 
     @property
     def values(self) -> list[Value]:
@@ -76,6 +84,8 @@ def drawing(experiment: Experiment) -> Drawing:
         raise BadParameter("draw.value", how.value, "must be one of the columns, or a list of different ones")
     if how.face is not None and how.face not in FACES:
         raise BadParameter("draw.face", how.face, f"must be one of {', '.join(FACES)}")
+    if how.uniform and (how.kind == "finals" or "regret" not in how.values):
+        raise BadParameter("draw.uniform", True, "needs axes of regret over time, panels or bits")
     if how.kind == "by-panel":
         for panel in experiment.panels:
             panel_number(experiment, panel, how.key)
@@ -136,9 +146,45 @@ def panel_number(experiment: Experiment, panel: Overlay, key: str) -> float:
     return float(value)
 
 
+def uniform_play(experiment: Experiment, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the expected regret at T if arms are drawn uniformly, by panel; empty for a figure without the line.
+
+    It is a mean over the worlds of the panel's rows. Raises BadParameter where its series play different ones.
+    """
+    if not drawing(experiment).uniform:
+        return {}
+    result = {}
+    for panel in experiment.panels:
+        first, *others = (_world(experiment, panel, series) for series in experiment.series)
+        if any(other != first for other in others):
+            raise BadParameter("draw.uniform", True, f"the series of panel {panel.label!r} differ in their world or T")
+        environment, horizon = first
+        seeds = sorted({row.seed for row in rows if row.panel == panel.label})
+        each = [_uniform_regret(json.dumps({**environment, "seed": seed})) for seed in seeds]
+        result[panel.label] = horizon * float(np.mean(each))
+    return result
+
+
+def _world(experiment: Experiment, panel: Overlay, series: Overlay) -> tuple[dict[str, Any], int]:
+    """Return the `[environment]` table of a pair, which has no seed yet, and its T."""
+    table = experiment.table(panel, series)
+    return table["environment"], table["horizon"]
+
+
+@cache
+def _uniform_regret(environment: str) -> float:
+    """Return the regret of a pull of uniform play in the world of an `[environment]` table, which is given as JSON."""
+    return read_spec(json.loads(environment)).uniform_regret()
+
+
 def stamp(experiment: Experiment, rows: Sequence[Row]) -> str:
-    """Return the digest of experiment, words, drawing and lasting columns of the rows, as 64 hex digits."""
-    return json_digest([experiment.model_dump(), [row.lasting() for row in rows]])
+    """Return the digest of experiment, words, drawing, lasting columns of the rows and uniform play, as 64 hex digits.
+
+    Uniform play counts with STAMPED_DIGITS digits: linear algebra on another processor changes the last ones.
+    """
+    lines = {panel: f"{regret:.{STAMPED_DIGITS}g}" for panel, regret in uniform_play(experiment, rows).items()}
+    shown = [experiment.model_dump(), [row.lasting() for row in rows], *([lines] if lines else [])]
+    return json_digest(shown)
 
 
 def json_digest(value: object) -> str:

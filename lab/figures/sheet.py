@@ -42,14 +42,16 @@ class Sheet:
         self.above.suptitle(textwrap.fill(title, int(width * 12)), fontsize=11)
         foot.text(0.01, 1.0, note, fontsize=8, color=GREY, va="top")
 
-    def legend(self) -> None:
-        """Name every series of every axes once, below them."""
+    def legend(self, last: str = "") -> None:
+        """Name every series of every axes once, below them: the label `last` after the others."""
         handles: dict[str, Artist] = {}
         for axes in self.above.axes:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(label, handle)
-        ncols = self._columns(list(handles))
-        self.above.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, fontsize=9)
+        labels = sorted(handles, key=lambda label: label == last)
+        ncols = self._columns(labels)
+        shown = [handles[label] for label in labels]
+        self.above.legend(shown, labels, loc="outside lower center", ncols=ncols, fontsize=9)
 
     def _columns(self, labels: list[str]) -> int:
         """Return how many columns fit below the axes, evenly filled."""
