@@ -41,12 +41,32 @@ class PublishedRows:
     def differs(self, panel: str, series: str, other: str) -> tuple[float, float]:
         """Return the ends of the 95 % interval of a difference of two series, as shares of the other one's regret.
 
-        Differences are paired. Both ends above 0: the first series has more regret. Ends of both signs: undecided.
+        Differences are paired, over the repetitions that both series have. Both ends above 0: the first series has more
+        regret. Ends of both signs: undecided.
         """
-        less = self.regret(panel, other)
-        differences = (self.regret(panel, series) - less) / less.mean()
+        more, less = self.regret(panel, series), self.regret(panel, other)
+        more, less = more[: less.size], less[: more.size]
+        differences = (more - less) / less.mean()
         half = t.ppf(0.975, less.size - 1) * differences.std(ddof=1) / np.sqrt(less.size)
         return float(differences.mean() - half), float(differences.mean() + half)
+
+    def sign(self, panel: str, series: str, other: str) -> int:
+        """Return 1 where the first series has more regret, -1 where it has less, and 0 where that is undecided."""
+        low, high = self.differs(panel, series, other)
+        return int(low > 0) - int(high < 0)
+
+    def shown_difference(self, panel: str, series: str, other: str) -> str:
+        """Return `-1.2 ± 0.3 %` for a difference, without decimals from 100 % on; `undecided, …` where it may be 0.
+
+        Of equal regrets, repetition by repetition, it is `none`.
+        """
+        low, high = (100 * end for end in self.differs(panel, series, other))
+        if low == high == 0:
+            return "none"
+        middle, half = (low + high) / 2, (high - low) / 2
+        digits = 0 if abs(middle) >= 100 else 1
+        shown = round(middle, digits) + 0.0  # no minus before 0
+        return f"{'undecided, ' if low <= 0 <= high else ''}{shown:,.{digits}f} ± {half:,.{digits}f} %"
 
     def curve(self, panel: str, series: str) -> Floats:
         """Return the mean regret at the checkpoints, shape (points,)."""
