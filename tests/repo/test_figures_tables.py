@@ -55,6 +55,10 @@ def mab_2_200() -> Iterator[str]:
         yield of_epsilons(name, label, epsilons, one, f"{one}, exact", f"{one}, exact, 4ᵇ")
 
 
+def mab_4_regret() -> Iterator[str]:
+    return by_series("mab-4")
+
+
 def mab_scale() -> Iterator[str]:
     for epsilon in (0.1, 0.5, 1):
         series = (f"ε = {epsilon:g}", f"ε = {epsilon:g}, Dist-DP-SE")
@@ -239,7 +243,7 @@ def glb_f1_gaps() -> Iterator[str]:
     yield gap("glb-f1", "LDP-GLOC", "LDP-SGD")
 
 
-MAB = (mab_2_200, mab_scale, mab_shuffle, mab_returning)
+MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
 CTX = (ctx_1, ctx_1_differences, ctx_2, ctx_2_differences, ctx_bits)
 GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_steps, glb_f1, glb_f1_gaps)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from distrust.client.environments import read_spec
 from distrust.lab.sweep.cells import load_experiment
 from tests.support.claims import published
 
@@ -71,3 +72,15 @@ def test_local_privacy_is_far_worse_in_every_world(variant: str) -> None:
     local, distributed = (mab.regret("ε = 0.1", name + variant) for name in ("LDP-SE", "Dist-DP-SE"))
     assert (local > 2 * distributed).all()
     assert local.mean() > 3 * distributed.mean()
+
+
+@pytest.mark.parametrize("series", ["LDP-SE", "LDP-SE, exact"])
+def test_local_privacy_at_epsilon_one_tenth_is_uniform_play_but_for_the_unfinished_batch(series: str) -> None:
+    """It drops no arm. 15 batches of 2ᵇ clients an arm are 655,340 pulls, and the rest is played arm after arm."""
+    whole, rest = 2**16 - 2, 10**6 - 10 * (2**16 - 2)
+    pulls = np.array([whole + min(2**16, max(0, rest - arm * 2**16)) for arm in range(10)])
+    assert pulls.sum() == 10**6
+    rows = [row for row in published("mab-4").rows if (row.panel, row.series) == ("ε = 0.1", series)]
+    for row in rows:
+        means = read_spec({"name": "gaussian-easy", "seed": row.seed}).build().means
+        assert row.regret == pytest.approx(float((means.max() - means) @ pulls))
