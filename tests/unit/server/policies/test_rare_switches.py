@@ -5,7 +5,9 @@ The simulated clients, contexts and noise are those of `Lockstep`; the plain cop
 
 import itertools
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
 from distrust.common.messages.linucb_policy import LinUcbSpec, SblbSpec
 from distrust.lab.run import in_process
+from distrust.lab.run.lock_step import play_together
 from distrust.lab.run.result import facts as result_facts
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.policies.contextual.base import Core, RoundNoise
@@ -21,6 +24,7 @@ from distrust.server.policies.contextual.linucb import LinUcbCore
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
 from distrust.server.policies.contextual.sblb import SblbCore
 from tests.support.lockstep import Lockstep, facts, same_alone, spec_for, sphere
+from tests.support.picked import picked
 
 SIZE, ARMS, ALPHA = 3, 10, 0.1
 WORLD = sphere(arms=ARMS, dimension=SIZE)
@@ -268,3 +272,45 @@ def test_a_run_without_the_key_has_a_decision_a_batch_and_the_digest_that_it_had
 def test_numbers_outside_their_range_are_refused(policy: str, why: str) -> None:
     with pytest.raises(Exception, match=why):
         run_file(policy)
+
+
+SHOWN = re.findall(
+    r"^\| `([\w-]+)`, (\d+) \| (`.+`) \| ([\d,]+) \| ([\d,]+) ± (\d+) \|",
+    (Path(__file__).parents[4] / "docs/contextual.md").read_text("utf-8"),
+    re.MULTILINE,
+)
+"""Rows of the page: mechanism, batch, policy, changes, regret and its standard error."""
+
+BATCHED = [row for row in SHOWN if row[1] != "1"]  # the others take a minute
+
+
+def test_the_page_has_each_policy_on_each_mechanism_and_a_decision_a_batch_beside_it() -> None:
+    assert len(BATCHED) == 13
+    assert [row[3] for row in SHOWN if row[2] == "`linucb`"] == ["20,000", "141", "52", "52"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", picked(BATCHED, 3, "rare switches"), ids=lambda row: f"{row[2]} on {row[0]}")
+def test_the_page_shows_the_changes_and_the_regret_of_a_run_in_the_world_of_figure_1(row: tuple[str, ...]) -> None:
+    """Other processors may choose other arms in rounds where two are equal to the last bits."""
+    mechanism, batch, policy, changes, regret, error = row
+    name, *numbers = re.findall(r"`([^`]+)`", policy)
+    words = f'name = "{name}", batch = {batch}, {", ".join(numbers)}'.removesuffix(", ")
+    stream = ", batches = 141" if mechanism == "tree" else ""
+    played = play_together(
+        [
+            parse(
+                f'run = "rare.{seed - 1}"\nhorizon = 20000\npolicy = {{{words}}}\nunsafe = {{noise_seed = {seed}}}\n'
+                f'mechanism = {{name = "{mechanism}", epsilon = 1.0, delta = 0.1{stream}}}\n'
+                f'environment = {{name = "contextual-synthetic", arms = 100, seed = {seed}}}\n'
+                "intermediary = {dropout = 0.0, corrupt = 0.0, minimum = 1}\n"
+            )
+            for seed in range(1, 21)
+        ]
+    )
+    regrets = np.array([one.regret[-1] for one in played])
+    assert regrets.mean() == pytest.approx(float(regret.replace(",", "")), abs=float(error) / 4 + 0.5)
+    assert regrets.std(ddof=1) / math.sqrt(20) == pytest.approx(float(error), rel=0.2)
+    counted = [20_000 // int(batch) if one.switches is None else one.switches for one in played]
+    assert np.mean(counted) == pytest.approx(float(changes.replace(",", "")), abs=1.0)
+    assert all(one.events.width_failures == 0 for one in played)
