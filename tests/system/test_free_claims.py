@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from tests.support.claims import published
+from tests.support.claims import Floats, published
+from tests.support.published import FIGURES
 
 CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg. 2 (local)", "without privacy"
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
+
+PAGE = " ".join((FIGURES / "free.md").read_text("utf-8").split())
 
 
 @BOTH
@@ -86,3 +89,35 @@ def test_a_core_set_loses_where_noise_is_cheap(variant: str) -> None:
     free = published("free-3")
     without, core = (free.regret("ε = 10", name + variant) for name in ("no core set", "core set"))
     assert (2 * without < core[: without.size]).all()
+
+
+def core_over_all(panel: str, variant: str = "", core: str = "core set") -> Floats:
+    """Return the regret with a core set over that without one, world by world and last of the means."""
+    ours, whole = (published("free-3").regret(panel, name + variant) for name in (core, "no core set"))
+    ours = ours[: whole.size]
+    return np.append(ours / whole, ours.mean() / whole.mean())
+
+
+def test_the_page_states_the_factors_between_a_core_set_and_all_actions_and_in_how_many_worlds_it_wins() -> None:
+    exact = ", exact"
+    dear, mild, ours = (1 / core_over_all(f"ε = {e}", v)[-1] for e, v in (("0.03", ""), ("0.1", ""), ("0.03", exact)))
+    factors = f"{dear:.1f} times as large at ε = 0.03 and {mild:.1f} times at 0.1 with the paper's widths"
+    assert f"{factors}, and {ours:.1f} times at 0.03 with exact ones." in PAGE
+    worlds = core_over_all("ε = 0.1", exact)[:-1]
+    assert f"loses a little with exact widths, and wins in {(worlds < 1).sum()} of {worlds.size} worlds." in PAGE
+    loses = [core_over_all(panel, variant) for panel in ("ε = 1", "ε = 10") for variant in ("", exact)]
+    assert min(one.min() for one in loses) > 1
+    without = [core_over_all("ε = 1", variant, "core set without noise")[-1] for variant in ("", exact)]
+    assert {f"the core set has {factor:.1f} times the regret that playing" in PAGE for factor in without} == {True}
+
+
+def test_the_page_states_in_which_worlds_of_figure_4_central_is_below_shuffled() -> None:
+    free, exact = published("free-4"), ", exact"
+    wins = {
+        (panel, variant): int((free.regret(panel, CENTRAL + variant) < free.regret(panel, SHUFFLED + variant)).sum())
+        for panel in free.panels
+        for variant in ("", exact)
+    }
+    fewest = wins.pop(("ε = 0.01", exact))
+    assert f"below shuffled in {fewest} of 20 worlds at ε = 0.01 with exact widths, and in all 20 everywhere" in PAGE
+    assert set(wins.values()) == {20}
