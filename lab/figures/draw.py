@@ -28,7 +28,6 @@ from distrust.lab.figures.sheet import Sheet, Style, name_of, save, styles, vari
 from distrust.lab.sweep.experiment import Experiment, Overlay
 from distrust.lab.sweep.row import Row
 
-COLUMNS = 3  # panels side by side, at most
 SYMBOLS = {
     "horizon": "T",
     "mechanism.epsilon": "privacy parameter ε",
@@ -47,14 +46,10 @@ LARGEST, SMALLEST = 9.0, 4.0
 """Points: markers of the first and the last name of a trade-off."""
 DODGE = 0.16
 """Distance of a variant from its name's place, as a share of a column's width."""
-UNIFORM_LINE: dict[str, Any] = {
-    "label": "uniform play",
-    "color": "#555555",
-    "linestyle": (0, (8, 3)),
-    "linewidth": 1.0,
-    "zorder": 3,
-}
-"""Name and look of the line of uniform play: thin, without a marker, over the curves, and last in the legend."""
+COMPARISON: dict[str, Any] = {"color": "#555555", "linestyle": (0, (8, 3)), "linewidth": 1.0, "zorder": 3}
+"""Look of the lines of what never learns: thin, without a marker, over the curves."""
+UNIFORM_LINE: dict[str, Any] = {**COMPARISON, "label": "uniform play"}
+"""Name and look of the line of uniform play, which is last in the legend."""
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
@@ -82,14 +77,14 @@ def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
     panels = len(experiment.panels)
     if panels == 1 and not (how.split or how.finals):
         return 6.8, 5.0
-    across, down = min(COLUMNS, panels), _lines(experiment, how)
+    across, down = min(how.columns, panels), _lines(experiment, how)
     legend = 2.6 if how.kind == "trade-off" else 1.3
     return 1.0 + 3.2 * across, legend + 2.7 * down
 
 
 def _lines(experiment: Experiment, how: Drawing) -> int:
     """Return the number of rows of axes of a figure over time."""
-    return (len(_curves(experiment, how)) + _ends(how)) * -(-len(experiment.panels) // COLUMNS)
+    return (len(_curves(experiment, how)) + _ends(how)) * -(-len(experiment.panels) // how.columns)
 
 
 def _curves(experiment: Experiment, how: Drawing) -> list[str | None]:
@@ -123,13 +118,13 @@ def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
 
 
 def _over_time(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """Draw axes for each panel, three in a line. Variants and regret at T have lines of their own, where wanted."""
-    count, across = len(experiment.panels), min(COLUMNS, len(experiment.panels))
+    """Draw axes for each panel, `columns` in a line. Variants and regret at T have lines of their own, where wanted."""
+    count, across = len(experiment.panels), min(how.columns, len(experiment.panels))
     grid = above.subplots(_lines(experiment, how), across, squeeze=False)
     over_time = "regret" if how.kind == "regret" else f"regret per {how.unit.removesuffix('s')}"
     at = 0
-    for start in range(0, count, COLUMNS):
-        panels = experiment.panels[start : start + COLUMNS]
+    for start in range(0, count, how.columns):
+        panels = experiment.panels[start : start + how.columns]
         for variant in _curves(experiment, how):
             for axes, panel in zip(grid[at], panels, strict=False):
                 _panel(axes, experiment, rows, panel, how=how, variant=variant)
@@ -159,6 +154,8 @@ def _panel(
         _curve(axes, xs, band(mine, partial(_curve_of, divided=divided), how.spread), look, label)
         if uniform and place == 0:  # T is one for all series of a panel
             axes.plot(xs, uniform[panel.label] * xs / xs[-1] / divided, **UNIFORM_LINE)
+    for label, regret in how.lines.items():
+        axes.plot(xs, regret * xs, label=label, **COMPARISON)
     axes.set_title(panel.label + (f", {variant}" if variant else ""), fontsize=10)
     _finish(axes, how)
     if how.x == "linear":
@@ -200,8 +197,8 @@ def _point(axes: Axes, x: float, ends: Band, look: Style, label: str, *, size: f
 
 
 def _trade_off(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """Draw axes for each panel, three in a line: the regret at T over the bits of one report."""
-    panels, across = experiment.panels, min(COLUMNS, len(experiment.panels))
+    """Draw axes for each panel, `columns` in a line: the regret at T over the bits of one report."""
+    panels, across = experiment.panels, min(how.columns, len(experiment.panels))
     grid = above.subplots(_lines(experiment, how), across, squeeze=False, sharex=True, sharey=True)
     for axes, panel in zip(grid.flat, panels, strict=False):
         _bits_and_regret(axes, experiment, rows, panel, how)

@@ -4,10 +4,10 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from distrust.client.environments import read_spec
 from distrust.common.bandit.error_law import Floats
@@ -43,6 +43,8 @@ class Drawing(Message):
     spread  of bands and bars: the standard deviation of one repetition, or the standard error of the mean.
     split   over time: a row of axes for each variant of the series, so that few lines share one pair of axes.
     finals  over time: a last row of axes with the regret at T, each series in a column of its own.
+    columns panels side by side, at most.
+    lines   regret: thin straight lines by label, through 0: the regret a round of what never learns.
     key     by-panel: the run file's key, dotted, whose number is a panel's place on the x axis.
     value   by-panel: the column of a row, or several: axes for each. The bits of one report have a linear y axis.
     slope   by-panel: the least-squares exponents of each series' means, in the legend; for two log axes.
@@ -59,6 +61,8 @@ class Drawing(Message):
     spread: Spread = "deviation"
     split: bool = False
     finals: bool = False
+    columns: Literal[2, 3] = 3
+    lines: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     key: str = "mechanism.epsilon"
     value: Value | list[Value] = "regret"
     slope: bool = False
@@ -86,6 +90,8 @@ def drawing(experiment: Experiment) -> Drawing:
         raise BadParameter("draw.face", how.face, f"must be one of {', '.join(FACES)}")
     if how.uniform and (how.kind == "finals" or "regret" not in how.values):
         raise BadParameter("draw.uniform", True, "needs axes of regret over time, panels or bits")
+    if how.lines and how.kind != "regret":
+        raise BadParameter("draw.lines", how.lines, 'goes with kind = "regret"')
     if how.kind == "by-panel":
         for panel in experiment.panels:
             panel_number(experiment, panel, how.key)

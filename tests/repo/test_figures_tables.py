@@ -215,24 +215,24 @@ def glb_1_gaps() -> Iterator[str]:
 
 
 def gap(name: str, more: str, less: str) -> str:
-    """Return the line of a difference of two series, panel by panel: `1,234 ± 56 (22.0)`.
-
-    The mean of the paired differences, its standard error, and the first in units of the second.
-    """
+    """Return the line of a difference of two series, panel by panel: `1,234 ± 56`, `undecided` where it may be 0."""
     cells = []
-    for panel in dict.fromkeys(panel for panel, _ in table(name)):
-        pairs = zip(table(name)[panel, more], table(name)[panel, less], strict=True)
-        differences = np.array([one.regret - other.regret for one, other in pairs])
-        mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(differences))
-        cells.append(f"{mean:,.0f} ± {error:,.0f} ({mean / error:.1f})")
+    for panel in published(name).panels:
+        low, high = (end * published(name).mean(panel, less) for end in published(name).differs(panel, more, less))
+        cells.append(f"{'undecided, ' if low <= 0 <= high else ''}{(low + high) / 2:,.0f} ± {(high - low) / 2:,.0f}")
     return line(f"{more} less {less}", *cells)
 
 
-def glb_1_steps() -> Iterator[str]:
+def glb_1_numbers() -> Iterator[str]:
+    """Yield the tuned numbers of Figure 5.1: a policy and number each, panel by panel, a dash where it has none."""
     experiment = load_experiment("glb-1")
-    for series in (one for one in experiment.series if one.label in {"LDP-SGD", "LDP-GLOC"}):
-        steps = [experiment.table(panel, series)["policy"]["step"] for panel in experiment.panels]
-        yield line(series.label, *(f"{step:g}" for step in steps))
+    for series in experiment.series:
+        tables = [experiment.table(panel, series)["policy"] for panel in experiment.panels]
+        for key in ("step", "margin"):
+            if any(key in table for table in tables):
+                yield line(
+                    f"{series.label}, `{key}`", *(f"{table[key]:g}" if key in table else "–" for table in tables)
+                )
 
 
 def glb_f1() -> Iterator[str]:
@@ -245,7 +245,7 @@ def glb_f1_gaps() -> Iterator[str]:
 
 MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
 CTX = (ctx_1, ctx_1_differences, ctx_2, ctx_2_differences, ctx_bits)
-GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_steps, glb_f1, glb_f1_gaps)
+GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_f1, glb_f1_gaps)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 

@@ -68,6 +68,11 @@ class PublishedRows:
         shown = round(middle, digits) + 0.0  # no minus before 0
         return f"{'undecided, ' if low <= 0 <= high else ''}{shown:,.{digits}f} ± {half:,.{digits}f} %"
 
+    def less(self, panel: str, series: str, other: str) -> bool | None:
+        """Return whether a series has less regret than another one; None where the interval holds both signs."""
+        low, high = self.differs(panel, series, other)
+        return None if low <= 0 <= high else high < 0
+
     def curve(self, panel: str, series: str) -> Floats:
         """Return the mean regret at the checkpoints, shape (points,)."""
         table = [row.curve for row in self.rows if (row.panel, row.series) == (panel, series)]

@@ -23,11 +23,8 @@ AMP, VEC, AGGREGATED = "LinUCB-SDP-Amp", "LinUCB-SDP-Vec", "secure aggregation"
 
 def decided(figure: str, variant: str, series: str, other: str) -> list[bool | None]:
     """Return whether a series has less regret than another one, panel by panel; None where it is undecided."""
-    result: list[bool | None] = []
-    for panel in published(figure).panels:
-        low, high = published(figure).differs(panel, series + variant, other + variant)
-        result.append(None if low <= 0 <= high else high < 0)
-    return result
+    table = published(figure)
+    return [table.less(panel, series + variant, other + variant) for panel in table.panels]
 
 
 @pytest.mark.parametrize("figure", FIGURES)

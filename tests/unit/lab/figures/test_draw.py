@@ -152,6 +152,21 @@ def test_each_variant_can_have_axes_of_its_own_and_the_ends_too() -> None:
     assert [float(line.get_ydata()[0]) for line in ends] == [2000, 4000]
 
 
+def test_four_panels_lie_two_by_two_where_two_columns_are_wanted() -> None:
+    """Positions are those of the grid: the first two panels share a row, the first and the third a column."""
+    shown = experiment(panels=(0.5, 1.0, 2.0, 4.0), columns=2)
+    places = [axes.get_subplotspec() for axes in axes_of(shown, rows(shown))]
+    assert [(one.rowspan.start, one.colspan.start) for one in places if one] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_what_never_learns_is_a_straight_line_of_its_regret_a_round() -> None:
+    shown = experiment(kind="regret", lines={"fixed": 0.05})
+    axes = axes_of(shown, rows(shown))[1]
+    line = axes.get_lines()[-1]
+    assert line.get_label() == "fixed"
+    np.testing.assert_allclose(line.get_xydata(), [[200 * at, 10 * at] for at in range(1, POINTS + 1)])
+
+
 def test_the_ends_alone_have_a_column_for_each_name_and_a_legend() -> None:
     shown = experiment(kind="finals", spread="error")
     drawn = figure(shown, rows(shown)).subfigs[0]
@@ -360,6 +375,7 @@ def test_the_rows_of_an_experiment_are_its_rows() -> None:
         pytest.param(
             {"kind": "by-panel", "value": "bits", "uniform": True}, "needs axes of regret", id="uniform-without-regret"
         ),
+        pytest.param({"lines": {"fixed": 5.0}}, r'goes with kind = "regret"', id="a-line-over-averages"),
         pytest.param({"face": "other"}, r"draw\.face = .other.: must be one of SE without privacy", id="no-algorithm"),
     ],
 )
