@@ -12,10 +12,17 @@ from scipy import stats
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import Pmf
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification.blanket import _not_extreme, blanket_epsilon
+from distrust.common.privacy.amplification.blanket import (
+    _not_extreme,
+    blanket_epsilon,
+    hides_pairs,
+    over_pairs,
+    pair_delta,
+)
 from distrust.common.privacy.amplification.clones import clones_epsilon
-from distrust.common.privacy.amplification.randomizers import added_noise
+from distrust.common.privacy.amplification.randomizers import LocalRandomizer, added_noise
 from distrust.common.privacy.amplification.sums import _geometric
+from distrust.common.privacy.searches import least_on_grid
 from tests.support.randomizers import blanket_delta, gaussian, laplace, tabulated
 from tests.support.shuffled_laws import DELTA, Array, random_table, response_epsilon, responses
 
@@ -177,3 +184,26 @@ def test_the_sum_over_one_side_is_that_of_its_terms_at_every_frequency(size: int
             q = mpmath.exp(-mpmath.mpf(decay)) * mpmath.expjpi(mpmath.mpf(2 * k) / size)
             exact = complex(mpmath.fsum(s * q**s for s in range(1, size // 2)))
             assert abs(result - exact) <= 1e-14 * abs(exact)
+
+
+NEARLY_ALIKE = np.array([[0.4, 0.4, 0.2], [0.05, 0.15, 0.8], [0.38, 0.4, 0.22]])
+
+
+def flattened(size: float, _precision: int) -> LocalRandomizer:
+    """Return messages that are uniform with probability 1/(1 + 1/size)."""
+    return tabulated((NEARLY_ALIKE + size / 3) / (1 + size))
+
+
+@pytest.mark.parametrize("users", [1, 5])
+def test_a_search_over_pairs_ends_where_the_worst_of_them_is_hidden_and_not_the_farthest(users: int) -> None:
+    size = over_pairs(flattened, 2, (0.02, 1e-3, users), least_on_grid, 1.0)
+    excesses = {
+        (pair, scale): pair_delta(flattened(scale * size, 2), pair, 0.02, users, 3e-5) / 1e-3
+        for pair in itertools.permutations(range(3), 2)
+        for scale in (1, 1 - 2**-21)
+    }
+    assert max(excess for (_, scale), excess in excesses.items() if scale == 1) <= 1
+    assert max(excesses, key=lambda key: excesses[key])[0] in {(0, 1), (1, 0), (1, 2), (2, 1)}
+    assert max(excesses.values()) > 1
+    assert hides_pairs(flattened, 2, (0.02, 1e-3, users), size)
+    assert not hides_pairs(flattened, 2, (0.02, 1e-3, users), size * (1 - 2**-21))

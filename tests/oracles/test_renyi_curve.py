@@ -256,6 +256,23 @@ def test_a_curve_of_many_pairs_takes_the_ffts_of_the_farthest_pair_and_few_other
     assert ffts.total <= 10**7
 
 
+def test_a_delta_that_falls_slowly_takes_a_third_of_the_ffts_for_the_same_divergences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fifth of a step of noise: δ falls by a digit in several nats, which 0.2 nats at a time take 123 FFTs."""
+    randomizer = added_noise(DiscreteGaussian(0.06).pmf(1e-280), 1)
+    orders, calls, found = (1.25, 1.5, 2.0, 8.0), [], []
+    for fall in (0.0, renyi.FALL):
+        ffts = Counted(np.fft.rfft, lambda law: law.size)
+        with monkeypatch.context() as patched:
+            patched.setattr(renyi, "FALL", fall)
+            patched.setattr(np.fft, "rfft", ffts)
+            found.append(blanket_renyi(randomizer, 1000, 1 / 0.12, orders))
+        calls.append(ffts.calls)
+    assert calls[1] < calls[0] / 3
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
 def test_a_curve_of_vectors_looks_at_two_shares_of_delta_for_an_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     """24 shares at each of 139 to 156 values of ε below their ε₀ would be 3,325 bounds of the clones."""
     clones = Counted(clones_curve, lambda epsilons, *_: epsilons.size)

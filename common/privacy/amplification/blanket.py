@@ -39,6 +39,7 @@ DIGITS = 1e-5  # relative, of ε, towards more privacy
 EXTREME = (0.2, 0.4, 0.8)  # shares of the sum's mean that one value alone may make up for
 TILTS = np.geomspace(0.1, 300, 60)  # of Chernoff's bound, in units of the largest value that is kept
 WAYS = tuple((share, TILTS) for share in EXTREME)
+ROUGH = 0.3  # of a sum's grid, in standard deviations: some percent of δ
 LEAST_EPSILON = 1e-6  # nats; a smaller ε is stated as this one
 FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
 NOT_ZERO_DELTA = 1e-300  # of a δ whose logarithm is taken
@@ -91,10 +92,12 @@ def pair_delta(
     left_out: float,
     *,
     fine: float = FINE_STEP,
+    enough: float = 0.0,
 ) -> float:
     """Return δ of one pair of inputs, rounded up: by `left_out`, mass of extreme values, and by the grid.
 
-    fine  deviations a step of the grid.
+    fine    deviations a step of the grid.
+    enough  a δ that is enough: no sum is computed where one message alone has it.
     """
     low, mean, high = _values(randomizer, pair, epsilon)
     # Values of vanishing mass under μ_x are left out, and that mass is added to δ.
@@ -104,7 +107,8 @@ def pair_delta(
         return min(1.0, added)
     law = UserValue(randomizer.blanket[kept] / GROWN, low[kept], mean[kept], high[kept], users)
     alone = float(law.weight @ np.where(law.low > 0, law.mean, np.maximum(law.high, 0)))  # what one message gives
-    delta = alone if users == 1 else min(alone, positive_part(law, fine))
+    known = users == 1 or alone * (1 + 2 * MASSES) + added <= enough
+    delta = alone if known else min(alone, positive_part(law, fine))
     return min(1.0, delta * (1 + 2 * MASSES) + added)
 
 
@@ -217,15 +221,25 @@ def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: S
     size, pair = guess, pairs[0]
     while True:
         size = search(partial(_pair_excess, kind, precision, target, pair), size)
-        worst, pair = max((_pair_excess(kind, precision, target, other, size), other) for other in pairs)
-        if worst <= 0:
+        told = [other for other in pairs if not _hides_pair(kind, precision, target, other, size)]
+        if not told:
             return size
+        _, pair = max((_pair_excess(kind, precision, target, other, size), other) for other in told)
 
 
 def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
-    """Return whether the blanket hides every pair of inputs. The excesses that a search ended with are cached."""
+    """Return whether the blanket hides every pair of inputs. What a search ended with is cached."""
     pairs = kind(size, precision).pairs()
-    return all(_pair_excess(kind, precision, target, pair, size) <= 0 for pair in pairs)
+    return all(_hides_pair(kind, precision, target, pair, size) for pair in pairs)
+
+
+@lru_cache(maxsize=4096)
+def _hides_pair(kind: RandomizerOf, precision: int, target: PairTarget, pair: tuple[int, int], size: float) -> bool:
+    """Return whether the blanket hides a pair of inputs: by one message alone, a rough sum, or the fine one."""
+    epsilon, delta, honest = target
+    left_out = LOST_SHARE * delta
+    rough = pair_delta(kind(size, precision), pair, epsilon, honest, left_out, fine=ROUGH, enough=delta)
+    return rough <= delta or _pair_excess(kind, precision, target, pair, size) <= 0
 
 
 @lru_cache(maxsize=4096)

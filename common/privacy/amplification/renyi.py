@@ -21,6 +21,7 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.privacy.amplification.antipodal import antipodal_curve
 from distrust.common.privacy.amplification.blanket import (
     LEAST_EPSILON,
+    ROUGH,
     WAYS,
     Way,
     best_way,
@@ -40,9 +41,9 @@ WIDE_STRETCH, CLOSE_FLOOR = 1.8, 1e-9  # from one ε to the next, and the δ at 
 STRETCH = 1.3  # from one ε to the next where each takes an FFT
 LEFT_OUT = 0.03  # of the δ before: mass of extreme values to leave out
 BULK = 1e-8  # δ from which on Chernoff's bound is enough
-APART = 0.2  # of two ε, at most
+APART, FARTHER = 0.2, 1.0  # of two ε, at most; where δ falls slowly
+FALL = 0.25  # nats by which δ falls from one ε to the next there
 NO_DIGIT = 1e-5  # of δ: so little may a comparison of pairs add to it
-STEP = 0.3  # of the blanket's grid, in standard deviations: some percent of δ
 FLOOR = 1e-120  # δ below which the rest of the curve changes no order's divergence
 KEPT = 1e-290  # δ down to which one message's own is a number
 MOST_PAIRS = 30  # of inputs; more would take too long
@@ -210,7 +211,7 @@ class _Shuffled:
 
     def close(self, epsilon: float, left_out: float) -> float:
         """Return a bound by the blanket's convolution; `left_out` is mass that it may leave out, and adds."""
-        return max(pair_delta(self.randomizer, one, epsilon, self.users, left_out, fine=STEP) for one in self.both)
+        return max(pair_delta(self.randomizer, one, epsilon, self.users, left_out, fine=ROUGH) for one in self.both)
 
     def raised(self, first: "_Shuffled", epsilon: float, known: float, delta: float, way: Way) -> float:
         """Return the larger of `delta` and a bound of δ(ε), which is worked for only where it may be larger.
@@ -244,8 +245,16 @@ def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Floats, Floats]:
     while deltas[-1] > FLOOR and epsilon < LARGEST_LOCAL_EPSILON and deltas[-1] < _alone(rho, epsilons[-1]):
         epsilons.append(epsilon)
         deltas.append(at(epsilon, deltas[-1]))
-        epsilon = min(STRETCH * epsilon, epsilon + APART)
+        epsilon = min(STRETCH * epsilon, epsilon + _apart(epsilons, deltas))
     return np.array(epsilons), np.array(deltas)
+
+
+def _apart(epsilons: Sequence[float], deltas: Sequence[float]) -> float:
+    """Return how far the next ε may be, by how δ fell before the last one."""
+    # Little noise and many clients have a δ that falls by a digit in some nats: its chords are close there.
+    fall = math.log(deltas[-2] / deltas[-1]) if 0 < deltas[-1] < deltas[-2] else 0.0
+    further = FALL * (epsilons[-1] - epsilons[-2])
+    return min(FARTHER, max(APART, further / fall)) if fall > 0 else APART
 
 
 def _with_tail(
