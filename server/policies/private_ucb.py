@@ -27,6 +27,7 @@ class UpperBounds:
     def __init__(self, arms: int) -> None:
         self._means, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
         self._latest: dict[int, Interval] = {}
+        self._fresh: tuple[int, ...] = ()  # arms of the last round, ascending
         self._round, self._arm = 1, 0
 
     @property
@@ -39,7 +40,7 @@ class UpperBounds:
 
     @property
     def formed(self) -> tuple[Interval, ...]:
-        return tuple(one for one in self.intervals if one.batch == self._round - 1)
+        return tuple(self._latest[arm] for arm in self._fresh)
 
     @property
     def chosen(self) -> int | None:
@@ -107,6 +108,7 @@ class AdapUcb(UpperBounds):
         for query in ask.queries:
             assert query.arm is not None
             self._learn(query.arm, query.clients, by_arm[query.arm])
+        self._fresh = ask.arms
         self._round += 1
         self._arm = self._largest_bound()
 
@@ -203,6 +205,7 @@ class DpUcb(UpperBounds):
         count, logarithm = int(self._counts[arm]), math.log(2 / self._share)
         far = float(_far(self._tails[arm], logarithm))
         self._note(arm, float(self._sums[arm]) / count, math.sqrt(logarithm / (2 * count)) + far / count)
+        self._fresh = (arm,)
         self._arm = self._round if self._round < len(self._sums) else self._largest_bound()
         self._round += 1
 
