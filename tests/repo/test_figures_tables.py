@@ -24,6 +24,10 @@ MODELS = {
     "shuffled": "Alg. 3 (shuffled)",
     "local": "Alg. 2 (local)",
 }
+TUNED = ", batched, β tuned"  # the end of series of CTX
+JDP, AMP, VEC, LDP = "LinUCB-JDP", "LinUCB-SDP-Amp", "LinUCB-SDP-Vec", "LinUCB-LDP"
+ORDER = (("LinUCB", JDP), (JDP, VEC), (VEC, LDP), (JDP, AMP), (AMP, LDP), (VEC, "secure aggregation"))
+"""Pairs whose differences CTX's page shows, the one with less regret by CTX's claim first."""
 
 
 @cache
@@ -164,7 +168,11 @@ def ctx_1() -> Iterator[str]:
 def ctx_1_differences() -> Iterator[str]:
     yield from ctx_2_differences("ctx-1")
     for variant in ("", ", batched"):
-        yield difference("ctx-1", "LinUCB-JDP by factorization", "LinUCB-JDP", variant)
+        yield difference("ctx-1", f"{JDP} by factorization", JDP, variant)
+
+
+def ctx_1_tuned_order() -> Iterator[str]:
+    return (difference("ctx-1", *pair, TUNED) for pair in ORDER)
 
 
 def ctx_2() -> Iterator[str]:
@@ -172,18 +180,44 @@ def ctx_2() -> Iterator[str]:
 
 
 def ctx_2_differences(name: str = "ctx-2") -> Iterator[str]:
-    for series, other in (("LinUCB-SDP-Amp", "LinUCB-LDP"), ("LinUCB-SDP-Vec", "secure aggregation")):
+    for series, other in ORDER:
         for variant in ("", ", batched"):
             yield difference(name, series, other, variant)
 
 
 def difference(name: str, series: str, other: str, variant: str) -> str:
-    """Return the line of a difference, panel by panel: `-1.2 ± 0.3 %`, `undecided` where it may be 0."""
+    """Return the line of a difference, panel by panel."""
+    cells = percent(name, series + variant, other + variant)
+    return line(f"{series} less {other}{variant}".replace("LinUCB-", ""), *cells)
+
+
+def percent(name: str, series: str, other: str) -> list[str]:
+    """Return a difference, panel by panel: `-1.2 ± 0.3 %`, `undecided` where it may be 0."""
     cells = []
     for panel in published(name).panels:
-        low, high = (100 * end for end in published(name).differs(panel, series + variant, other + variant))
+        low, high = (100 * end for end in published(name).differs(panel, series, other))
         cells.append(f"{'undecided, ' if low <= 0 <= high else ''}{(low + high) / 2:.1f} ± {(high - low) / 2:.1f} %")
-    return line(f"{series} less {other}{variant}".replace("LinUCB-", ""), *cells)
+    return cells
+
+
+def ctx_1_batches(name: str = "ctx-1") -> Iterator[str]:
+    """Yield what larger batches change, panel by panel."""
+    for series in dict.fromkeys(series.partition(", ")[0] for _, series in table(name)):
+        yield line(f"{series}, batched less not", *percent(name, f"{series}, batched", series))
+
+
+def ctx_2_batches() -> Iterator[str]:
+    return ctx_1_batches("ctx-2")
+
+
+def ctx_1_tuned() -> Iterator[str]:
+    """Yield what tuned widths save of the regret with the proven ones, and the factors on β."""
+    name, experiment = "ctx-1", load_experiment("ctx-1")
+    for series in (one for one in experiment.series if one.label.endswith(TUNED)):
+        proven = series.label.removesuffix(TUNED)
+        scales = [experiment.table(panel, series)["policy"]["width_scale"] for panel in experiment.panels]
+        differences = zip(scales, percent(name, series.label, f"{proven}, batched"), strict=True)
+        yield line(proven, *(f"{scale:g}: {cell}" for scale, cell in differences))
 
 
 def ctx_bits() -> Iterator[str]:
@@ -244,12 +278,13 @@ def glb_f1_gaps() -> Iterator[str]:
 
 
 MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
-CTX = (ctx_1, ctx_1_differences, ctx_2, ctx_2_differences, ctx_bits)
+CTX_1 = (ctx_1, ctx_1_differences, ctx_1_batches, ctx_1_tuned, ctx_1_tuned_order, ctx_bits)
+CTX_2 = (ctx_2, ctx_2_differences, ctx_2_batches)
 GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_f1, glb_f1_gaps)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 
-@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2_regret, free_3, free_4_regret, *CTX, *GLB])
+@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2_regret, free_3, free_4_regret, *CTX_1, *CTX_2, *GLB])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected, page = list(lines()), PAGES[lines.__name__.partition("_")[0]]
     assert expected

@@ -9,7 +9,7 @@ from tests.support.published import FIGURES
 CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg. 2 (local)", "without privacy"
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
 
-PAGE = " ".join((FIGURES / "free.md").read_text("utf-8").split())
+PAGE = " ".join((FIGURES / "free").with_suffix(".md").read_text("utf-8").split())
 
 
 @BOTH

@@ -1,12 +1,13 @@
-"""Tests that GLB's figures have the best steps and margins of one grid for all policies, on other instances.
+"""Tests that figures have the best numbers of one grid for all policies that have them, on other instances.
 
-The grids are experiments of lab/experiments/tuning. Their rows are published, and docs/generalized-linear.md shows
-their means.
+The grids are experiments of lab/experiments/tuning. Their rows are published, and docs/generalized-linear.md shows the
+means of GLB's, docs/contextual.md those of CTX's.
 """
 
 import math
 from collections.abc import Iterator
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,14 +20,57 @@ from distrust.lab.sweep.row import Cell
 from tests.support.claims import PublishedRows, published
 from tests.support.published import ROOT, TUNINGS
 
-PAGE = (ROOT / "docs" / "generalized-linear.md").read_text("utf-8")
-
-TUNED = {
-    "glb-1-margins": ("glb-1", "margin", ("LDP-OLS", "LDP-SGD"), [0.01, 0.03, 0.1, 0.3, "inf"]),
-    "glb-1-steps": ("glb-1", "step", ("LDP-SGD", "LDP-GLOC"), [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0]),
-    "glb-f1-steps": ("glb-f1", "step", ("LDP-SGD", "LDP-GLOC"), [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0]),
+PAGES = {
+    paper: (ROOT / "docs" / page).read_text("utf-8")
+    for paper, page in {"ctx": "contextual.md", "glb": "generalized-linear.md"}.items()
 }
-"""Figure of each tuning, the number that it tunes, the policies that have one, and the grid."""
+
+Words = dict[str, Any]
+
+
+class Tuning(NamedTuple):
+    """A grid and the figure that has the best of it.
+
+    labels  policies, as the tuning's series begin.
+    grid    what the policies' tables differ in, in the order of the series.
+    ending  of the labels of the figure's series.
+    later   keys of the figure's policies that the tuning has at another value: they were tuned after it.
+    """
+
+    figure: str
+    labels: tuple[str, ...]
+    grid: list[Words]
+    ending: str = ""
+    later: tuple[str, ...] = ()
+
+
+LINUCB = (
+    "LinUCB",
+    "LinUCB-JDP",
+    "LinUCB-SDP-Amp",
+    "LinUCB-JDP by factorization",
+    "LinUCB-SDP-Vec",
+    "secure aggregation",
+    "LinUCB-LDP",
+)
+WIDTHS: list[Words] = [{"width_scale": scale} for scale in (1.0, 0.5, 0.25, 0.125, 0.0625, 0.0)]
+TUNED = {
+    "ctx-1-widths": Tuning("ctx-1", LINUCB, WIDTHS, ", batched, β tuned"),
+    "glb-1-margins": Tuning(
+        "glb-1",
+        ("LDP-OLS", "LDP-SGD"),
+        [{"margin": margin} for margin in (0.01, 0.03, 0.1, 0.3, "inf")],
+    ),
+    "glb-1-steps": Tuning(
+        "glb-1",
+        ("LDP-SGD", "LDP-GLOC"),
+        [{"step": step} for step in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)],
+        later=("margin",),  # played with a margin of 0.1, before the margins were compared
+    ),
+    "glb-f1-steps": Tuning(
+        "glb-f1", ("LDP-SGD", "LDP-GLOC"), [{"step": step} for step in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)]
+    ),
+}
 
 
 @cache
@@ -45,7 +89,7 @@ def best(name: str, panel: str, label: str) -> str:
     return min(tried(name, label), key=lambda series: table.mean(panel, series))
 
 
-def policy_table(name: str, panel: str, series: str) -> dict[str, object]:
+def table_of(name: str, panel: str, series: str) -> Words:
     """Return the run file of a panel and series, without its name and seeds."""
     experiment = loaded(name)
     (first,) = (one for one in experiment.panels if one.label == panel)
@@ -53,10 +97,9 @@ def policy_table(name: str, panel: str, series: str) -> dict[str, object]:
     return experiment.table(first, second)
 
 
-def without_margin(table: dict[str, object]) -> dict[str, object]:
-    policy = table["policy"]
-    assert isinstance(policy, dict)
-    return {**table, "policy": {key: value for key, value in policy.items() if key != "margin"}}
+def without(table: Words, keys: tuple[str, ...]) -> Words:
+    """Return a run file whose policy lacks these keys."""
+    return {**table, "policy": {key: value for key, value in table["policy"].items() if key not in keys}}
 
 
 def test_every_tuning_is_named_here() -> None:
@@ -64,26 +107,30 @@ def test_every_tuning_is_named_here() -> None:
 
 
 @pytest.mark.parametrize("name", TUNED)
-def test_every_policy_with_the_number_has_one_grid_and_the_figure_has_the_best_of_it(name: str) -> None:
-    """The tuning's run files are the figure's, but for their seeds and the number."""
-    figure, number, labels, grid = TUNED[name]
+def test_every_policy_has_one_grid_and_the_figure_has_the_best_of_it(name: str) -> None:
+    """The tuning's run files are the figure's, but for their seeds, the numbers, and what was tuned later."""
+    tuning = TUNED[name]
     for panel in published(name).panels:
-        for label in labels:
-            tables = [policy_table(name, panel, series) for series in tried(name, label)]
-            policies = [table["policy"] for table in tables]
-            assert all(isinstance(policy, dict) for policy in policies)
-            assert [policy[number] for policy in policies if isinstance(policy, dict)] == grid
-            drawn, chosen = policy_table(figure, panel, label), policy_table(name, panel, best(name, panel, label))
-            if name == "glb-1-steps":  # played with a margin of 0.1, before the margins were compared
-                drawn, chosen = without_margin(drawn), without_margin(chosen)
-            assert drawn == chosen
+        for label in tuning.labels:
+            policies = [table_of(name, panel, series)["policy"] for series in tried(name, label)]
+            assert [{key: policy[key] for key in tuning.grid[0]} for policy in policies] == tuning.grid
+            drawn = table_of(tuning.figure, panel, label + tuning.ending)
+            chosen = table_of(name, panel, best(name, panel, label))
+            assert without(drawn, tuning.later) == without(chosen, tuning.later)
 
 
 def test_tunings_meet_other_clients_than_their_figures_and_each_other() -> None:
-    names = [*TUNED, "glb-1", "glb-f1"]
+    names = [*TUNED, *{tuning.figure for tuning in TUNED.values()}]
     firsts = [(loaded(name), Cell(*published(name).rows[0].cell)) for name in names]
     seeds = {cell_run_file(experiment, cell).environment.seed for experiment, cell in firsts}
     assert len(seeds) == len(names)
+
+
+def test_no_linucb_is_best_with_its_proven_width_or_greedy_and_the_grid_is_wide_enough() -> None:
+    for panel in published("ctx-1-widths").panels:
+        for label in LINUCB:
+            places = tried("ctx-1-widths", label)
+            assert places.index(best("ctx-1-widths", panel, label)) in {1, 2, 3}
 
 
 def spread(table: PublishedRows, panel: str, series: str) -> str:
@@ -95,7 +142,7 @@ def spread(table: PublishedRows, panel: str, series: str) -> str:
 def lines(name: str) -> Iterator[str]:
     """Yield the lines of one tuning on the page: a policy and panel each, the least mean in bold."""
     table = published(name)
-    for label in TUNED[name][2]:
+    for label in TUNED[name].labels:
         for panel in table.panels:
             cells = []
             for series in tried(name, label):
@@ -107,9 +154,9 @@ def lines(name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", TUNED)
 def test_the_page_shows_the_means_of_the_published_rows(name: str) -> None:
-    expected = list(lines(name))
+    expected, page = list(lines(name)), PAGES[name.partition("-")[0]]
     assert expected
-    assert [one for one in expected if f"\n{one}\n" not in PAGE] == []
+    assert [one for one in expected if f"\n{one}\n" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -118,6 +165,7 @@ def test_the_page_shows_the_means_of_the_published_rows(name: str) -> None:
         ("glb-1-steps", "one parameter, ε = 5", "LDP-SGD, step 10", 1),
         ("glb-1-steps", "one parameter, ε = 1", "LDP-GLOC, step 0.03", 1),
         ("glb-1-margins", "one an arm, ε = 5", "LDP-SGD, margin 0.3", 2),
+        ("ctx-1-widths", "ε = 1", "secure aggregation, width 0.25", 1),
         ("glb-f1-steps", "ε = 5", "LDP-SGD, step 256", 1),
     ],
 )
