@@ -14,7 +14,7 @@ largest again, so that all beyond adds up to little.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Self
 
 import numpy as np
@@ -84,12 +84,12 @@ class Tails:
             with np.errstate(divide="ignore"):
                 rest = size / (math.pi * sums.decay(line.last))
             return cls(line, base, terms, rest, _off(h, terms, error + OF_DENSITY.tie)), np.zeros(sums.rows)
-        terms *= smoothed.one.factor(line.z)
+        terms *= smoothed.one.factor(s, line.t)
         far, less, raised = smoothed.beyond(line), smoothed.less(s), smoothed.one.step / 2
         # At the saddle point a tail is about M e^{-sw}/(√(2π) s std).
         tail = 1 / (2.5 * s * sums.std)
         both = np.log((tail + far) / (tail + less * far)) / s > smoothed.other.step / 2
-        terms[both] *= smoothed.other.factor(line.z)[both]
+        terms[both] *= smoothed.other.factor(s, line.t, both)
         most = smoothed.one.most(s) * np.where(both, smoothed.other.most(s), 1)
         with np.errstate(divide="ignore"):  # no node fits: all is left out
             rest = size * most * np.log(np.maximum(smoothed.first / line.last, 1)) / math.pi
@@ -114,11 +114,30 @@ class Tails:
     def log(self, w: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the logarithm of the bound, its derivative, and which share of it the remainder has."""
         h = self.line.h
-        waves = self.terms * np.exp(-1j * self.line.t * w[:, np.newaxis])
-        inside = h / math.pi * waves.sum(axis=1).real + self.rest + self.more
-        slope = h / math.pi * (waves * self.line.t).sum(axis=1).imag
+        waves, grown = self._waves(h * w)
+        inside = h / math.pi * waves.real + self.rest + self.more
+        slope = h * h / math.pi * grown.imag
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.base - self.line.s * w + np.log(inside), slope / inside - self.line.s, self.rest / inside
+
+    def _waves(self, turn: Floats) -> tuple[Complexes, Complexes]:
+        """Return Σ_k terms_k e^{-ik turn} and Σ_k k terms_k e^{-ik turn}, row by row."""
+        # k = start + place: each e^{-ik turn} is a product of two of few such numbers.
+        _, blocks, length = self._folded.shape
+        starts, places = length * np.arange(blocks), np.arange(length)
+        far, near = (np.exp(-1j * np.multiply.outer(turn, k)) for k in (starts, places))
+        inner = np.einsum("rbp,rp->rb", self._folded, near)
+        grown = starts * inner + np.einsum("rbp,rp->rb", self._folded, places * near)
+        return np.vecdot(far.conj(), inner), np.vecdot(far.conj(), grown)
+
+    @cached_property
+    def _folded(self) -> Complexes:
+        """Return the terms in blocks of about as many as there are blocks, with zeros at the end."""
+        rows, count = self.terms.shape
+        length = math.isqrt(count - 1) + 1
+        result = np.zeros((rows, -(-count // length) * length), dtype=np.complex128)
+        result[:, :count] = self.terms
+        return result.reshape(rows, -1, length)
 
 
 def _off(h: Floats, terms: Complexes, error: float) -> Floats:
@@ -185,12 +204,13 @@ def _quantiles(sums: Sums, p: float, aim: Aim) -> Floats:
     result, rows, most = np.full(sums.rows, np.inf), np.arange(sums.rows), aim.nodes[1]
     count = max(_first_count(side, line, aim) for side, line in zip(sides, lines, strict=True))
     while rows.size:
-        smoothed = Smoothed.of(sums.of(rows))
         found, room = [], 0
         for side, (s, h) in zip(sides, lines, strict=True):
+            part = side.of(rows)
+            smoothed = Smoothed.of(part)
             fits = most if smoothed is None else int((smoothed.first / h[rows]).min())
             line = Contour(s[rows], h[rows], min(count, fits), aim.fit)
-            found.append(Tails.of(side.of(rows), line, Smoothed.of(side.of(rows))))
+            found.append(Tails.of(part, line, smoothed))
             room = max(room, fits)
         w, share = solved([bound for bound, _ in found], p, sums.std[rows])
         raised = np.max([raised for _, raised in found], axis=0)

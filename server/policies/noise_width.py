@@ -87,7 +87,8 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     transforms = {law: getattr(law, "transformed", None) for law in set(laws)}
     widths = np.full(len(weights), np.inf)
     single = np.count_nonzero(weights, axis=1) <= 1
-    widths[single] = np.abs(weights[single]) @ _quantiles(laws, allowed)
+    if single.any():
+        widths[single] = np.abs(weights[single]) @ _quantiles(laws, allowed)
     if None not in transforms.values():
         known = [cast("Transformed", transforms[law]) for law in laws]
         sizes = weights * [getattr(law, "step", 1.0) for law in laws]
