@@ -7,85 +7,13 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from distrust.client.environments import read_spec
 from distrust.common.errors import BadParameter
-from distrust.lab.figures import drawing
 from distrust.lab.figures.draw import draw, exponent, figure
-from distrust.lab.figures.drawing import matched, stamp, uniform_play
+from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.figures.sheet import DPI, LINES, styles
-from distrust.lab.sweep.cells import cell_digest, known_experiments, read_experiment
-from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.cells import known_experiments, read_experiment
+from tests.support.drawn import POINTS, WORLD, axes_of, experiment, row, rows
 from tests.support.published import drawn_from
-
-POINTS = 5
-WORLD = {"name": "bernoulli", "means": [0.2, 0.8]}
-
-
-def experiment(panels: tuple[float, ...] = (0.5, 2.0), **draw_: object) -> Experiment:
-    return Experiment.model_validate(
-        {
-            "name": "pair",
-            "title": "Two curves",
-            "source": "nobody",
-            "claim": "none",
-            "note": "Smaller than life.",
-            "repetitions": 3,
-            "points": POINTS,
-            "run": {"horizon": 1000, "environment": WORLD},
-            "panels": [{"label": f"ε = {e}", "run": {"mechanism": {"name": "identity", "epsilon": e}}} for e in panels],
-            "series": [{"label": "A"}, {"label": "A, exact"}],
-            "draw": {"kind": "time-average", **draw_},
-        }
-    )
-
-
-def row(panel: str, series: str, repetition: int, regret: float) -> Row:
-    return Row(
-        experiment="pair",
-        panel=panel,
-        series=series,
-        digest="",
-        repetition=repetition,
-        seed=repetition,
-        policy="p",
-        mechanism="m",
-        calibration="exact",
-        epsilon=float(panel.rpartition(" ")[2]) if panel.startswith("ε = ") else None,
-        horizon=1000,
-        clients=1000,
-        regret=regret,
-        chosen=0,
-        best=0,
-        best_dropped=False,
-        best_dropped_at=None,
-        widths=1,
-        width_failures=0,
-        failure=0.1,
-        aborted=0,
-        unfinished=0,
-        payload_bits=8.0,
-        modulus_bits=8.0,
-        bits=8000.0,
-        seconds=1.0,
-        curve=[regret * (at + 1) / POINTS for at in range(POINTS)],
-    )
-
-
-def rows(shown: Experiment) -> list[Row]:
-    """Return regrets 100, 200, 300 for A, twice that for the other series, and ten times that in the second panel."""
-    return [
-        row(panel.label, series.label, r, 100.0 * (r + 1) * (1 + s) * 10**p).model_copy(
-            update={"digest": cell_digest(shown, Cell(panel.label, series.label, r))}
-        )
-        for p, panel in enumerate(shown.panels)
-        for s, series in enumerate(shown.series)
-        for r in range(3)
-    ]
-
-
-def axes_of(shown: Experiment, table: list[Row]) -> list[Axes]:
-    return list(figure(shown, table).subfigs[0].axes)
 
 
 def edges(axes: Axes, place: int) -> tuple[float, float]:
@@ -159,14 +87,6 @@ def test_four_panels_lie_two_by_two_where_two_columns_are_wanted() -> None:
     assert [(one.rowspan.start, one.colspan.start) for one in places if one] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_what_never_learns_is_a_straight_line_of_its_regret_a_round() -> None:
-    shown = experiment(kind="regret", lines={"fixed": 0.05})
-    axes = axes_of(shown, rows(shown))[1]
-    line = axes.get_lines()[-1]
-    assert line.get_label() == "fixed"
-    np.testing.assert_allclose(line.get_xydata(), [[200 * at, 10 * at] for at in range(1, POINTS + 1)])
-
-
 def test_the_ends_alone_have_a_column_for_each_name_and_a_legend() -> None:
     shown = experiment(kind="finals", spread="error")
     drawn = figure(shown, rows(shown)).subfigs[0]
@@ -188,56 +108,6 @@ def test_a_trade_off_has_the_bits_of_a_report_across_and_the_regret_at_t_upwards
     assert way.get_xydata().tolist() == [[32, 2000], [8, 4000]]  # between the variants of A
     (low, high) = second.containers[0].lines[2][0].get_segments()[0][:, 1]
     assert (low, high) == (1000, 3000)  # one deviation of 1000, 2000 and 3000
-
-
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        pytest.param("time-average", [0.3] * 5, id="a-pull"),
-        pytest.param("regret", [60, 120, 180, 240, 300], id="cumulated"),
-        pytest.param("by-panel", [300, 300], id="at-T"),
-        pytest.param("trade-off", [300, 300], id="over-bits"),
-    ],
-)
-def test_uniform_play_is_a_line_without_a_marker_and_the_last_name_of_the_legend(kind: str, line: list[float]) -> None:
-    """Arms of the world pay 0.2 and 0.8, and T is 1,000."""
-    shown = experiment(kind=kind, uniform=True)
-    above = figure(shown, rows(shown)).subfigs[0]
-    for axes in above.axes:
-        (drawn,) = (one for one in axes.get_lines() if one.get_label() == "uniform play")
-        np.testing.assert_allclose(drawn.get_ydata(), line)
-        assert drawn.get_marker() == "None"
-    assert [text.get_text() for text in above.legends[0].get_texts()] == ["A", "A, exact", "uniform play"]
-
-
-def test_uniform_play_is_no_line_on_axes_of_other_columns() -> None:
-    shown = experiment(kind="by-panel", value=["bits", "regret"], uniform=True)
-    bits, regret = axes_of(shown, rows(shown))
-    assert len(bits.get_lines()) == len(regret.get_lines()) - 1 == 2
-
-
-def test_uniform_play_is_a_mean_over_the_worlds_of_the_rows() -> None:
-    world = {"name": "gaussian-easy", "arms": 3}
-    shown = experiment(panels=(0.5,), uniform=True).model_copy(update={"run": {"horizon": 1000, "environment": world}})
-    worlds = [read_spec({**world, "seed": seed}).uniform_regret() for seed in range(3)]
-    assert uniform_play(shown, rows(shown)) == {"ε = 0.5": pytest.approx(1000 * np.mean(worlds))}
-    assert len(set(worlds)) == 3
-
-
-def test_uniform_play_is_part_of_the_stamp_but_for_its_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = experiment(panels=(0.5,), uniform=True)
-    stamps = []
-    for regret in (300.0, 300.0 + 1e-9, 301.0):
-        monkeypatch.setattr(drawing, "uniform_play", lambda *_, regret=regret: {"ε = 0.5": regret})
-        stamps.append(stamp(shown, rows(shown)))
-    assert stamps[0] == stamps[1] != stamps[2]
-
-
-def test_uniform_play_is_refused_where_series_play_different_worlds() -> None:
-    shown = experiment(uniform=True)
-    other = shown.series[1].model_copy(update={"run": {"environment": {"means": [0.1, 0.9]}}})
-    with pytest.raises(BadParameter, match=r"the series of panel 'ε = 0\.5' differ in their world or T"):
-        figure(shown.model_copy(update={"series": [shown.series[0], other]}), rows(shown))
 
 
 @pytest.mark.parametrize(("spread", "half"), [("deviation", 100.0), ("error", 100 / np.sqrt(3))])
