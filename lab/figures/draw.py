@@ -46,9 +46,9 @@ LARGEST, SMALLEST = 9.0, 4.0
 """Points: markers of the first and the last name of a trade-off."""
 DODGE = 0.16
 """Distance of a variant from its name's place, as a share of a column's width."""
-COMPARISON: dict[str, Any] = {"color": "#555555", "linestyle": (0, (8, 3)), "linewidth": 1.0, "zorder": 3}
+COMPARISON: dict[str, Any] = {"color": "#555555", "linestyle": (0, (1.5, 1.5)), "linewidth": 1.2, "zorder": 3}
 """Look of the lines of what never learns: thin, without a marker, over the curves."""
-UNIFORM_LINE: dict[str, Any] = {**COMPARISON, "label": "uniform play"}
+UNIFORM_LINE: dict[str, Any] = {**COMPARISON, "label": "uniform play", "linestyle": (0, (8, 3)), "linewidth": 1.0}
 """Name and look of the line of uniform play, which is last in the legend."""
 
 
