@@ -57,6 +57,7 @@ def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
     ask = replace(last.ask, queries=tuple(Query(arm, one.clients) for arm, one in cohorts.items()))
     record = RoundRecord(last.number, ask, last.mechanisms, last.minima, tuple(cohorts.values()))
     record.released = _sums_by_arm(records, cohorts)
+    record.joined = sum(one.played for one in records)
     return record
 
 

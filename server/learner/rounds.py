@@ -106,6 +106,7 @@ class RoundRecord:
 
     mechanisms, minima  by the size of a cohort. Only the learner changes a record.
     formed              the intervals that the policy formed when the round was closed, for watchers.
+    joined              cohorts of the rounds that the record stands for; 0: it is one round's.
     """
 
     number: int
@@ -116,6 +117,15 @@ class RoundRecord:
     released: dict[Key, ReleasedCohort] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
     formed: tuple[Interval, ...] = ()
+    joined: int = 0
+
+    @property
+    def played(self) -> int:
+        """Return how many cohorts clients may have taken part in: one at least, and those of all rounds it stands for.
+
+        As many batches of a stream may a returning client be in.
+        """
+        return self.joined or max(1, len(self.cohorts))
 
     @property
     def mechanism(self) -> AnyMechanism:
@@ -292,7 +302,7 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord], *, alone: bool
     budget = None if alone else config.budget
     for cost, repeated in groupby(records, attrgetter("cost_alone" if alone else "cost")):
         rounds, guarantee = list(repeated), _spent(config, cost)
-        clients, cohorts = sum(one.clients for one in rounds), sum(max(1, len(one.cohorts)) for one in rounds)
+        clients, cohorts = sum(one.clients for one in rounds), sum(one.played for one in rounds)
         streams: tuple[BatchStream, ...] = ()
         laws: tuple[Repeated, ...] = ()
         if config.unsafe is None and (config.contributions > 1 or (budget and not within(guarantee, budget))):

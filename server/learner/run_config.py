@@ -48,13 +48,13 @@ def _check_stream(config: RunConfig, first: Ask) -> None:
     """Refuse a stream that is shorter than the run, of a policy whose rounds are all as large as the first.
 
     A policy that is not cumulative takes the batches alone, which are private in any number. It is refused all the
-    same, as the guarantee says that there are at most so many batches. One arm may have all rounds of a policy that
-    counts a stream an arm. Other policies' rounds grow, and are few.
+    same, as the guarantee says that there are at most so many batches. Streams of several arms have at most so many
+    together, by which returning clients are charged: one a cohort. Other policies' rounds grow, and are few.
     """
-    batches, rounds = config.mechanism.batches, config.horizon // first.size
+    batches, cohorts = config.mechanism.batches, config.horizon // min(one.clients for one in first.queries)
     alike = first.cumulative or first.decision.kind == "contextual-choice"
-    if alike and batches is not None and batches < rounds:
-        raise BadParameter("mechanism.batches", batches, f"must be at least {rounds}, the rounds of this run")
+    if alike and batches is not None and batches < cohorts:
+        raise BadParameter("mechanism.batches", batches, f"must be at least {cohorts}, the cohorts of this run")
 
 
 def _first(config: RunConfig) -> Ask:

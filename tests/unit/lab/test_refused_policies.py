@@ -6,7 +6,8 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
-from distrust.server.learner.run_config import check_for_services
+from distrust.server.learner.run_config import _check_stream, check_for_services
+from distrust.server.policies.base import Ask, Query
 
 IDENTITY = 'name = "identity"'
 POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
@@ -140,7 +141,7 @@ def test_services_refuse_a_client_alone_at_the_aggregator() -> None:
     [
         pytest.param(POLYA, "mechanism.name = 'distributed-polya': dp-ucb counts a stream an arm: tree", id="none"),
         pytest.param(
-            TREE.replace("20_000", "59"), "mechanism.batches = 59: must be at least 60, the rounds", id="too-short"
+            TREE.replace("20_000", "59"), "mechanism.batches = 59: must be at least 60, the cohorts", id="too-short"
         ),
     ],
 )
@@ -149,3 +150,13 @@ def test_dp_ucb_is_refused_where_no_stream_holds_all_rounds_of_an_arm(mechanism:
     read(policy, TREE.replace("20_000", "60"))
     with pytest.raises(BadParameter, match=re.escape(message)):
         read(policy, mechanism)
+
+
+def test_streams_of_several_arms_have_no_more_batches_together_than_the_mechanism_counts() -> None:
+    """A client that returns is charged for that many: a policy of a user's own may ask for three arms a round."""
+    config = read('name = "dp-ucb"\nbatch = 50', TREE.replace("20_000", "60")).config
+    ask = Ask(1, tuple(Query(arm, 50) for arm in range(3)), 1e-6, cumulative=True)
+    _check_stream(config, ask)
+    short = config.model_copy(update={"mechanism": config.mechanism.model_copy(update={"batches": 59})})
+    with pytest.raises(BadParameter, match=r"mechanism\.batches = 59: must be at least 60, the cohorts of this run"):
+        _check_stream(short, ask)

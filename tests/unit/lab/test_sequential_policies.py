@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from distrust.common.mechanisms import privacy_of
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.result import Result, facts
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.sequential import SequentialLearner
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan, spent_by_all
 
 pytestmark = pytest.mark.slow
 
@@ -155,3 +156,33 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
 def counted_at_the_end(learner: Learner, file: RunFile) -> int:
     means = file.world().means
     return sum(not one.lower <= means[one.arm] <= one.upper for one in learner.policy.intervals)
+
+
+def test_a_joined_run_says_how_often_a_client_may_have_come() -> None:
+    """Blocks have a cohort an arm, and a client may have been in a cohort of each of their rounds."""
+    file = parse(
+        """
+run = "often"
+horizon = 1200
+[returning]
+contributions = 1000
+[policy]
+name = "dp-ucb"
+[mechanism]
+name = "tree"
+epsilon = 0.1
+delta = 1e-6
+batches = 1200
+via = "shuffler"
+[environment]
+name = "bernoulli"
+means = [0.1, 0.9]
+seed = 1
+"""
+    )
+    learner = in_process.play_learner(file)
+    assert len(learner.rounds) < 1000
+    charged = spent_by_all(file.config, learner.rounds)[-1]
+    stream = privacy_of(learner.rounds[0].mechanism).stream
+    assert stream is not None
+    assert (charged.contributions, charged.guarantee.epsilon) == (1000, stream.joint(1000).promise.epsilon)

@@ -127,7 +127,7 @@ def test_without_noise_a_singular_design_is_learned_and_is_no_failure(policy: st
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_stream_shorter_than_the_run_is_refused_by_every_contextual_policy(policy: str) -> None:
     world = "arms = 3\ndimension = 2"
-    why = r"mechanism\.batches = 7: must be at least 8, the rounds of this run"
+    why = r"mechanism\.batches = 7: must be at least 8, the cohorts of this run"
     with pytest.raises(ProtocolError, match=why):
         in_process.run(run_file(policy, TREE.format(7), world, more="batch = 5"))
     assert in_process.run(run_file(policy, TREE.format(8), world, more="batch = 5")).fault is None

@@ -216,7 +216,7 @@ def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
         (
             'name = "tree"\nepsilon = 1.0\ndelta = 0.1\nbatches = 7',
             "batch = 50",
-            r"mechanism.batches = 7: must be at least 8, the rounds of this run",
+            r"mechanism.batches = 7: must be at least 8, the cohorts of this run",
         ),
     ],
 )
