@@ -157,9 +157,11 @@ class Settlement:
 
     def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism, arm: Key) -> CountedStream:
         """Return an arm's stream after the committed outcomes, from the stored batches and what was released."""
-        own = {one.cohort for record in active.learner.rounds for one in record.cohorts if one.arm == arm}
+        counted = [record for record in active.learner.rounds if record.ask.cumulative]
+        own = {one.cohort for record in counted for one in record.cohorts if one.arm == arm}
+        begun = any(arm in record.released for record in counted)  # else no outcome need be read
         batches, past = [], b""
-        for outcome in self._store.outcomes(active.config.run):
+        for outcome in self._store.outcomes(active.config.run) if begun else ():
             if isinstance(outcome, ReleasedCohort) and outcome.cohort in own:
                 cohort, answer = self._store.cohort_message(outcome.cohort), self._store.batch(outcome.cohort)
                 assert cohort is not None

@@ -39,6 +39,7 @@ _ALLOWED = {
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
+    "none_required": "must be left out",
     "string_type": "must be text",
     "bytes_type": "must be unpadded base64url text",
     "bool_type": "must be true or false",

@@ -38,10 +38,12 @@ class LinUcbSpec(BonusSpec):
 
     @property
     def unproven(self) -> str | None:
+        more = super().unproven
         if self.constants is None:
-            return super().unproven
+            return more
         noise = "" if self.constants == "published-code" else ", and the guarantee is what their noise keeps"
-        return f'constants = "{self.constants}": no theorem states the widths of the authors\' code{noise}'
+        own = f'constants = "{self.constants}": no theorem states the widths of the authors\' code{noise}'
+        return own if more is None else f"{own}; {more}"
 
     @property
     def noise_source(self) -> NoiseSource | None:
@@ -57,7 +59,8 @@ class SblbSpec(BonusSpec):
     """SBLB (Garcelon et al. 2022): LinUCB whose λ grows with the noise so far, and whose decisions change rarely.
 
     The paper's batches go through a shuffler: `shuffled-gaussian` and `shuffled-sphere` have a client's own noise, as
-    the paper's clients have, and `shuffled-binomial` has noise bits. λ and β follow the noise of any mechanism.
+    the paper's clients have, and `shuffled-binomial` has noise bits. λ and β follow the variance of any mechanism's
+    noise, which they take as Gaussian from the first batch on. So no theorem states them for heavier tails.
 
     switch       η: clients keep a decision until V has grown by the factor 1 + η since it was formed. 1/2 is the
                  paper's (Corollary 9).
@@ -72,6 +75,12 @@ class SblbSpec(BonusSpec):
     link: Literal["identity"] = "identity"
     switch: Switch = 0.5
     regularizer: Annotated[float, Field(ge=1, le=1e9)] | None = None
+
+    @property
+    def unproven(self) -> str:
+        own = "widths take the noise of every batch as Gaussian: no theorem covers mechanisms with heavier tails"
+        more = super().unproven
+        return own if more is None else f"{own}; {more}"
 
     def first_regularizer(self, horizon: int) -> float:
         """Return λ of a run of T = `horizon` clients."""

@@ -68,10 +68,10 @@ class AdapUcb(UpperBounds):
                of the sum passes ±q(x) with probability x at most, by its own law. Laplace noise of scale 1/ε has
                q(t^-α) = α ln t/ε, and this is the paper's eq. (7), but for ln 2t in its root: for its
                confidence of t^-α ln t is enough. x is never below LEAST_TAIL.
-    Theorem    the paper's Theorem 7, for Laplace noise: an expected regret of Σ_a 16α ln T/min(Δ_a, ε) and a constant
-               an arm. For noise of any law it is Σ_a max(32α ln T/Δ_a, 16 q(T^-α)) and a constant an arm, by the steps
-               below. Both are of runs in which no sum wraps around and all clients answer. A sum wraps around with
-               probability below p/3: with p ≤ 1/T that adds a constant to the regret.
+    Theorem    an expected regret of Σ_a max(32α ln T/Δ_a, 16 q(T^-α)) and a constant an arm, by the steps below, of
+               runs in which no sum wraps around and all clients answer. A sum wraps around with probability below p/3:
+               with p ≤ 1/T that adds a constant to the regret. The paper's Theorem 7, Σ_a 16α ln T/min(Δ_a, ε) for
+               Laplace noise, is of its own index, and is not used.
     Intervals  `exact_radius` around the last episode's mean, with 1 in place of |Φ| and the round's number as b; in
                round 1, of K cohorts, |Φ| = K. The three events of each cohort then sum to 0.99p at most.
     """

@@ -14,18 +14,19 @@ that its λ is doubled here.
 
 Ours, and why:
 
-- q, h and β go by the law of the noise that is released, of any mechanism. The paper's λ_j and β_j are for its own
-  bits, one randomized response for each of m steps of each entry (Algorithm 2), which no mechanism here sends. Its
-  Lemma 10 bounds vᵀNv for one v, and uses the bound for all v at once.
+- q, h and β go by the variance of the noise that is released, of any mechanism, as if it were Gaussian. The paper's
+  λ_j and β_j are for its own bits, one randomized response for each of m steps of each entry (Algorithm 2), which no
+  mechanism here sends. Its Lemma 10 bounds vᵀNv for one v, and uses the bound for all v at once.
 - A decision changes also if φᵀVφ has grown by 1 + η for any φ. The paper's regret goes by det V alone, as if noise
   never made V smaller.
 - The first batch's decision is not held back. Before it, clients play the first arm, as those of `linucb` do.
 - A client is in one batch, and what it is promised is that batch's privacy. The paper composes over all batches
   (Theorem 5).
 
-With probability 1 - α every decision's ellipsoid has θ*, and a client's regret is at most 2√(1 + η) β ‖φ‖ in the norm
-of the newest V⁻¹. Corollary 9, a regret of Õ(T^⅔/ε^⅓), is for the paper's noise, calibrated for all batches together,
-and is not claimed here.
+Of Gaussian noise every decision's ellipsoid has θ* with probability 1 - α, and a client's regret is at most 2√(1 + η) β
+‖φ‖ in the norm of the newest V⁻¹. q and h must hold for one draw already, and heavier tails, such as Laplace noise's,
+leave them more often: no width is stated (`SblbSpec.unproven`). Corollary 9, a regret of Õ(T^⅔/ε^⅓), is for the paper's
+noise, calibrated for all batches together, and is not claimed here.
 """
 
 import math
