@@ -72,6 +72,8 @@ def figure(experiment: Experiment, rows: Sequence[Row]) -> Figure:
 
 def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
     """Return inches, across and down, without the caption."""
+    if how.kind == "by-panel" and how.split:
+        return 1.0 + 3.2 * min(how.columns, len(_variants(experiment))), 1.3 + 2.7 * _variant_lines(experiment, how)
     if how.kind == "by-panel":
         return (6.8, 5.0) if len(how.values) == 1 else (1.0 + 4.4 * len(how.values), 4.8)
     panels = len(experiment.panels)
@@ -85,6 +87,11 @@ def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
 def _lines(experiment: Experiment, how: Drawing) -> int:
     """Return the number of rows of axes of a figure over time."""
     return (len(_curves(experiment, how)) + _ends(how)) * -(-len(experiment.panels) // how.columns)
+
+
+def _variant_lines(experiment: Experiment, how: Drawing) -> int:
+    """Return the number of rows of axes of a by-panel figure that is split."""
+    return (1 + how.bits) * -(-len(_variants(experiment)) // how.columns)
 
 
 def _curves(experiment: Experiment, how: Drawing) -> list[str | None]:
@@ -240,9 +247,11 @@ def _within(ends: Band) -> Floats:
 
 def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
     """Draw axes for each value, with the panels along the x axis."""
+    if how.split:
+        _by_variant(above, experiment, rows, how)
+        return
     looks = styles([series.label for series in experiment.series], how.face)
-    panels = sorted(experiment.panels, key=lambda panel: panel_number(experiment, panel, how.key))
-    xs = np.array([panel_number(experiment, panel, how.key) for panel in panels])
+    panels, xs = _places(experiment, how)
     every = above.subplots(1, len(how.values), squeeze=False)[0]
     for series in experiment.series:
         along = [_along(rows, panels, series, value, how.spread) for value in how.values]
@@ -255,11 +264,71 @@ def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how
         if uniform and value == "regret":
             axes.plot(xs, [uniform[panel.label] for panel in panels], **UNIFORM_LINE)
         _finish(axes, how.model_copy(update={"y": "linear"}) if value == "payload_bits" else how)
-        if how.x == "log" and how.key != "horizon":
-            axes.set_xticks(xs, [f"{x:g}" for x in xs])
-            axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(_name(how))
+        _name_panels(axes, xs, how)
         axes.set_ylabel(VALUES[value])
+
+
+def _places(experiment: Experiment, how: Drawing) -> tuple[list[Overlay], Floats]:
+    """Return the panels of a by-panel figure in the order of its x axis, and their places on it."""
+    panels = sorted(experiment.panels, key=lambda panel: panel_number(experiment, panel, how.key))
+    return panels, np.array([panel_number(experiment, panel, how.key) for panel in panels])
+
+
+def _name_panels(axes: Axes, xs: Floats, how: Drawing) -> None:
+    """Name the x axis of a by-panel figure, and on a logarithmic one each panel's place."""
+    if how.x == "log" and how.key != "horizon":
+        axes.set_xticks(xs, [f"{x:g}" for x in xs])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(_name(how))
+
+
+def _by_variant(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
+    """Draw axes for each variant, as many in a line as the figure has columns, and below each line those of the bits where wanted.
+
+    All axes have one scale of regret. Variants have axes, so that the legend has the names alone.
+    """
+    variants = _variants(experiment)
+    across = min(how.columns, len(variants))
+    grid = above.subplots(_variant_lines(experiment, how), across, squeeze=False, sharey=True)
+    lines = iter(grid)
+    for start in range(0, len(variants), how.columns):
+        shown = variants[start : start + how.columns]
+        for over_bits in (False, True)[: 1 + how.bits]:
+            line = next(lines)
+            for axes, variant in zip(line, shown, strict=False):
+                _variant(axes, experiment, rows, how, variant=variant, over_bits=over_bits)
+            line[0].set_ylabel(VALUES["regret"])
+            for axes in line[len(shown) :]:
+                axes.remove()
+    _name_ticks(grid[0, 0])
+
+
+def _variant(
+    axes: Axes, experiment: Experiment, rows: Sequence[Row], how: Drawing, *, variant: str, over_bits: bool
+) -> None:
+    """Draw one variant's regrets, a curve for each name: over the panels' numbers, or over the bits of one report."""
+    panels, xs = _places(experiment, how)
+    looks = styles(list(dict.fromkeys(name_of(series.label) for series in experiment.series)), how.face)
+    for series in experiment.series:
+        if variant_of(series.label) != variant:
+            continue
+        name = name_of(series.label)
+        regrets = _along(rows, panels, series, "regret", how.spread)
+        if over_bits:
+            bits = _along(rows, panels, series, "payload_bits", how.spread).mean
+            axes.plot(bits, regrets.mean, label=name, **looks[name].words(len(bits)))
+        else:
+            _curve(axes, xs, regrets, looks[name], name)
+    axes.set(title=variant, xscale=how.x, yscale=how.y)
+    if over_bits:
+        axes.set_xlabel(VALUES["payload_bits"])
+        if how.x == "log":
+            _plain_ticks(axes.xaxis, axes.get_xlim())
+    else:
+        if uniform := uniform_play(experiment, rows):
+            axes.plot(xs, [uniform[panel.label] for panel in panels], **UNIFORM_LINE)
+        _name_panels(axes, xs, how)
+    axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
 
 
 def _name(how: Drawing) -> str:

@@ -42,6 +42,8 @@ class Drawing(Message):
     unit    what t and T count: pulls of an arm, or rounds.
     spread  of bands and bars: the standard deviation of one repetition, or the standard error of the mean.
     split   over time: a row of axes for each variant of the series, so that few lines share one pair of axes.
+            by-panel: axes for each variant, of the regret alone, with a curve for each name.
+    bits    by-panel with split: below them the same regrets over the bits of one report, a line from panel to panel.
     finals  over time: a last row of axes with the regret at T, each series in a column of its own.
     columns panels side by side, at most.
     lines   regret: thin straight lines by label, through 0: the regret a round of what never learns.
@@ -60,6 +62,7 @@ class Drawing(Message):
     unit: Literal["pulls", "rounds"] = "pulls"
     spread: Spread = "deviation"
     split: bool = False
+    bits: bool = False
     finals: bool = False
     columns: Literal[2, 3] = 3
     lines: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
@@ -92,6 +95,10 @@ def drawing(experiment: Experiment) -> Drawing:
         raise BadParameter("draw.uniform", True, "needs axes of regret over time, panels or bits")
     if how.lines and how.kind != "regret":
         raise BadParameter("draw.lines", how.lines, 'goes with kind = "regret"')
+    if how.bits and not (how.kind == "by-panel" and how.split):
+        raise BadParameter("draw.bits", True, "needs kind = 'by-panel' and split")
+    if how.kind == "by-panel" and how.split and how.values != ["regret"]:
+        raise BadParameter("draw.value", how.value, "must be 'regret' where a by-panel figure is split")
     if how.kind == "by-panel":
         for panel in experiment.panels:
             panel_number(experiment, panel, how.key)

@@ -96,6 +96,19 @@ def test_the_ends_alone_have_a_column_for_each_name_and_a_legend() -> None:
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["A", "A, exact"]
 
 
+def test_by_panel_each_variant_can_have_axes_of_its_own_and_the_bits_below_them() -> None:
+    """A curve has its name alone, as the axes have the variant, and all axes have one scale of regret."""
+    shown = experiment(panels=(2.0, 0.5), kind="by-panel", x="log", split=True, bits=True)
+    table = [one.model_copy(update={"payload_bits": 8 * one.epsilon}) for one in rows(shown) if one.epsilon]
+    drawn = figure(shown, table).subfigs[0]
+    assert [axes.get_title() for axes in drawn.axes] == ["", "exact"] * 2
+    curves = [axes.get_lines()[0].get_xydata().tolist() for axes in drawn.axes]
+    assert curves[:2] == [[[0.5, 2000], [2, 200]], [[0.5, 4000], [2, 400]]]
+    assert curves[2:] == [[[4, 2000], [16, 200]], [[4, 4000], [16, 400]]]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["A"]
+    assert len({axes.get_ylim() for axes in drawn.axes}) == 1
+
+
 def test_a_trade_off_has_the_bits_of_a_report_across_and_the_regret_at_t_upwards() -> None:
     shown = experiment(kind="trade-off", x="log")
     table = [one.model_copy(update={"payload_bits": 32.0}) if one.series == "A" else one for one in rows(shown)]
@@ -246,6 +259,11 @@ def test_the_rows_of_an_experiment_are_its_rows() -> None:
             {"kind": "by-panel", "value": "bits", "uniform": True}, "needs axes of regret", id="uniform-without-regret"
         ),
         pytest.param({"lines": {"fixed": 5.0}}, r'goes with kind = "regret"', id="a-line-over-averages"),
+        pytest.param({"bits": True}, r"draw\.bits = True: needs kind", id="bits-over-time"),
+        pytest.param({"kind": "by-panel", "bits": True}, "and split", id="bits-without-split"),
+        pytest.param(
+            {"kind": "by-panel", "split": True, "value": "bits"}, "must be 'regret'", id="a-split-of-other-columns"
+        ),
         pytest.param({"face": "other"}, r"draw\.face = .other.: must be one of SE without privacy", id="no-algorithm"),
     ],
 )
