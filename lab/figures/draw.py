@@ -283,7 +283,7 @@ def _name_panels(axes: Axes, xs: Floats, how: Drawing) -> None:
 
 
 def _by_variant(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """Draw axes for each variant, as many in a line as the figure has columns, and below each line those of the bits where wanted.
+    """Draw axes for each variant, and below each line of them those of the bits where wanted.
 
     All axes have one scale of regret. Variants have axes, so that the legend has the names alone.
     """

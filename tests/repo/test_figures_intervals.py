@@ -1,10 +1,11 @@
-"""Tests that the intervals on the pages of MAB, FREE and DLB, which carry their claims, are those of the rows.
+"""Tests that the intervals that carry the claims of the pages of MAB, FREE, DLB and all models are those of the rows.
 
 A line of a page names two series of a figure, as the rows have them, and has a cell for each panel: the 95 % interval
 of their paired difference. Sentences have the numbers that no table has.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -143,6 +144,19 @@ def dlb_table_2() -> Iterator[str]:
     return differences("dlb-table-2", [("CDP-PE", "PE"), ("SDP-PE", "CDP-PE"), ("LDP-PE", "SDP-PE")])
 
 
+def models() -> Iterator[str]:
+    """Yield the differences of neighbouring models under one policy, then those of policies under one model."""
+    order = ("no privacy", "central", "distributed", "shuffle", "local")
+    policies = ("elimination", "VB-SDP-AE", "DP-SE", "AdaP-UCB", "Thompson")
+    for policy in policies:
+        pairs = ((f"{more}, {policy}", f"{less}, {policy}") for less, more in pairwise(order))
+        yield from differences("models", pairs)
+    yield from differences("models", [("central, DP-UCB", "no privacy, DP-UCB")])
+    for model in order:
+        others = (*policies[:-1], "DP-UCB") if model in {"no privacy", "central"} else policies[:-1]
+        yield from differences("models", [(f"{model}, {other}", f"{model}, Thompson") for other in others])
+
+
 def growth(name: str) -> Iterator[str]:
     """Yield a line for each series: the exponents of bits and of regret of each world, their mean and its interval."""
     rows = published(name)
@@ -174,7 +188,7 @@ MAB = (mab_1, mab_2, mab_2_200, mab_3, mab_4, mab_5, mab_scale, mab_shuffle, mab
 DLB = (dlb_2a, dlb_2b, dlb_2c, dlb_table_1, dlb_table_1_growth, dlb_table_2, dlb_table_2_growth)
 
 
-@pytest.mark.parametrize("lines", [*MAB, free_2, free_3, free_4, *DLB])
+@pytest.mark.parametrize("lines", [*MAB, free_2, free_3, free_4, *DLB, models])
 def test_a_page_has_the_intervals_that_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     page = PAGES[lines.__name__.partition("_")[0]]
     assert [one for one in lines() if f"\n{one}" not in page] == []
@@ -261,7 +275,19 @@ def dlb_sentences() -> Iterator[str]:
     ).format(*bits, paper)
 
 
-@pytest.mark.parametrize("sentences", [mab_sentences, figures_sentences, dlb_sentences])
+def models_sentences() -> Iterator[str]:
+    rows = published("models")
+    policies = ("elimination", "VB-SDP-AE", "DP-SE", "AdaP-UCB", "Thompson")
+    for panel in rows.panels:
+        bits = {
+            model: np.array([rows.of(panel, f"{model}, {policy}", "payload_bits").mean() for policy in policies])
+            for model in ("shuffle", "distributed")
+        }
+        ratios = bits["shuffle"] / bits["distributed"]
+        yield f"{ratios.min():.1f} to {ratios.max():.1f} times at {panel}"
+
+
+@pytest.mark.parametrize("sentences", [mab_sentences, figures_sentences, dlb_sentences, models_sentences])
 def test_a_page_has_the_numbers_of_its_sentences(sentences: Callable[[], Iterator[str]]) -> None:
     page = " ".join(PAGES[sentences.__name__.partition("_")[0]].split())
     assert [one for one in sentences() if one not in page] == []

@@ -227,6 +227,14 @@ def ctx_bits() -> Iterator[str]:
             yield line(one, batch, *cells)
 
 
+def models() -> Iterator[str]:
+    """Yield the regrets and the bits of each policy under each model."""
+    for series in dict.fromkeys(series for _, series in table("models")):
+        model, _, policy = series.partition(", ")
+        cells = [cell("models", f"ε = {epsilon:g}", series) for epsilon in (0.1, 1, 10)]
+        yield line(policy, model, *cells)
+
+
 def glb_1() -> Iterator[str]:
     return by_series("glb-1")
 
@@ -284,7 +292,7 @@ GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_f1, glb_f1_gaps)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 
-@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2_regret, free_3, free_4_regret, *CTX_1, *CTX_2, *GLB])
+@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2_regret, free_3, free_4_regret, *CTX_1, *CTX_2, *GLB, models])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected, page = list(lines()), PAGES[lines.__name__.partition("_")[0]]
     assert expected

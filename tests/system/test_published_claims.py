@@ -3,6 +3,8 @@
 These tests play nothing. `test_published_rows.py` ties the rows to the code.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -294,3 +296,35 @@ def test_mab_shuffle_forgetting_helps_where_noise_decides_and_not_where_sampling
     ratio = mab.means("VB-SDP-AE, forgetting") / mab.means("VB-SDP-AE")
     assert (ratio[[0, 3]] < 0.82).all()
     assert (ratio[[2, 5]] > 1.15).all()
+
+
+def test_models_the_order_holds_where_it_is_decided_but_for_one_policy_at_the_least_epsilon() -> None:
+    """Signs at ε = 0.1, 1 and 10 of each model less the one before it; 0 is undecided."""
+    rows = published("models")
+    policies = ("elimination", "VB-SDP-AE", "DP-SE", "AdaP-UCB", "Thompson")
+    signs = {
+        model: [
+            [rows.sign(panel, f"{model}, {policy}", f"{less}, {policy}") for panel in rows.panels]
+            for policy in policies
+        ]
+        for less, model in pairwise(("no privacy", "central", "distributed", "shuffle", "local"))
+    }
+    assert signs == {
+        "central": [[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 1], [1, 0, 0]],
+        "distributed": [[1, 1, 0], [1, 1, 1], [1, 0, 0], [-1, 0, 0], [1, 1, 0]],
+        "shuffle": [[0, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
+        "local": [[1, 1, 1]] * 5,
+    }
+    assert [rows.sign(panel, "central, DP-UCB", "no privacy, DP-UCB") for panel in rows.panels] == [1, 1, 1]
+
+
+def test_models_thompson_has_the_least_regret_under_every_model_but_for_one_undecided_pair() -> None:
+    rows = published("models")
+    labels = sorted({row.series for row in rows.rows})
+    others = [
+        (panel, label)
+        for panel in rows.panels
+        for label in labels
+        if not label.endswith("Thompson") and rows.sign(panel, label, f"{label.partition(', ')[0]}, Thompson") != 1
+    ]
+    assert others == [("ε = 0.1", "local, AdaP-UCB")]
