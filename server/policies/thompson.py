@@ -47,7 +47,7 @@ POSTERIOR_FACTOR = 4.0
 
 OUTERMOST = 8.0  # deviations: a normal variable is farther out with probability 1e-15
 CELL_WIDTH = 0.5  # width of a cell of the quadrature, in the least deviation of an arm there
-NEVER = 1e-290  # chance of an arm that is not drawn in any run: a division by less overflows
+LEAST_CHANCE = 1e-290  # chance of an arm that is not drawn in any run: a division by less overflows
 CELL_POINTS = 5  # of Gauss and Legendre in a cell
 
 
@@ -127,7 +127,7 @@ class Thompson(EliminationBase):
     def _next_full(self, chances: Floats) -> int:
         """Let clients draw until a batch is full, and return its arm."""
         times = np.full(len(chances), np.inf)
-        np.divide(np.maximum(self._full - self._drawn, 0), chances, out=times, where=chances > NEVER)
+        np.divide(np.maximum(self._full - self._drawn, 0), chances, out=times, where=chances > LEAST_CHANCE)
         arm = int(times.argmin())
         self._drawn += times[arm] * chances
         return arm

@@ -46,8 +46,8 @@ class Loopback:
             text = text.replace(inside, str(here))
         for inside, volume in mounts(service).items():
             text = text.replace(f"{inside}", str(self.place(volume))) if text_names(text, inside) else text
-        for port, free in self.ports.items():
-            text = text.replace(port, str(free))
+        ports = "|".join(map(re.escape, self.ports))
+        text = re.sub(rf"(?<!\d)({ports})(?!\d)", lambda found: str(self.ports[found[1]]), text)  # all at once
         for host in load()["services"]:
             text = re.sub(rf"(^|//){host}:(?=\d)", r"\g<1>127.0.0.1:", text)
         return "127.0.0.1" if text == "0.0.0.0" else re.sub(r"^:(?=\d+$)", "127.0.0.1:", text)
