@@ -92,9 +92,10 @@ class UnsafeSeededStream(_KeyStream):
 
 
 class PublicStream(_KeyStream):
-    """A stream that everybody who knows a digest can repeat: the coins of policies that draw their decisions.
+    """Random bits that follow from a public digest: policies that draw their decisions take them.
 
-    For nothing that is secret. `labels` separate streams of one digest.
+    Any party that knows the digest can compute them, so that no secret may rest on them. `labels` separate the streams
+    of one digest.
     """
 
     def __init__(self, digest: bytes, *labels: str | int) -> None:

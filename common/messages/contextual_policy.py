@@ -325,7 +325,7 @@ class LdpUcbSpec(BonusSpec):
 
     @override
     def states_widths(self, calibration: str) -> bool:
-        """Return whether the widths are `exact` and not scaled: only these are proven here."""
+        """Return whether a theorem states the widths: it does for `exact` ones that are not scaled."""
         return calibration == "exact" and super().states_widths(calibration)
 
 

@@ -27,15 +27,19 @@ MOST_BATCHES = 30
 Constants = Calibration | Literal["published-code"]
 
 
-def check_failure(arms: int, failure: float) -> None:
-    """Refuse a p whose share in the last batch is below the least probability for which noise has quantiles.
+def check_failure(arms: int, failure: float, smallest: float | None = None) -> None:
+    """Refuse a p whose smallest share is below the least probability for which noise has quantiles.
 
-    Raises BadParameter.
+    smallest  share of p that the least event of a run has; when None that of an elimination's last batch.
+    Raises    BadParameter.
     """
-    halves = 2  # of a share, in DP-SE's `paper` calibration
-    least = halves * LEAST_TAIL / event_share(arms, MOST_BATCHES, 1.0)
+    if smallest is None:
+        smallest = event_share(arms, MOST_BATCHES, 1.0) / 2  # half of a share, in DP-SE's `paper` calibration
+    least = LEAST_TAIL / smallest
     if failure < least:
-        allowed = f"must be at least {least:.2g} for {arms} arms: the widths need quantiles of the noise at p/(5Kb²)"
+        allowed = (
+            f"must be at least {least:.2g} for {arms} arms: the widths need quantiles of the noise at a share of p"
+        )
         raise BadParameter("policy.failure", failure, allowed)
 
 

@@ -14,7 +14,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import AdapUcbSpec, DpUcbSpec
 from distrust.common.messages.policy_spec import RoundSize, event_share
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
-from distrust.server.policies.elimination import exact_radius
+from distrust.server.policies.elimination import check_failure, exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
 
 MOST_EPISODES = 30
@@ -94,7 +94,7 @@ class AdapUcb(UpperBounds):
 
     @classmethod
     def of(cls, spec: AdapUcbSpec, run: RunFacts) -> Self:
-        _check_failure(spec.failure, event_share(1, 1 + MOST_EPISODES * run.arms, 1.0), run.arms)
+        check_failure(run.arms, spec.failure, event_share(1, 1 + MOST_EPISODES * run.arms, 1.0))
         return cls(arms=run.arms, first=2**spec.first_batch, alpha=spec.alpha, failure=spec.failure)
 
     def ask(self, left: int) -> Ask | None:
@@ -184,7 +184,7 @@ class DpUcb(UpperBounds):
         if run.horizon < run.arms * spec.batch:
             allowed = f"must be at most {run.horizon // run.arms}, as each of {run.arms} arms has a batch"
             raise BadParameter("policy.batch", spec.batch, allowed)
-        _check_failure(spec.failure, event_share(run.arms * (run.horizon // spec.batch), 1, 1.0), run.arms)
+        check_failure(run.arms, spec.failure, event_share(run.arms * (run.horizon // spec.batch), 1, 1.0))
         share = spec.event_probability(RoundSize(run.arms, run.horizon, run.calibration, 1, run.arms))
         return cls(arms=run.arms, batch=spec.batch, alpha=spec.alpha, share=share)
 
@@ -221,14 +221,3 @@ class DpUcb(UpperBounds):
 def _far(tails: Floats, logarithm: float) -> Floats:
     """Return σ√L + hL for tails (σ, h), shape (…, 2)."""
     return np.asarray(tails[..., 0] * math.sqrt(logarithm) + tails[..., 1] * logarithm)
-
-
-def _check_failure(failure: float, smallest: float, arms: int) -> None:
-    """Refuse a p of which the `smallest` share is below the least probability for which noise has quantiles.
-
-    Raises BadParameter.
-    """
-    least = LEAST_TAIL / smallest
-    if failure < least:
-        allowed = f"must be at least {least:.2g} for {arms} arms: the widths need quantiles of noise at a share of p"
-        raise BadParameter("policy.failure", failure, allowed)

@@ -36,8 +36,7 @@ from distrust.common.messages.policy_spec import event_share
 from distrust.common.messages.thompson_policy import ThompsonSpec
 from distrust.common.randomness import PublicStream, uniforms
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
-from distrust.server.policies.elimination import MOST_BATCHES, EliminationBase, exact_radius
-from distrust.server.policies.noise_width import LEAST_TAIL
+from distrust.server.policies.elimination import MOST_BATCHES, EliminationBase, check_failure, exact_radius
 
 LARGEST_K = 1000
 """Arms of a run, at most: each batch has a round of its own, and services play about 10,000 rounds."""
@@ -76,10 +75,7 @@ class Thompson(EliminationBase):
         """Return the policy before its first batch. Raises BadParameter for too many arms, or too small a p."""
         if run.arms > LARGEST_K:
             raise BadParameter("arms", run.arms, f"must be at most {LARGEST_K} with {spec.name}: a round has one arm")
-        least = LEAST_TAIL / event_share(1, MOST_BATCHES * run.arms, 1.0)
-        if spec.failure < least:
-            allowed = f"must be at least {least:.2g} for {run.arms} arms: widths need quantiles of the noise at p/(5b²)"
-            raise BadParameter("policy.failure", spec.failure, allowed)
+        check_failure(run.arms, spec.failure, event_share(1, MOST_BATCHES * run.arms, 1.0))
         return cls(
             arms=run.arms,
             digest=run.digest,

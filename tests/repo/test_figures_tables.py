@@ -322,6 +322,11 @@ def test_the_index_has_the_repetitions_and_the_time_of_the_rows(name: str) -> No
 def test_no_run_dropped_its_best_arm_and_as_many_intervals_missed_as_the_text_says() -> None:
     played = [row for name in PUBLISHED for row in rows(name)]
     assert not any(row.best_dropped for row in played)
+    faulty = [row for row in played if row.width_failures]
+    assert {(row.calibration, row.failure) for row in faulty} == {("exact", 0.1)}
+    assert len(faulty) == 6
+    assert "in 6 of" in INDEX
+    assert "All six are of runs with exact widths" in INDEX
     missed, widths = sum(row.width_failures for row in played), sum(row.widths for row in played)
     sentence = f"No run dropped its best arm; of {widths:,} intervals {missed} missed its mean"
     assert sentence in INDEX.replace("\n", " ")

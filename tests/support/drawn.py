@@ -16,7 +16,7 @@ def experiment(panels: tuple[float, ...] = (0.5, 2.0), **draw_: object) -> Exper
         {
             "name": "pair",
             "title": "Two curves",
-            "source": "nobody",
+            "source": "no paper",
             "claim": "none",
             "note": "Smaller than life.",
             "repetitions": 3,

@@ -1,9 +1,14 @@
 """Tests DLB's claims about its figures, on the rows that docs/figures.md publishes."""
 
+import re
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from distrust.lab.__main__ import app
 from tests.support.claims import published
+from tests.support.published import FIGURES
 
 PAPER, EXACT, SPREAD = (
     "paper widths, σ = 0.1, U = 400",
@@ -67,3 +72,12 @@ def test_with_the_papers_constants_the_shuffled_model_learns_nothing() -> None:
     assert (dlb.regret(panel, "SDP-DPE, paper") > dlb.regret(panel, "LDP-DPE")).all()
     assert dlb.mean(panel, "SDP-DPE, paper") > 50 * dlb.mean(panel, "SDP-DPE")
     assert dlb.mean(panel, "SDP-DPE") == pytest.approx(dlb.mean(panel, "CDP-DPE"), rel=0.3)
+
+
+def test_the_page_states_the_noise_of_both_calibrations_that_its_command_prints() -> None:
+    page = " ".join((FIGURES / "dlb").with_suffix(".md").read_text("utf-8").replace("\\\n", " ").split())
+    words = page.partition("distrust privacy ")[2].partition(" ## ")[0].split()
+    lines = CliRunner().invoke(app, ["privacy", *words]).stdout.splitlines()
+    (line,) = (one for one in lines if "of the sum: std" in one)
+    exact, paper = (float(number) for number in re.findall(r"\d+\.\d+", line))
+    assert f"noise of standard deviation {paper:.0f} in each coordinate ({exact:.1f} with the exact" in page

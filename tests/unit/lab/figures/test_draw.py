@@ -188,7 +188,9 @@ def test_nothing_but_zero_is_drawn_too() -> None:
 def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
     shown = experiment()
     (note,) = figure(shown, rows(shown)).subfigs[1].texts
-    assert note.get_text() == "nobody. T = 1,000 pulls. Mean and standard deviation, 3 repetitions. Smaller than life."
+    assert (
+        note.get_text() == "no paper. T = 1,000 pulls. Mean and standard deviation, 3 repetitions. Smaller than life."
+    )
 
 
 @pytest.mark.parametrize("name", known_experiments())

@@ -240,7 +240,7 @@ def test_a_result_counts_the_changes_and_every_batch_is_released_whether_or_not_
     decisions = [one.decision for one in result.rounds]
     changes = sum(before != now for before, now in itertools.pairwise(decisions))
     assert len(decisions) == 41
-    assert result.switches in {changes, changes + 1}  # nobody is told a decision after the last batch
+    assert result.switches in {changes, changes + 1}  # the decision after the last batch reaches no client
     assert 1 <= changes < 30
     assert all(cohort.estimate is not None for one in result.rounds for cohort in one.cohorts)
     line = f"after {result.switches} of 41 batches clients got another decision"

@@ -204,7 +204,7 @@ def test_the_result_says_that_no_theorem_bounds_the_regret_and_intervals_are_jud
     [
         ("width_scale = 0.0", "policy.width_scale = 0.0: must be at least 0.01"),
         ("width_scale = 1.5", "policy.width_scale = 1.5: must be at most 1"),
-        ("failure = 1e-16", "policy.failure = 1e-16: must be at least 4.1e-14 for 3 arms: widths need quantiles"),
+        ("failure = 1e-16", "policy.failure = 1e-16: must be at least 4.1e-14 for 3 arms: the widths need quantiles"),
         ("first_batch = 11", "horizon = 3000: must be at least 6144, the first batch of 2048 clients for each of 3"),
         ("base = 4", "policy.base = 4: unknown key"),
     ],
