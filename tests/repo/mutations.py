@@ -120,13 +120,15 @@ def main(word: str = "") -> int:
             finally:
                 copies.put(copy)
 
-        survivors = 0
+        survivors = []
         for one, why in zip(chosen, pool.map(play, chosen), strict=True):
-            survivors += bool(why)
-            print(f"{'SURVIVES' if why else 'caught':8}  {one.file}: {one.old}\n{'':10}{one.new}", flush=True)
+            line = f"{'SURVIVES' if why else 'caught':8}  {one.file}: {one.old}\n{'':10}{one.new}"
             if why:
-                print(f"{'':10}{why}", flush=True)
-    print(f"{len(chosen)} mutations, {len(chosen) - survivors} caught, {survivors} survive")
+                line += f"\n{'':10}{why}"
+                survivors.append(line)
+            print(line, flush=True)
+    # Once more at the end: of a long output often only the last lines are kept.
+    print("\n".join([*survivors, f"{len(chosen)} mutations, {len(chosen) - len(survivors)} caught"]))
     return 1 if survivors else 0
 
 
