@@ -14,6 +14,7 @@ from distrust.common.crypto.context import run_digest
 from distrust.common.messages.admission import Participant
 from distrust.common.messages.cohort import TicketRequest
 from distrust.lab.stack.participants import Participants
+from distrust.server.waiting_places import Serving, WaitingPlace
 from tests.support.admitting_server import LOCAL, OPEN, N, World, play, refusal, slots
 from tests.support.server_harness import config, until
 
@@ -207,6 +208,26 @@ def test_a_request_whose_token_is_revoked_while_it_waits_gets_no_slot(tmp_path: 
         Participants(world.folder).revoke("some")
         await world.finish_round(last)
         assert refusal(await waiting) == (403, "revoked-token")
+
+    play(tmp_path, body)
+
+
+def test_a_settlement_plans_no_slot_for_a_token_that_was_revoked_while_its_request_waited(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        await world.create()
+        service, admission = world.app.state.service, world.app.state.admission
+        places = [
+            WaitingPlace(await world.wish(1, number=0), admission.caller(world.token(name), lambda: ""))
+            for name in ("some", "other")
+        ]
+        Participants(world.folder).revoke("some")
+        active = service.active_run("demo")
+        serving = Serving(service._issuer, active, places)
+        with active.lock, serving.planned(active.rows()):
+            pass
+        serving.answer()
+        assert [place.served for place in places] == [True, True]
+        assert [place.answer is None for place in places] == [True, False]
 
     play(tmp_path, body)
 
