@@ -4,7 +4,7 @@ DISTRUST_… variables configure it. `-P` keeps the working folder off the path:
 """
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
-from distrust.common.web.serve import run_service
+from distrust.common.protocol.web.serve import run_service
 
 if __name__ == "__main__":
     raise SystemExit(run_service(AggregatorSettings, aggregator_app))

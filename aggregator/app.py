@@ -8,15 +8,15 @@ from starlette.concurrency import run_in_threadpool
 
 from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Unauthorized, WrongCohort
-from distrust.common.intermediary.deadlines import Clock
-from distrust.common.messages.status import STATED, StageView, StatementList
-from distrust.common.messages.upload import InboxRequest, UploadAnswer
-from distrust.common.web.app import OperatorOnly
-from distrust.common.web.bodies import JsonBody, MessageRoute, release_body
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
-from distrust.common.web.problems import mark_fault, problems
-from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import NotifierDep, Wait, Waiting
+from distrust.common.protocol.intermediary.deadlines import Clock
+from distrust.common.protocol.messages.status import STATED, StageView, StatementList
+from distrust.common.protocol.messages.upload import InboxRequest, UploadAnswer
+from distrust.common.protocol.web.app import OperatorOnly
+from distrust.common.protocol.web.bodies import JsonBody, MessageRoute, release_body
+from distrust.common.protocol.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
+from distrust.common.protocol.web.problems import mark_fault, problems
+from distrust.common.protocol.web.settings import IntermediarySettings
+from distrust.common.protocol.web.waiting import NotifierDep, Wait, Waiting
 
 
 class AggregatorSettings(IntermediarySettings):

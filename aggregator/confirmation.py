@@ -15,11 +15,11 @@ from operator import mul
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.parameters import holders_needed, liars_near
-from distrust.common.crypto.share import PRIME, SHARE_SIZE, Polynomial, read_elements
 from distrust.common.errors import BadMessage
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.crypto.parameters import holders_needed, liars_near
+from distrust.common.protocol.crypto.share import PRIME, SHARE_SIZE, Polynomial, read_elements
 
 Flags = NDArray[np.bool_]
 

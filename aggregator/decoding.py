@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import comb, prod
 from operator import mul
 
-from distrust.common.crypto.share import PRIME, Polynomial
+from distrust.common.protocol.crypto.share import PRIME, Polynomial
 
 _KEPT = 2_000  # sets of points whose weights stay in memory
 

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
-from distrust.common.crypto.keys import BOX, KEY, load_public
-from distrust.common.crypto.parameters import densest_loss
-from distrust.common.crypto.share import MISSING, PRIME, SHARE_SIZE
 from distrust.common.errors import BadMessage, TooSmall
-from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import unpack
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
+from distrust.common.protocol.crypto.keys import BOX, KEY, load_public
+from distrust.common.protocol.crypto.parameters import densest_loss
+from distrust.common.protocol.crypto.share import MISSING, PRIME, SHARE_SIZE
+from distrust.common.protocol.messages.cohort import Cohort
 
 COMMITMENT = 32
 """Bytes of a commitment, at the start of a body of stage `shares`."""

@@ -13,23 +13,31 @@ from sqlalchemy import Connection
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing, Verdict
 from distrust.aggregator.recovery import sum_masked, unmask_total
-from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
-from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
-from distrust.common.crypto.keys import BOX, key_hash
-from distrust.common.crypto.share import MISSING, SHARE_SIZE
-from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, ProtocolError, Unavailable
-from distrust.common.intermediary import store
-from distrust.common.intermediary.deadlines import Clock
-from distrust.common.intermediary.intake import Fault, Intake, known_slots, ticketed
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
-from distrust.common.intermediary.store import BATCH, SELF, Span, State
-from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
-from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry, View
-from distrust.common.messages.upload import InboxRequest, Item
 from distrust.common.modular import pack, unpack
+from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
+from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
+from distrust.common.protocol.crypto.keys import BOX, key_hash
+from distrust.common.protocol.crypto.share import MISSING, SHARE_SIZE
+from distrust.common.protocol.intermediary import store
+from distrust.common.protocol.intermediary.deadlines import Clock
+from distrust.common.protocol.intermediary.intake import Fault, Intake, known_slots, ticketed
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.intermediary.stages import silence
+from distrust.common.protocol.intermediary.store import BATCH, SELF, Span, State
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer, ModularSum
+from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.status import (
+    STATED,
+    Inbox,
+    StageView,
+    Statement,
+    StatementList,
+    TranscriptEntry,
+    View,
+)
+from distrust.common.protocol.messages.upload import InboxRequest, Item
+from distrust.common.protocol.storage.database import Database
 
 _HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
 _MOST_VALUES = 16  # coordinates of a sum that a transcript prints

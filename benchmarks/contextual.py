@@ -33,9 +33,9 @@ from benchmarks.meter import deliver, options, process_seconds, write
 from benchmarks.secagg import measure_primitives
 from benchmarks.secagg_http import FLEETS, Bench
 from benchmarks.stage import party
-from distrust.common.database import Database
-from distrust.common.run.progress import RoundReport, RunView
-from distrust.common.web.client import Http
+from distrust.common.protocol.run.progress import RoundReport, RunView
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.web.client import Http
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress, Standings

@@ -19,13 +19,13 @@ from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
 from distrust.client.user import User, granted
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.keys import KEY_HASH, key_hash
-from distrust.common.messages.cohort import Cohort, KeyHashes
-from distrust.common.messages.status import StatementList
 from distrust.common.modular import Vector, sum_rows
-from distrust.common.web.client import Http
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.crypto.keys import KEY_HASH, key_hash
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes
+from distrust.common.protocol.messages.status import StatementList
+from distrust.common.protocol.web.client import Http
 from distrust.server.ticket_issuer import sign
 
 BLOCK = 512

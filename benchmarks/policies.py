@@ -21,8 +21,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.meter import deliver, options, write
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import SystemStream, generator
+from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import play_together
 from distrust.lab.run.run_file import RunFile, parse

@@ -7,8 +7,8 @@ It takes about half a minute on one core.
 import math
 from itertools import product
 
-from distrust.common.mechanisms.shuffled.pure import fewest_bits
-from distrust.common.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon
+from distrust.common.dp.mechanisms.shuffled.pure import fewest_bits
+from distrust.common.dp.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon
 
 HORIZON_CHANCES = (5e-4, 5e-7)  # nq = 1/(2T) for T = 10³ and 10⁶
 CASES = [

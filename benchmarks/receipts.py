@@ -25,13 +25,20 @@ from time import monotonic, process_time, sleep
 
 from benchmarks.meter import deliver, options, write
 from benchmarks.whole_run import play
-from distrust.common.crypto.receipts import PRESENT, RECEIPT_SECRET, list_digest, read_list, receipt_hash, record_hash
-from distrust.common.crypto.seal import REPORT_ID, seal
-from distrust.common.messages.batch import Batch, BatchAnswer, Records
-from distrust.common.messages.cohort import Cohort, Sealed, TicketRequest
-from distrust.common.messages.status import RecordList
-from distrust.common.messages.upload import Receipts
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.receipts import (
+    PRESENT,
+    RECEIPT_SECRET,
+    list_digest,
+    read_list,
+    receipt_hash,
+    record_hash,
+)
+from distrust.common.protocol.crypto.seal import REPORT_ID, seal
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Records
+from distrust.common.protocol.messages.cohort import Cohort, Sealed, TicketRequest
+from distrust.common.protocol.messages.status import RecordList
+from distrust.common.protocol.messages.upload import Receipts
+from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.run.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack

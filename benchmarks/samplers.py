@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.meter import deliver, options, write
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.mechanisms.families.sphere import directions
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.continuous import Gaussian, Laplace
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.noise.law import CHUNK
-from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference
-from distrust.common.noise.skellam import Poisson, Skellam
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms.families.sphere import directions
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.continuous import Gaussian, Laplace
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.dp.noise.law import CHUNK
+from distrust.common.dp.noise.polya import DiscreteLaplace, Polya, PolyaDifference
+from distrust.common.dp.noise.skellam import Poisson, Skellam
 from distrust.common.randomness import Stream, SystemStream
 
 

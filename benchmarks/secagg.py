@@ -24,12 +24,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from benchmarks.meter import deliver, options, write
 from distrust.aggregator import protocol
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.keys import key_hash
-from distrust.common.crypto.share import PRIME
-from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.crypto.keys import key_hash
+from distrust.common.protocol.crypto.share import PRIME
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 
 MODULUS = 1_000_003

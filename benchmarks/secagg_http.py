@@ -20,9 +20,9 @@ from benchmarks.masked_fleet import Part, Played, play, warm_up
 from benchmarks.meter import deliver, options, process_seconds, write
 from benchmarks.secagg import MODULUS, Primitives, aggregator_model, client_model, measure_primitives
 from benchmarks.stage import TICKETS, Party, party
-from distrust.common.crypto.context import masking
-from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, unpack
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.lab.secagg_simulation import make_cohort
 
 CLIENTS = (50, 100, 400, 1000)

@@ -16,9 +16,9 @@ from benchmarks.meter import deliver, options, write
 from benchmarks.secagg import best
 from benchmarks.whole_run import Gauge, gauge, run_file
 from distrust.client.protocols import sealed
-from distrust.common.crypto.seal import REPORT_ID, open_record
-from distrust.common.messages.cohort import Cohort, Sealed
 from distrust.common.modular import packed_size
+from distrust.common.protocol.crypto.seal import REPORT_ID, open_record
+from distrust.common.protocol.messages.cohort import Cohort, Sealed
 
 MODULUS = 1_000_003
 

@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from distrust.common.messages.batch import Batch, BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.web.client import Http, Patience
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.web.client import Http, Patience
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
 from distrust.lab.stack.stack import LOOPBACK, choose_ports, is_ready

@@ -15,7 +15,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from benchmarks.meter import peak_bytes, process_seconds
-from distrust.common.mechanisms import MECHANISMS
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress

@@ -33,12 +33,12 @@ from distrust.client.http_transport import (
 from distrust.client.memory import Memory
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
+from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import LATER, BadParameter, ProtocolError, Unavailable
+from distrust.common.explain import refused
 from distrust.common.inputs import flags_of, option, print_error
-from distrust.common.messages.explain import refused
-from distrust.common.privacy.searches import one_thread
-from distrust.common.web.client import Http
-from distrust.common.web.observability import configure
+from distrust.common.protocol.web.client import Http
+from distrust.common.protocol.web.observability import configure
 from distrust.common.wire import check_name
 
 FAREWELL_SECONDS = 5.0

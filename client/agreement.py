@@ -19,14 +19,14 @@ from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.crypto.context import RUN_ID, run_digest
+from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
 from distrust.common.errors import BadParameter, Refused, told_apart
-from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
-from distrust.common.messages.policy_spec import RoundSize
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, RoundView, cohort_terms
+from distrust.common.protocol.crypto.context import RUN_ID, run_digest
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round, RoundView, cohort_terms
+from distrust.common.specs.base import RoundSize
+from distrust.common.specs.contextual import ContextualPolicySpec
 
 ROUNDED = 1e-10
 """Relative rounding of a computed guarantee, by which it may be above the configured one.

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.messages.upload import Stage
+from distrust.common.protocol.messages.upload import Stage
 from distrust.common.randomness import Stream, generator
 
 STAGES: tuple[Stage, ...] = ("keys", "shares", "masked", "unmask")

@@ -24,8 +24,8 @@ from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
 from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
 from distrust.client.user import Own, User, granted, own_hash
-from distrust.common.crypto.context import run_digest
-from distrust.common.crypto.receipts import RECEIPT_SECRET
+from distrust.common.dp.accounting.ledger import Entry
+from distrust.common.dp.mechanisms import AnyMechanism
 from distrust.common.errors import (
     BadMessage,
     BudgetExceeded,
@@ -36,12 +36,12 @@ from distrust.common.errors import (
     WrongCohort,
     WrongStage,
 )
-from distrust.common.mechanisms import AnyMechanism
-from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
-from distrust.common.privacy.ledger import Entry
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET
+from distrust.common.protocol.messages.cohort import Cohort, Grant, TicketRequest
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round, RoundView, TicketAnswer
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, RoundView, TicketAnswer
 
 log = structlog.get_logger("distrust.fleet")
 

@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from distrust.common.crypto.context import run_digest
 from distrust.common.errors import Unavailable, WrongCohort
-from distrust.common.messages.admission import proof_header, request_text
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import RecordList, StageView, StatementList
-from distrust.common.messages.upload import (
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.messages.admission import proof_header, request_text
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes, TicketRequest
+from distrust.common.protocol.messages.status import RecordList, StageView, StatementList
+from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,
@@ -21,10 +21,10 @@ from distrust.common.messages.upload import (
     Upload,
     UploadAnswer,
 )
-from distrust.common.run.config import RunConfig
-from distrust.common.run.listing import RunList
-from distrust.common.run.round import RoundView, TicketAnswer
-from distrust.common.web.client import Http, Patience, Peer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.listing import RunList
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.web.client import Http, Patience, Peer
 
 A = TypeVar("A")
 

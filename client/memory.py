@@ -23,12 +23,12 @@ from typing import Literal, NoReturn
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from distrust.common.crypto.context import cohort_digest
+from distrust.common.dp.accounting.guarantee import Guarantee
+from distrust.common.dp.mechanisms import AnyMechanism, promise_of
 from distrust.common.errors import LATER, BadParameter, ProtocolError, Refused, Unavailable
-from distrust.common.mechanisms import AnyMechanism, promise_of
-from distrust.common.messages.cohort import Cohort
-from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.run.round import Round
+from distrust.common.protocol.crypto.context import cohort_digest
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.round import Round
 
 log = structlog.get_logger("distrust.fleet")
 

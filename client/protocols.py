@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from distrust.client.randomizer import CohortRandomizer, labelled_bits, record
 from distrust.client.secagg import MaskingClient
 from distrust.client.user import AnyStage, User
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.receipts import record_hash
-from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.errors import BadMessage, ProtocolError
-from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import Item
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.crypto.receipts import record_hash
+from distrust.common.protocol.crypto.seal import REPORT_ID, seal
+from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import Item
 
 log = structlog.get_logger("distrust.fleet")
 

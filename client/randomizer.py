@@ -16,11 +16,11 @@ from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.dp.mechanisms import AnyMechanism
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.mechanisms import AnyMechanism
 from distrust.common.modular import pack
+from distrust.common.protocol.run.round import Assignment, Round
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.run.round import Assignment, Round
 
 _UNASSIGNED = -1  # the position of a slot whose assignment is not known
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from distrust.client.agreement import check_round
-from distrust.common.crypto.parameters import neighbourhood
+from distrust.common.dp.accounting.composition import compose
+from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
+from distrust.common.dp.mechanisms import AnyMechanism, privacy_of, promise_of
 from distrust.common.errors import BudgetExceeded, Refused, told_apart
-from distrust.common.mechanisms import AnyMechanism, privacy_of, promise_of
-from distrust.common.messages.cohort import Channel, Cohort
 from distrust.common.modular import packed_size
-from distrust.common.privacy.composition import compose
-from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
-from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round
+from distrust.common.protocol.crypto.parameters import neighbourhood
+from distrust.common.protocol.messages.cohort import Channel, Cohort
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users that have set no limits of their own
 

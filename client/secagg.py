@@ -12,15 +12,32 @@ from typing import Literal
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
-from distrust.common.crypto.graph import Roster, bitmap_integer
-from distrust.common.crypto.keys import BOX, binding, close_box, key_hash, new_pair, new_seed, open_box, pair_from_seed
-from distrust.common.crypto.mask import sum_masks
-from distrust.common.crypto.parameters import neighbourhood, window
-from distrust.common.crypto.share import MISSING, SHARE_SIZE, Polynomial, blend, evaluate, polynomials, read_triple
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
-from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, add, pack, subtract
+from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
+from distrust.common.protocol.crypto.graph import Roster, bitmap_integer
+from distrust.common.protocol.crypto.keys import (
+    BOX,
+    binding,
+    close_box,
+    key_hash,
+    new_pair,
+    new_seed,
+    open_box,
+    pair_from_seed,
+)
+from distrust.common.protocol.crypto.mask import sum_masks
+from distrust.common.protocol.crypto.parameters import neighbourhood, window
+from distrust.common.protocol.crypto.share import (
+    MISSING,
+    SHARE_SIZE,
+    Polynomial,
+    blend,
+    evaluate,
+    polynomials,
+    read_triple,
+)
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import wipe
 
 CHALLENGE = 32

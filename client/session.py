@@ -13,11 +13,11 @@ from distrust.client.protocols import Check, ClientProtocol, ShuffleProtocol
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import LONGEST_POLL, Uploader, cut
 from distrust.client.user import AnyStage, User
-from distrust.common.crypto.graph import bitmap_flags
 from distrust.common.errors import Aborted, BadMessage, ProtocolError, Refused, Unavailable
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import Item
+from distrust.common.protocol.crypto.graph import bitmap_flags
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import Item
 
 log = structlog.get_logger("distrust.fleet")
 

@@ -28,8 +28,8 @@ from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
 from distrust.common.inputs import MOST_TOML, check_address, hide_passwords, read_file, read_token
-from distrust.common.messages.admission import read_device_key
-from distrust.common.messages.upload import MOST_LISTED
+from distrust.common.protocol.messages.admission import read_device_key
+from distrust.common.protocol.messages.upload import MOST_LISTED
 
 AUTO = "auto"
 SHOWN = 60  # characters of an environment that cannot be read

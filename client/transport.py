@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import RecordList, StageView, StatementList
-from distrust.common.messages.upload import (
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes, TicketRequest
+from distrust.common.protocol.messages.status import RecordList, StageView, StatementList
+from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,
@@ -13,8 +13,8 @@ from distrust.common.messages.upload import (
     Upload,
     UploadAnswer,
 )
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
 
 
 class Transport(Protocol):

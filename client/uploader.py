@@ -11,13 +11,13 @@ from distrust.client.agreement import differing_field
 from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
 from distrust.client.user import AnyStage, User
-from distrust.common.crypto.context import cohort_digest
-from distrust.common.crypto.keys import KEY_HASH
-from distrust.common.crypto.receipts import ABSENT, PRESENT, read_list
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import (
+from distrust.common.protocol.crypto.context import cohort_digest
+from distrust.common.protocol.crypto.keys import KEY_HASH
+from distrust.common.protocol.crypto.receipts import ABSENT, PRESENT, read_list
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,

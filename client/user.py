@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from distrust.client.departures import NEVER, STAGES
 from distrust.client.secagg import Secrets
-from distrust.common.crypto.context import SECRET, claim
-from distrust.common.crypto.keys import key_hash
-from distrust.common.crypto.receipts import receipt_hash
 from distrust.common.errors import BadMessage
-from distrust.common.messages.cohort import SIGNATURE, Cohort, Grant
-from distrust.common.messages.upload import Item, Stage
+from distrust.common.protocol.crypto.context import SECRET, claim
+from distrust.common.protocol.crypto.keys import key_hash
+from distrust.common.protocol.crypto.receipts import receipt_hash
+from distrust.common.protocol.messages.cohort import SIGNATURE, Cohort, Grant
+from distrust.common.protocol.messages.upload import Item, Stage
 
 AnyStage = Stage | Literal["report", "receipt"]
 _LIKE: dict[AnyStage, Stage] = {"report": "masked", "receipt": "masked", "confirm": "shares"}

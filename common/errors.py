@@ -22,7 +22,8 @@ ProtocolError
 │   └── ExhaustedToken    403  all slots of its quota have been handed out
 └── Unavailable           503  a peer or a resource that is not there right now
 
-A service's logic raises them; `common.web` renders them as problem+json; the command line prints them and exits.
+A service's logic raises them. `common.protocol.web` renders them as problem+json. The command line prints them and
+exits.
 """
 
 import errno

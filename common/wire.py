@@ -28,6 +28,8 @@ Version = Literal[3]
 Norm = Literal["l1", "l2", "linf"]
 """The norm in which a client's vector is bounded."""
 
+LARGEST_COHORT = 1_000_000  # clients of one cohort, each in a slot
+
 Via = Literal["aggregator", "shuffler"]
 """The intermediary that carries a cohort's messages."""
 

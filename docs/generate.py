@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.client.environments import ENVIRONMENTS
-from distrust.common.mechanisms import MECHANISMS, MechanismSpec
-from distrust.common.messages.policy import POLICIES
-from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig, UnsafeSpec
-from distrust.common.web.tls import CALLER_FILES
+from distrust.common.dp.accounting.guarantee import BudgetSpec
+from distrust.common.dp.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.protocol.run.config import IntermediarySpec, ReturningSpec, RunConfig, UnsafeSpec
+from distrust.common.protocol.web.tls import CALLER_FILES
+from distrust.common.specs.policy import POLICIES
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.run.run_file import FleetSpec
 from distrust.server.app import server_app

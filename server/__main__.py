@@ -3,8 +3,8 @@
 DISTRUST_… variables configure it. `-P` keeps the working folder off the path: no file in it runs in place of ours.
 """
 
-from distrust.common.privacy.searches import one_thread
-from distrust.common.web.serve import run_service
+from distrust.common.dp.accounting.techniques.searches import one_thread
+from distrust.common.protocol.web.serve import run_service
 from distrust.server.app import server_app
 from distrust.server.settings import ServerSettings
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 import structlog
 
-from distrust.common.crypto.context import run_digest
-from distrust.common.database_faults import repeated
+from distrust.common.dp.mechanisms.families.base import StreamCounter
 from distrust.common.errors import (
     ProtocolError,
     RunFailed,
@@ -18,11 +17,12 @@ from distrust.common.errors import (
     WrongCohort,
     describe_error,
 )
-from distrust.common.mechanisms.families.base import StreamCounter
-from distrust.common.messages.cohort import Cohort
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunState, Snapshot
-from distrust.common.run.round import Round, RoundView
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunState, Snapshot
+from distrust.common.protocol.run.round import Round, RoundView
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
 from distrust.server.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
 from distrust.server.learner.learner import Learner, blank_snapshot

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
 from distrust.common.errors import BadMessage, BadParameter, ExpiredToken, ForeignToken, RevokedToken, Unauthorized
+from distrust.common.explain import first
 from distrust.common.inputs import Watched, read_file
-from distrust.common.messages.admission import (
+from distrust.common.protocol.messages.admission import (
     MOST_PARTICIPANTS,
     Participant,
     ParticipantList,
@@ -24,7 +25,6 @@ from distrust.common.messages.admission import (
     read_proof,
     token_id,
 )
-from distrust.common.messages.explain import first
 from distrust.common.wire import read_message
 
 NEEDED = "a request for tickets needs a participation token: Authorization: Bearer …"

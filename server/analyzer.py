@@ -11,14 +11,21 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.crypto.seal import checksum_of, sealed_size
+from distrust.common.dp.mechanisms import Mechanism
+from distrust.common.dp.mechanisms.families.base import StreamCounter
+from distrust.common.dp.mechanisms.families.streams import StoredBatch
 from distrust.common.errors import BadMessage, TooSmall
-from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.base import StreamCounter
-from distrust.common.mechanisms.families.streams import StoredBatch
-from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Masking, Sealed, SealedRecords
 from distrust.common.modular import sum_rows, unpack, unpack_rows
+from distrust.common.protocol.crypto.seal import checksum_of, sealed_size
+from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import (
+    AssignedRecords,
+    Cohort,
+    LabelledBits,
+    Masking,
+    Sealed,
+    SealedRecords,
+)
 from distrust.common.randomness import Stream
 
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]

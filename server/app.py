@@ -24,13 +24,13 @@ from distrust.common.errors import (
     WrongStage,
 )
 from distrust.common.extensions import allow
-from distrust.common.messages.admission import request_text
-from distrust.common.messages.cohort import KeyHashes, TicketRequest
-from distrust.common.messages.status import RecordList, StatementList, Transcript
-from distrust.common.messages.upload import Receipts, UploadAnswer
-from distrust.common.run.config import RunConfig
-from distrust.common.run.listing import RunList, Tombstone
-from distrust.common.run.progress import (
+from distrust.common.protocol.messages.admission import request_text
+from distrust.common.protocol.messages.cohort import KeyHashes, TicketRequest
+from distrust.common.protocol.messages.status import RecordList, StatementList, Transcript
+from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.listing import RunList, Tombstone
+from distrust.common.protocol.run.progress import (
     IntervalList,
     LedgerView,
     RegretCurve,
@@ -38,11 +38,11 @@ from distrust.common.run.progress import (
     RoundReport,
     RunView,
 )
-from distrust.common.run.round import RoundView, TicketAnswer
-from distrust.common.web.app import Each, OperatorOnly, Participation, Readers, ReadersMessageRoute, make_app
-from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
-from distrust.common.web.problems import RETRY_SECONDS, mark_fault, problems
-from distrust.common.web.waiting import ChangeNotifier, NotifierDep, Wait
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.web.app import Each, OperatorOnly, Participation, Readers, ReadersMessageRoute, make_app
+from distrust.common.protocol.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
+from distrust.common.protocol.web.problems import RETRY_SECONDS, mark_fault, problems
+from distrust.common.protocol.web.waiting import ChangeNotifier, NotifierDep, Wait
 from distrust.server.admission import Admission
 from distrust.server.coordinator import RunCoordinator
 from distrust.server.dashboard import answer_with_pages, static_routes

@@ -23,10 +23,10 @@ from distrust.common.errors import (
     Unavailable,
     WrongCohort,
 )
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
-from distrust.common.messages.upload import Receipts, UploadAnswer
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import COHORT_DIGEST, Cohort, TicketRequest
+from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.admission import OPERATOR, Caller
 from distrust.server.deliveries import NotComparedError, misnumbered

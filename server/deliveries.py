@@ -11,11 +11,11 @@ delivery and its commit goes on, and a batch without a row stops the run.
 
 from collections.abc import Sequence
 
-from distrust.common.crypto.context import cohort_digest
 from distrust.common.errors import BadMessage, Conflict, RunFailed
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import STATED, STATEMENT, Statement
+from distrust.common.protocol.crypto.context import cohort_digest
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import STATED, STATEMENT, Statement
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import Store

@@ -10,10 +10,10 @@ from typing import Protocol
 import structlog
 
 from distrust.common.errors import ProtocolError
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import DeliveryList, StatementList
-from distrust.common.run.listing import Tombstone
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import DeliveryList, StatementList
+from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.service import Service
 

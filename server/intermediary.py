@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import DeliveryList, PrunedRun, Settled, StatementList
-from distrust.common.web.client import Http, Patience, Peer
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import DeliveryList, PrunedRun, Settled, StatementList
+from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.common.wire import Via
 from distrust.server.intermediaries import Intermediaries
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from sqlalchemy import Integer, bindparam, delete, func, insert, literal_column, select, text, update
 
-from distrust.common.crypto.context import run_digest
-from distrust.common.database_faults import repeated
-from distrust.common.messages.status import MOST_SETTLED
-from distrust.common.privacy.guarantee import ShownGuarantee
-from distrust.common.run.listing import Tombstone
-from distrust.common.run.progress import RunState
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.messages.status import MOST_SETTLED
+from distrust.common.protocol.run.listing import Tombstone
+from distrust.common.protocol.run.progress import RunState
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
 from distrust.server.store import Store
 from distrust.server.tables import (

@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy.engine import make_url
 
-from distrust.common.crypto.context import RUN_ID
 from distrust.common.errors import RunFailed, Unavailable
 from distrust.common.inputs import read_file
+from distrust.common.protocol.crypto.context import RUN_ID
 
 _SECRET = 32  # bytes of each of the three secrets
 _WHOLE = 3 * _SECRET + hashlib.sha256().digest_size  # bytes of a key file: the secrets and their SHA-256

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import structlog
 
-from distrust.common.database_faults import repeated
 from distrust.common.errors import Conflict, Gone, RunFailed, WrongCohort
-from distrust.common.run.listing import RunList, Tombstone
-from distrust.common.run.progress import RunState
+from distrust.common.protocol.run.listing import RunList, Tombstone
+from distrust.common.protocol.run.progress import RunState
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server import views
 from distrust.server.active_run import ActiveRun

@@ -3,7 +3,7 @@
 A cohort that gives receipts is analyzed in three steps. Its batch is stored and its list of records is public; clients
 answer; at the deadline, or once as many clients as records have answered and enough of them have found their records,
 the answers decide. Silence counts as loss.
-`common.crypto.receipts` has the reason and the bytes.
+`common.protocol.crypto.receipts` has the reason and the bytes.
 """
 
 import hmac
@@ -12,16 +12,16 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from distrust.common.crypto.keys import KEY_HASH
-from distrust.common.crypto.receipts import ABSENT, PRESENT, RECEIPT_SECRET, receipt_hash, record_list
-from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError, RunFailed, TooSmall, WrongStage
-from distrust.common.intermediary.intake import Intake, known_slots
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import RecordList
-from distrust.common.messages.upload import Item, Receipts, UploadAnswer
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.keys import KEY_HASH
+from distrust.common.protocol.crypto.receipts import ABSENT, PRESENT, RECEIPT_SECRET, receipt_hash, record_list
+from distrust.common.protocol.intermediary.intake import Intake, known_slots
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import RecordList
+from distrust.common.protocol.messages.upload import Item, Receipts, UploadAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import Store
 

@@ -1,12 +1,12 @@
 """Builds the messages of a round: what the server tells the intermediary and the clients of each cohort."""
 
 from distrust.common.bandit.decisions import AssignedAction, Decision
-from distrust.common.crypto.parameters import neighbourhood
-from distrust.common.mechanisms import Mechanism
-from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.modular import packed_size
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, cohort_terms
+from distrust.common.protocol.crypto.parameters import neighbourhood
+from distrust.common.protocol.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round, cohort_terms
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
 

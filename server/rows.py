@@ -7,11 +7,11 @@ from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
-from distrust.common.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
-from distrust.common.messages.explain import first
-from distrust.common.messages.status import CohortState
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunState
+from distrust.common.explain import first
+from distrust.common.protocol.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
+from distrust.common.protocol.messages.status import CohortState
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunState
 from distrust.server.keys import RunIdentity
 
 

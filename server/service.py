@@ -6,21 +6,21 @@ from typing import Literal
 
 import structlog
 
-from distrust.common.database import Database
-from distrust.common.database_faults import repeated
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
-from distrust.common.intermediary.deadlines import Clock
-from distrust.common.mechanisms import Mechanism
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import RecordList, StatementList, Transcript
-from distrust.common.messages.upload import Receipts, UploadAnswer
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import (
+from distrust.common.protocol.intermediary.deadlines import Clock
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes, TicketRequest
+from distrust.common.protocol.messages.status import RecordList, StatementList, Transcript
+from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import (
     RegretCurve,
     RunView,
 )
-from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
 from distrust.server import views
 from distrust.server.active_run import ActiveRun

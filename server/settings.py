@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from distrust.common.web.settings import ServiceSettings
-from distrust.common.web.tls import caller_context
+from distrust.common.protocol.web.settings import ServiceSettings
+from distrust.common.protocol.web.tls import caller_context
 from distrust.common.wire import Via
 from distrust.server.keys import folder_for
 from distrust.server.service import WINDOW

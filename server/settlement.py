@@ -10,17 +10,17 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from distrust.common.crypto.context import cohort_digest, encode
-from distrust.common.crypto.seal import open_record
-from distrust.common.database_faults import repeated
+from distrust.common.dp.mechanisms import Mechanism
+from distrust.common.dp.mechanisms.families.streams import StoredBatch
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
-from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.streams import StoredBatch
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.crypto.context import cohort_digest, encode
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import EventKind
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import EventKind
 from distrust.server.active_run import ActiveRun, CountedStream, state_of
 from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
 from distrust.server.keys import Keys

@@ -9,15 +9,15 @@ from typing import Any, Unpack
 from sqlalchemy import Connection, Select, bindparam, delete, false, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
 
-from distrust.common.crypto.context import cohort_digest, run_digest
-from distrust.common.database import POOL, Database
-from distrust.common.database_faults import Collision
-from distrust.common.intermediary.deadlines import Clock, SystemClock
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.status import Statement
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import EventKind, RegretCurve, RunEvent, RunState
+from distrust.common.protocol.crypto.context import cohort_digest, run_digest
+from distrust.common.protocol.intermediary.deadlines import Clock, SystemClock
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.status import Statement
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import EventKind, RegretCurve, RunEvent, RunState
+from distrust.common.protocol.storage.database import POOL, Database
+from distrust.common.protocol.storage.database_faults import Collision
 from distrust.common.wire import Via
 from distrust.server.keys import PublicKeys, RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort

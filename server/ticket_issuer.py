@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from distrust.common.crypto.keys import KEY_HASH
-from distrust.common.database_faults import repeated
 from distrust.common.errors import (
     BadMessage,
     Conflict,
@@ -24,8 +22,10 @@ from distrust.common.errors import (
     WrongCohort,
     WrongStage,
 )
-from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketRequest, ticket_text
-from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.crypto.keys import KEY_HASH
+from distrust.common.protocol.messages.cohort import Cohort, Grant, KeyHashes, TicketRequest, ticket_text
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Admission, Caller
 from distrust.server.keys import Keys

@@ -16,16 +16,31 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
-from distrust.common.crypto.receipts import RECEIPT_SECRET, record_list
-from distrust.common.crypto.seal import open_record, sealed_size
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
+from distrust.common.dp.mechanisms import AnyMechanism, Mechanism
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
-from distrust.common.mechanisms import AnyMechanism, Mechanism
-from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import SIGNATURE, AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
-from distrust.common.messages.status import EVERY, CohortState, CohortView, Statement, Transcript, TranscriptEntry, View
 from distrust.common.modular import unpack
-from distrust.common.privacy.guarantee import ShownGuarantee
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, record_list
+from distrust.common.protocol.crypto.seal import open_record, sealed_size
+from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import (
+    SIGNATURE,
+    AssignedRecords,
+    Cohort,
+    LabelledBits,
+    Sealed,
+    SealedRecords,
+)
+from distrust.common.protocol.messages.status import (
+    EVERY,
+    CohortState,
+    CohortView,
+    Statement,
+    Transcript,
+    TranscriptEntry,
+    View,
+)
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import Via
 from distrust.server.analyzer import ones_by_label
 from distrust.server.learner.rounds import (

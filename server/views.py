@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Literal
 
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.errors import RunFailed, WrongCohort
-from distrust.common.privacy.guarantee import ShownGuarantee
-from distrust.common.run.progress import (
+from distrust.common.protocol.run.progress import (
     ArmInterval,
     IntervalList,
     LedgerLine,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import structlog
 
 from distrust.common.errors import BadMessage, Conflict, ForeignToken, NotAdmitted, WrongStage
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.active_run import ActiveRun
 from distrust.server.admission import OPERATOR, Caller
 from distrust.server.rows import CohortRow

@@ -6,14 +6,14 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from pydantic import Field
 
 from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
-from distrust.common.intermediary.deadlines import Clock
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
-from distrust.common.web.bodies import JsonBody, MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
-from distrust.common.web.problems import mark_fault, problems
-from distrust.common.web.settings import IntermediarySettings
-from distrust.common.web.waiting import NotifierDep, Wait
+from distrust.common.protocol.intermediary.deadlines import Clock
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
+from distrust.common.protocol.web.bodies import JsonBody, MessageRoute
+from distrust.common.protocol.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
+from distrust.common.protocol.web.problems import mark_fault, problems
+from distrust.common.protocol.web.settings import IntermediarySettings
+from distrust.common.protocol.web.waiting import NotifierDep, Wait
 from distrust.shuffler.service import REPORT, Shuffler
 
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.context import CLAIM, SECRET, claim
-from distrust.common.crypto.seal import REPORT_ID, checksum_of
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
-from distrust.common.intermediary.intake import Fault, message_digest, ticketed
-from distrust.common.messages.batch import GroupedRecords
-from distrust.common.messages.cohort import AssignedRecords, Cohort
-from distrust.common.messages.upload import ActionRequest, Item
+from distrust.common.protocol.crypto.context import CLAIM, SECRET, claim
+from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of
+from distrust.common.protocol.intermediary.intake import Fault, message_digest, ticketed
+from distrust.common.protocol.messages.batch import GroupedRecords
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.messages.upload import ActionRequest, Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.shuffler.permutation import random_order
 

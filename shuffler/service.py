@@ -12,21 +12,19 @@ import numpy as np
 import structlog
 from sqlalchemy import Connection
 
-from distrust.common.crypto.context import SECRET
-from distrust.common.crypto.graph import members_to_bitmap
-from distrust.common.crypto.receipts import list_digest, record_list
-from distrust.common.crypto.seal import REPORT_ID, checksum_of, sealed_size
-from distrust.common.database import Database
-from distrust.common.database_faults import repeated
 from distrust.common.errors import BadMessage, BadParameter, TooSmall
-from distrust.common.intermediary import store
-from distrust.common.intermediary.deadlines import Clock
-from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
-from distrust.common.intermediary.store import BATCH, DEPARTED, LIST, SELF, Span, State
-from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
-from distrust.common.messages.cohort import (
+from distrust.common.protocol.crypto.context import SECRET
+from distrust.common.protocol.crypto.graph import members_to_bitmap
+from distrust.common.protocol.crypto.receipts import list_digest, record_list
+from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of, sealed_size
+from distrust.common.protocol.intermediary import store
+from distrust.common.protocol.intermediary.deadlines import Clock
+from distrust.common.protocol.intermediary.intake import Fault, Intake, check_size, measured
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.intermediary.stages import silence
+from distrust.common.protocol.intermediary.store import BATCH, DEPARTED, LIST, SELF, Span, State
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import (
     LARGEST_CROWD,
     AssignedRecords,
     Cohort,
@@ -34,8 +32,10 @@ from distrust.common.messages.cohort import (
     SealedRecords,
     name_in,
 )
-from distrust.common.messages.status import StageView, TranscriptEntry, View
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
+from distrust.common.protocol.messages.status import StageView, TranscriptEntry, View
+from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, Item
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
     CLAIMED,

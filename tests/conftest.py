@@ -12,7 +12,7 @@ from hypothesis import settings
 from tests.support.picked import picked
 
 # Before NumPy is imported: matrices are small here, and the threads of every process of the suite would spin for each
-# other's cores. Programs that play a run take one thread by themselves (`common.privacy.searches.one_thread`).
+# other's cores. Programs that play a run take one thread by themselves (`one_thread`).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Hypothesis examples have no deadline: benchmarks measure time, tests do not. Each run draws others.

@@ -28,8 +28,8 @@ from distrust.client.environments.linear import (
 )
 from distrust.client.environments.mslr import Mslr, MslrSpec
 from distrust.common.errors import BadParameter
+from distrust.common.explain import first
 from distrust.common.extensions import allow_named
-from distrust.common.messages.explain import first
 
 SPECS: tuple[type[EnvironmentSpec], ...] = (
     BernoulliSpec,

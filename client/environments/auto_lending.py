@@ -39,8 +39,8 @@ from distrust.client.environments.contextual import (
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.inputs import MOST_TABLE, open_file
-from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
+from distrust.common.specs.base import PolicySpec
 
 HIGHEST_PRICE = 25_000.0
 """Dollars. Prices are parts of it, so that they and the values of rewards lie in [0, 1]."""

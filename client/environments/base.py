@@ -10,8 +10,8 @@ from pydantic import Field
 
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream
+from distrust.common.specs.base import PolicySpec
 from distrust.common.wire import Message
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
@@ -51,7 +51,7 @@ class Environment(Protocol):
 class EnvironmentSpec(Message):
     """The `[environment]` table of a run file: its `name`, its `seed: Seed`, and numbers of its own.
 
-    REWARDS  what policies must be made for: see `distrust.common.messages.policy.PolicySpec`.
+    REWARDS  what policies must be made for: see `distrust.common.specs.policy.PolicySpec`.
     """
 
     REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "arms"

@@ -18,9 +18,9 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, Link, link_mean
 from distrust.common.bandit.contextual_sum import Observation, shortened
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import Parameters
-from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
+from distrust.common.specs.base import PolicySpec
+from distrust.common.specs.contextual import Parameters
 
 LongContexts = Literal["clip", "refuse"]
 """Treatment of contexts of real data that are longer than 1: `clip` shortens and counts them, `refuse` raises."""

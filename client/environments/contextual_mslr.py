@@ -26,8 +26,8 @@ from distrust.common.bandit.contextual_choice import Link
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.inputs import MOST_TABLE, read_file
-from distrust.common.messages.contextual_policy import Parameters
 from distrust.common.randomness import Stream, generator
+from distrust.common.specs.contextual import Parameters
 
 SHIPPED_TABLE = "mslr-contexts.csv"
 """5,000 rows with 10 components."""

@@ -17,8 +17,8 @@ from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.bandit.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import PolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
+from distrust.common.specs.base import PolicySpec
 
 SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.calculator.query import OVERFLOW_PROBABILITY, PrivacyQuery
+from distrust.common.dp.accounting.profile import Privacy
+from distrust.common.dp.calculator.query import OVERFLOW_PROBABILITY, PrivacyQuery
+from distrust.common.dp.mechanisms import Mechanism, plan
+from distrust.common.dp.mechanisms.distributed.additive import DistributedPolya
+from distrust.common.dp.mechanisms.families.grid import Randomness
+from distrust.common.dp.mechanisms.local.additive import LocalGaussian, LocalLaplaceDiscrete
+from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.dp.noise.polya import PolyaDifference
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, plan
-from distrust.common.mechanisms.distributed.additive import DistributedPolya
-from distrust.common.mechanisms.families.grid import Randomness
-from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplaceDiscrete
-from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.noise.polya import PolyaDifference
-from distrust.common.privacy.profile import Privacy
 from distrust.lab.audit.secret import Secret, named_secret
 
 

@@ -8,12 +8,12 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.calculator.query import CohortWords, PrivacyQuery, checks_arguments
+from distrust.common.dp.accounting.techniques.searches import one_thread
+from distrust.common.dp.calculator.query import CohortWords, PrivacyQuery, checks_arguments
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
-from distrust.common.mechanisms import Mechanism
 from distrust.common.modular import Vector, add
-from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.audit.observation import evidence, observed
 from distrust.lab.audit.query import AuditQuery

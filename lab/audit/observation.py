@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from distrust.common.dp.accounting.factorization import factorization
+from distrust.common.dp.mechanisms import Mechanism
+from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Tree
+from distrust.common.dp.noise.law import Law
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
-from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.modular import Vector
-from distrust.common.noise.law import Law
-from distrust.common.privacy.factorization import factorization
 from distrust.common.randomness import Stream
 from distrust.lab.audit.setting import Setting
 

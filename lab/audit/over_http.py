@@ -30,21 +30,21 @@ from distrust.client.uploader import Uploader
 from distrust.client.user import User, granted
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
-from distrust.common.crypto.keys import key_hash
-from distrust.common.crypto.receipts import ABSENT, record_list
-from distrust.common.crypto.seal import open_record
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.errors import BadMessage, BadParameter, Unavailable
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.central.additive import UnsafeIdentity
-from distrust.common.messages.batch import Batch
-from distrust.common.messages.cohort import Cohort, KeyHashes
-from distrust.common.messages.status import RecordList, StatementList
-from distrust.common.messages.upload import Receipts, UploadAnswer
 from distrust.common.modular import Vector
+from distrust.common.protocol.crypto.keys import key_hash
+from distrust.common.protocol.crypto.receipts import ABSENT, record_list
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes
+from distrust.common.protocol.messages.status import RecordList, StatementList
+from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
+from distrust.common.protocol.run.config import IntermediarySpec, RunConfig
+from distrust.common.protocol.run.round import Round
+from distrust.common.protocol.web.client import Http
 from distrust.common.randomness import Stream, SystemStream
-from distrust.common.run.config import IntermediarySpec, RunConfig
-from distrust.common.run.round import Round
-from distrust.common.web.client import Http
 from distrust.lab.audit.observation import evidence, most_replicas, observed, replicated
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds

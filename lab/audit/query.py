@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism
-from distrust.common.messages.explain import wanted
+from distrust.common.explain import wanted
 from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.secret import Secret, named_secret
 from distrust.lab.audit.setting import Setting

@@ -25,10 +25,10 @@ from math import floor
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS_SIZE, Roster, keyed_permutation, members_to_bitmap
-from distrust.common.crypto.parameters import window
 from distrust.common.errors import BadParameter
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, keyed_permutation, members_to_bitmap
+from distrust.common.protocol.crypto.parameters import window
 from distrust.lab.secagg_simulation import make_cohort
 
 COLLUDING_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from distrust.common.bandit.contextual_choice import Link, link_mean
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.errors import BadParameter
-from distrust.common.messages.explain import wanted
+from distrust.common.explain import wanted
 
 Hidden = Literal["arm", "context"]
 

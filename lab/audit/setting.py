@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from distrust.common.dp.accounting.guarantee import Guarantee
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism
-from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import SystemStream
 from distrust.lab.audit.secret import Secret
 

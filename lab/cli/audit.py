@@ -8,10 +8,10 @@ from typing import Annotated, cast
 import typer
 from rich.table import Table
 
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms.families.cohort import Noise
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
-from distrust.common.mechanisms.families.cohort import Noise
 from distrust.common.wire import Norm
 from distrust.lab.audit.broken import BROKEN
 from distrust.lab.audit.in_process import DEFAULT_TRIALS, USUAL_CLIENTS, audit_in_process

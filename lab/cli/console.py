@@ -112,7 +112,7 @@ def _in_our_words(error: Any) -> BadParameter | None:
     """Return typer's error as ours; None for one that names neither an option nor an argument."""
     from pydantic import ValidationError  # noqa: PLC0415 - `distrust --version` needs none of it
 
-    from distrust.common.messages.explain import refused  # noqa: PLC0415 - likewise
+    from distrust.common.explain import refused  # noqa: PLC0415 - likewise
 
     command, flag = getattr(error.ctx, "command_path", "distrust"), getattr(error, "option_name", None)
     if flag is not None:

@@ -67,8 +67,8 @@ def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
         yield from _runs(data_dir)
     else:
         from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
-        from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
-        from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
+        from distrust.common.dp.mechanisms import MECHANISMS  # noqa: PLC0415
+        from distrust.common.specs.policy import POLICIES  # noqa: PLC0415
 
         known: dict[Kind, Mapping[str, type]] = {
             Kind.POLICIES: POLICIES,
@@ -90,7 +90,7 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
     """
     import sqlite3  # noqa: PLC0415 - only this kind needs it
 
-    from distrust.common.stored_file import open_stored  # noqa: PLC0415
+    from distrust.common.protocol.storage.stored_file import open_stored  # noqa: PLC0415
 
     if data_dir.path != DEFAULT and not data_dir.path.is_dir():
         raise BadParameter("data", str(data_dir.path), "is no folder; `distrust up --data` makes one")
@@ -205,7 +205,7 @@ def _misfit(
     path: Path, policy: str | None, mechanism: str | None, environment: str | None, refusal: str
 ) -> BadParameter:
     """Return an error that names the options that do not go together, why, and the policies that would."""
-    from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
+    from distrust.common.specs.policy import POLICIES  # noqa: PLC0415
 
     stated = [("environment", environment), ("mechanism", mechanism), ("policy", policy)]
     (field, value), *others = [(name, value) for name, value in stated if value is not None]
@@ -228,7 +228,7 @@ def config_command(path: Annotated[Path, typer.Argument(metavar="RUN.toml", help
     The public actions of a linear environment are drawn from its seed, if they are not given. A seed that can be
     guessed, such as 1, thus discloses the world.
     """
-    from distrust.common.privacy.searches import one_thread  # noqa: PLC0415
+    from distrust.common.dp.accounting.techniques.searches import one_thread  # noqa: PLC0415
     from distrust.lab.run.run_file import read  # noqa: PLC0415 - takes a second to import
 
     with one_thread():
@@ -242,9 +242,9 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
     Raises BadParameter for a name that is not known, and for a policy and an environment of two kinds.
     """
     from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
-    from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
-    from distrust.common.messages.policy import DEFAULT_POLICY as USUAL  # noqa: PLC0415
-    from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
+    from distrust.common.dp.mechanisms import MECHANISMS  # noqa: PLC0415
+    from distrust.common.specs.policy import DEFAULT_POLICY as USUAL  # noqa: PLC0415
+    from distrust.common.specs.policy import POLICIES  # noqa: PLC0415
 
     stated = (
         ("policy", policy, POLICIES),

@@ -16,7 +16,7 @@ import typer
 
 from distrust import EXTRAS
 from distrust.common.errors import FAILED, BadParameter
-from distrust.common.web.tls import CALLER_FILES, caller_context
+from distrust.common.protocol.web.tls import CALLER_FILES, caller_context
 from distrust.lab.cli.console import JsonOption, StackOption, examples, out
 from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT

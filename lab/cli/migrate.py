@@ -7,7 +7,7 @@ import typer
 
 from distrust import common, server
 from distrust.common.errors import BadParameter
-from distrust.common.migration import History, check_database, migrate
+from distrust.common.protocol.storage.migration import History, check_database, migrate
 from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption
 from distrust.lab.stack.data_dir import DEFAULT, DataDir

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.inputs import NO_ADDRESS, NO_VALUE, flags_of, option, without_passwords
-from distrust.common.web.tls import SPEAKS_TLS, caller_context, speaks_tls, tls_fault
+from distrust.common.protocol.web.tls import SPEAKS_TLS, caller_context, speaks_tls, tls_fault
 from distrust.lab.cli.console import JsonOption, examples, no_option, out, say
 from distrust.lab.stack.data_dir import check_target
 
@@ -67,8 +67,8 @@ def serve_command(
 
 def _write_proxy_config(party: ServiceName, target: Path | None) -> int:
     """Print haproxy.cfg for a service with these variables, or write it to a file that any user may read."""
-    from distrust.common.web.proxy import haproxy_config  # noqa: PLC0415 - as the next one
-    from distrust.common.web.serve import with_settings  # noqa: PLC0415 - other commands of this file need neither
+    from distrust.common.protocol.web.proxy import haproxy_config  # noqa: PLC0415 - as the next one
+    from distrust.common.protocol.web.serve import with_settings  # noqa: PLC0415 - other commands of this file need neither
 
     def write(settings: Any) -> int:
         text = haproxy_config(settings)

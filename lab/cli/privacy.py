@@ -10,17 +10,17 @@ import typer
 from rich.table import Table
 
 from distrust import advise
-from distrust.common.calculator.compare import HEAD, Comparison, compared
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import (
+from distrust.common.dp.accounting.techniques.searches import one_thread
+from distrust.common.dp.calculator.compare import HEAD, Comparison, compared
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.report import (
     Report,
     json_of,
     report_on,
 )
+from distrust.common.dp.mechanisms.families.cohort import Noise
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
-from distrust.common.mechanisms.families.cohort import Noise
-from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import JsonOption, err, examples, missing_options, out
 from distrust.lab.run.progress import working

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from distrust.common.errors import BadParameter, ProtocolError, exit_status
-from distrust.common.run.listing import Tombstone
+from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.wire import utc
 from distrust.lab.cli.console import JsonOption, err, examples, say
 from distrust.lab.cli.stack import DataOption, OperatorFile, ServerOption, server_alone

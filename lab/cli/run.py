@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadParameter, RunFailed
-from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import check_name
 from distrust.lab.cli.console import JsonOption, err, examples, out
 from distrust.lab.cli.stack import DataOption, PortOption, named_services

@@ -8,7 +8,7 @@ import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.admission import USUAL_SHARE, Participant, read_device_key
+from distrust.common.protocol.messages.admission import USUAL_SHARE, Participant, read_device_key
 from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption, token_files
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_secret

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, zcdp_rho
+from distrust.common.dp.accounting.techniques.hockey_stick import LEAST_DELTA
+from distrust.common.dp.mechanisms.families.base import DELTA_RULE, EPSILONS
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILONS
-from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
-from distrust.common.privacy.guarantee import LEAST_DELTA
 from distrust.lab.figures.drawing import json_digest
 from distrust.lab.figures.sheet import Sheet, save, styles
 

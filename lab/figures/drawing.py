@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from distrust.client.environments import read_spec
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.explain import first
+from distrust.common.explain import first
 from distrust.common.wire import Message
 from distrust.lab.figures.faces import FACES
 from distrust.lab.sweep.cells import cell_digest

@@ -4,13 +4,13 @@ import math
 
 from scipy.optimize import brentq
 
-from distrust.common.noise.binomial import Binomial
-from distrust.common.privacy.amplification.clones import clones_epsilon
-from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
-from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
-from distrust.common.privacy.searches import least_satisfying
-from distrust.common.privacy.sensitivity import Grid
-from distrust.common.privacy.vector_bounds import vector_epsilon
+from distrust.common.dp.accounting.techniques.amplification.clones import clones_epsilon
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, largest_ratio
+from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.dp.accounting.techniques.searches import least_satisfying
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.accounting.techniques.vector_bounds import vector_epsilon
+from distrust.common.dp.noise.binomial import Binomial
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
 from distrust.lab.papers.erratum import Erratum, Figures, amplified, epsilon_of, planned
 
@@ -227,7 +227,7 @@ ERRATA = (
         verdict="misprint",
         measure="ε of the vector at that δ",
         instead="one vector of both, one joint sensitivity",
-        code="common/mechanisms/local/additive.py",
+        code="common/dp/mechanisms/local/additive.py",
         figures=_algorithm_2_swap,
     ),
     Erratum(
@@ -239,7 +239,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact ε at that δ",
         instead="the grid spans [low, high]: 2Δ in R* and in A*",
-        code="common/mechanisms/families/grid.py",
+        code="common/dp/mechanisms/families/grid.py",
         figures=_algorithm_5_shift,
     ),
     Erratum(
@@ -251,7 +251,7 @@ ERRATA = (
         verdict="unproved",
         measure="ε that the lemma gives, in units of ε",
         instead="ε₀ from the inverse of the bound; exact: the privacy blanket of the Gaussian, computed",
-        code="common/privacy/amplification/blanket.py",
+        code="common/dp/accounting/techniques/amplification/blanket.py",
         figures=_theorem_b1_epsilon,
     ),
     Erratum(
@@ -263,7 +263,7 @@ ERRATA = (
         verdict="unproved",
         measure="δ that the lemma gives, in units of δ",
         instead="δ₀ = δ/(2B (e^ε + 1)(1 + e^(-ε₀)/2)); exact: the blanket needs no δ₀",
-        code="common/privacy/amplification/blanket.py",
+        code="common/dp/accounting/techniques/amplification/blanket.py",
         figures=_theorem_b1_delta,
     ),
     Erratum(
@@ -275,7 +275,7 @@ ERRATA = (
         verdict="assumption",
         measure="least batch for which the lemma says anything",
         instead="numerical bounds, which hold for every B ≥ 1 and never exceed ε₀",
-        code="common/privacy/amplification/blanket.py",
+        code="common/dp/accounting/techniques/amplification/blanket.py",
         figures=_theorem_b1_range,
     ),
     Erratum(
@@ -287,7 +287,7 @@ ERRATA = (
         verdict="assumption",
         measure="least, over all B, of the batch that the lemma needs over B",
         instead="numerical bounds, which need no condition; that noise is not refuted, as its exact ε shows",
-        code="common/privacy/amplification/blanket.py",
+        code="common/dp/accounting/techniques/amplification/blanket.py",
         figures=_theorem_32_range,
     ),
     Erratum(
@@ -299,7 +299,7 @@ ERRATA = (
         verdict="slack",
         measure="standard deviation of the noise in a sum of at most 20",
         instead="the fewest fair bits whose exact (ε, δ) holds, here for one coordinate alone",
-        code="common/mechanisms/shuffled/binomial.py",
+        code="common/dp/mechanisms/shuffled/binomial.py",
         figures=_theorem_c1_constants,
     ),
     Erratum(
@@ -311,7 +311,7 @@ ERRATA = (
         verdict="slack",
         measure="b as printed over a b that a bound proves enough, rounding included",
         instead="the fewest fair bits whose released law is private",
-        code="common/mechanisms/shuffled/binomial.py",
+        code="common/dp/mechanisms/shuffled/binomial.py",
         figures=_theorem_c1_bits,
     ),
 )

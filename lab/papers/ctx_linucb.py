@@ -2,7 +2,7 @@
 
 import math
 
-from distrust.common.privacy.gaussian import largest_ratio
+from distrust.common.dp.accounting.techniques.gaussian import largest_ratio
 from distrust.lab.papers.erratum import Erratum, Figures, classical_sigma, gaussian_failure
 
 DELTA = 0.1  # of the paper's experiments
@@ -100,7 +100,7 @@ ERRATA = (
         verdict="slack",
         measure="noise as printed over the least that the pair needs",
         instead="the least σ for √4.5, the ℓ₂ sensitivity of one vector of φy and the upper triangle of φφᵀ",
-        code="common/privacy/gaussian.py",
+        code="common/dp/accounting/techniques/gaussian.py",
         figures=_two_releases,
     ),
     Erratum(
@@ -124,7 +124,7 @@ ERRATA = (
         verdict="unproved",
         measure="noise that the proof needs over the printed noise",
         instead="returning users are composed numerically, and the ledger charges them",
-        code="common/privacy/composition.py",
+        code="common/dp/accounting/composition.py",
         figures=_theorem_e3_logarithm,
     ),
 )

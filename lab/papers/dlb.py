@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.law import Pmf
-from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.law import Pmf
 from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, planned
 
 
@@ -108,7 +108,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact δ at that ε",
         instead="the analytic Gaussian mechanism: the least σ whose exact δ holds",
-        code="common/mechanisms/central/additive.py",
+        code="common/dp/mechanisms/central/additive.py",
         figures=partial(classical_gaussian, epsilon=10.0, delta=0.25),
     ),
     Erratum(
@@ -120,7 +120,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact variance over the printed bound",
         instead="the noise's exact law; its variance is n'b/4 for fair coins",
-        code="common/mechanisms/shuffled/binomial.py",
+        code="common/dp/mechanisms/shuffled/binomial.py",
         figures=_theorem_a2_variance,
     ),
     Erratum(
@@ -132,7 +132,7 @@ ERRATA = (
         verdict="misprint",
         measure="fraction of a bit that a client sends",
         instead="⌈g⌉; fields of a mechanism that count are integers",
-        code="common/mechanisms/families/base.py",
+        code="common/dp/mechanisms/families/base.py",
         figures=_algorithm_2_grid,
     ),
     Erratum(
@@ -144,7 +144,7 @@ ERRATA = (
         verdict="misprint",
         measure="p, a probability of at most 1/2",
         instead="ln(2/δ) in both, as in (60)",
-        code="common/mechanisms/shuffled/binomial.py",
+        code="common/dp/mechanisms/shuffled/binomial.py",
         figures=_lemma_c5_logarithm,
     ),
     Erratum(
@@ -156,7 +156,7 @@ ERRATA = (
         verdict="unproved",
         measure="ε that the lemma gives",
         instead="g = max(2, ⌈(high - low)√t⌉), and the released law is checked in any case",
-        code="common/mechanisms/shuffled/binomial.py",
+        code="common/dp/mechanisms/shuffled/binomial.py",
         figures=_lemma_c5_grid,
     ),
     Erratum(
@@ -168,7 +168,7 @@ ERRATA = (
         verdict="misprint",
         measure="lower end of the range of δ, to be below its upper end 1/2",
         instead="δ ∈ [1e-18, 1/2), anything else is refused: below it the laws' truncation would be felt",
-        code="common/mechanisms/families/base.py",
+        code="common/dp/mechanisms/families/base.py",
         figures=_theorem_c6_delta,
     ),
     Erratum(
@@ -180,7 +180,7 @@ ERRATA = (
         verdict="refuted",
         measure="δ over sets",
         instead="hockey-stick divergence: the supremum over sets; such noise passes at δ = 1e-6 for a shift of 1 only",
-        code="common/privacy/hockey_stick.py",
+        code="common/dp/accounting/techniques/hockey_stick.py",
         figures=_definitions,
     ),
     Erratum(
@@ -192,7 +192,7 @@ ERRATA = (
         verdict="harmless",
         measure="standard deviation of the noise",
         instead="nothing to change",
-        code="common/mechanisms/local/additive.py",
+        code="common/dp/mechanisms/local/additive.py",
         figures=_theorem_c4_subscript,
     ),
 )

@@ -8,8 +8,8 @@ from typing import Literal
 from scipy.optimize import brentq
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, plan
-from distrust.common.privacy.gaussian import gaussian_delta, largest_ratio
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_delta, largest_ratio
+from distrust.common.dp.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, plan
 
 Paper = Literal["MAB", "DLB", "CTX", "FREE", "GLB"]
 

@@ -4,9 +4,13 @@ import math
 
 from scipy import integrate, stats
 
-from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.privacy.amplification.clones import clones_epsilon, clones_local_epsilon, largest_local_epsilon
-from distrust.common.privacy.hockey_stick import pure_epsilon
+from distrust.common.dp.accounting.techniques.amplification.clones import (
+    clones_epsilon,
+    clones_local_epsilon,
+    largest_local_epsilon,
+)
+from distrust.common.dp.accounting.techniques.hockey_stick import pure_epsilon
+from distrust.common.dp.noise.polya import DiscreteLaplace
 from distrust.lab.papers.erratum import Erratum, Figures, amplified, amplified_inverse, epsilon_of, planned
 
 
@@ -102,7 +106,7 @@ ERRATA = (
         verdict="refuted",
         measure="pure ε",
         instead="sensitivity high - low, from the statistic's stated range: Lap(2/ε)",
-        code="common/mechanisms/local/additive.py",
+        code="common/dp/mechanisms/local/additive.py",
         figures=_sensitivity,
     ),
     Erratum(
@@ -114,7 +118,7 @@ ERRATA = (
         verdict="assumption",
         measure="noise over that of the local model",
         instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the largest ε₀ of a computed bound, for every n",
-        code="common/privacy/amplification/clones.py",
+        code="common/dp/accounting/techniques/amplification/clones.py",
         figures=_equation_10_range,
     ),
     Erratum(
@@ -126,7 +130,7 @@ ERRATA = (
         verdict="slack",
         measure="f(ε₀) over the clones bound, computed",
         instead="the clones bound, numerically; for a given randomizer its privacy blanket",
-        code="common/privacy/amplification/clones.py",
+        code="common/dp/accounting/techniques/amplification/clones.py",
         figures=_equation_10_slack,
     ),
     Erratum(
@@ -138,7 +142,7 @@ ERRATA = (
         verdict="assumption",
         measure="exact ε at that δ of the one report",
         instead="the whole cohort amplifies only if the shuffler assigns its actions; else each action's reports alone",
-        code="common/privacy/amplification/clones.py",
+        code="common/dp/accounting/techniques/amplification/clones.py",
         figures=_theorem_3_crowd,
     ),
     Erratum(
@@ -150,7 +154,7 @@ ERRATA = (
         verdict="refuted",
         measure="Pr[x̄ ≥ t] over the printed bound",
         instead="exact quantiles; the paper radius takes the sub-gamma bound",
-        code="common/mechanisms/families/laplace.py",
+        code="common/dp/mechanisms/families/laplace.py",
         figures=_lemma_4c,
     ),
 )

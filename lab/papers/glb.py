@@ -6,8 +6,8 @@ from functools import partial
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtr
 
-from distrust.common.mechanisms.families.sphere import radius
-from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
+from distrust.common.dp.mechanisms.families.sphere import radius
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
 from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, classical_sigma
 
@@ -198,7 +198,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact δ at that ε",
         instead="the analytic Gaussian mechanism",
-        code="common/mechanisms/local/additive.py",
+        code="common/dp/mechanisms/local/additive.py",
         figures=partial(classical_gaussian, epsilon=8.0, delta=0.05),
     ),
     Erratum(
@@ -210,7 +210,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact ε at that δ of the pair (M, u)",
         instead="one vector of rx and the upper triangle of xxᵀ, its joint ℓ₂ sensitivity, exact σ",
-        code="common/mechanisms/local/additive.py",
+        code="common/dp/mechanisms/local/additive.py",
         figures=_ols_scale,
     ),
     Erratum(
@@ -222,7 +222,7 @@ ERRATA = (
         verdict="unproved",
         measure="exact δ of u_t at ε/2",
         instead="for C_B = c_r = 1, ε < 1 the claim holds all the same, as the pair moves by 2/σ; we take its least σ",
-        code="common/privacy/gaussian.py",
+        code="common/dp/accounting/techniques/gaussian.py",
         figures=_halves,
     ),
     Erratum(
@@ -234,7 +234,7 @@ ERRATA = (
         verdict="refuted",
         measure="length of a gradient over R",
         instead="the sphere mechanism shortens what is longer; with θ̂ projected to the unit ball, R = C_B sup|μ - r|",
-        code="common/mechanisms/families/sphere.py",
+        code="common/dp/mechanisms/families/sphere.py",
         figures=_sgd_radius,
     ),
     Erratum(
@@ -258,7 +258,7 @@ ERRATA = (
         verdict="unproved",
         measure="ε that the proof gives, and that a coin for ψ has, in units of ε",
         instead="the exact densities of all the blocks: their ratio is e^ε at most for Ψ at ε itself",
-        code="common/mechanisms/families/sphere.py",
+        code="common/dp/mechanisms/families/sphere.py",
         figures=_blocks,
     ),
     Erratum(
@@ -270,7 +270,7 @@ ERRATA = (
         verdict="unproved",
         measure="δ over all sets, where all product sets have the claimed one",
         instead="the hockey-stick divergence of all the blocks, over all sets",
-        code="common/privacy/gaussian.py",
+        code="common/dp/accounting/techniques/gaussian.py",
         figures=_product_sets,
     ),
     Erratum(
@@ -282,7 +282,7 @@ ERRATA = (
         verdict="slack",
         measure="noise at (ε/2, δ/2) over that at (ε, δ)",
         instead="the least σ for one release of all the blocks at (ε, δ)",
-        code="common/privacy/gaussian.py",
+        code="common/dp/accounting/techniques/gaussian.py",
         figures=_multi_halved,
     ),
     Erratum(
@@ -294,7 +294,7 @@ ERRATA = (
         verdict="slack",
         measure="noise as published over the least that xxᵀ and rx need together",
         instead="the least σ for the joint sensitivity",
-        code="common/privacy/gaussian.py",
+        code="common/dp/accounting/techniques/gaussian.py",
         figures=_baselines,
     ),
 )

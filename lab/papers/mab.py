@@ -3,12 +3,12 @@
 import math
 from fractions import Fraction
 
-from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.distributed.skellam import skellam_divergences
-from distrust.common.messages.policy_spec import event_share
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
+from distrust.common.dp.accounting.techniques.hockey_stick import pure_epsilon, rdp
+from distrust.common.dp.mechanisms import Mechanism
+from distrust.common.dp.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.dp.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.specs.base import event_share
 from distrust.lab.papers.erratum import Erratum, Figures, divergence_of, epsilon_of, planned
 
 CLIENTS, EPSILON, GRID = 1000, 1.0, 32  # g = ⌈ε√n⌉
@@ -227,7 +227,7 @@ ERRATA = (
         verdict="assumption",
         measure="pure ε of the released sum",
         instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
-        code="common/mechanisms/distributed/additive.py",
+        code="common/dp/mechanisms/distributed/additive.py",
         figures=_theorem_1_survivors,
     ),
     Erratum(
@@ -239,7 +239,7 @@ ERRATA = (
         verdict="refuted",
         measure="probability that some sum wraps around, in units of 1/T",
         instead="τ is the exact quantile at the arm's and batch's share of p",
-        code="common/mechanisms/families/cohort.py",
+        code="common/dp/mechanisms/families/cohort.py",
         figures=_theorem_1_tau,
     ),
     Erratum(
@@ -251,7 +251,7 @@ ERRATA = (
         verdict="misprint",
         measure="Rényi divergence of order 2",
         instead="variance g²/ε² (paper), or the least whose exact privacy meets the target (exact)",
-        code="common/mechanisms/distributed/skellam.py",
+        code="common/dp/mechanisms/distributed/skellam.py",
         figures=_theorem_2_noise,
     ),
     Erratum(
@@ -263,7 +263,7 @@ ERRATA = (
         verdict="unproved",
         measure="bound on the Rényi divergence of order 64",
         instead="the divergence is computed on the Skellam law; no bound is used",
-        code="common/mechanisms/distributed/skellam.py",
+        code="common/dp/mechanisms/distributed/skellam.py",
         figures=_theorem_2_last_term,
     ),
     Erratum(
@@ -275,7 +275,7 @@ ERRATA = (
         verdict="misprint",
         measure="pure ε: noise and 2ε̂",
         instead="scale g/ε', g = ⌈ε'√n⌉; our own construction is certified by direct convolution",
-        code="common/mechanisms/shuffled/pure_certificate.py",
+        code="common/dp/mechanisms/shuffled/pure_certificate.py",
         figures=_theorem_3_scale,
     ),
     Erratum(
@@ -287,7 +287,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact Rényi divergence over ½αε²",
         instead="the divergence of the convolved law, computed",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/dp/noise/discrete_gaussian_sum.py",
         figures=_theorem_4_hat,
     ),
     Erratum(
@@ -299,7 +299,7 @@ ERRATA = (
         verdict="slack",
         measure="the lemma's ε over the exact one",
         instead="the convolved law itself",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/dp/noise/discrete_gaussian_sum.py",
         figures=_lemma_4_slack,
     ),
     Erratum(
@@ -311,7 +311,7 @@ ERRATA = (
         verdict="unproved",
         measure="P(|noise of the sum| > τ)",
         instead="τ is the exact quantile of the n-fold sum",
-        code="common/mechanisms/local/additive.py",
+        code="common/dp/mechanisms/local/additive.py",
         figures=_theorem_6_constant,
     ),
     Erratum(
@@ -335,7 +335,7 @@ ERRATA = (
         verdict="misprint",
         measure="pure ε of the released sum",
         instead="no Gamma variable at all: inverse transform with 128-bit thresholds",
-        code="common/noise/polya.py",
+        code="common/dp/noise/polya.py",
         figures=_footnote_3,
     ),
 )

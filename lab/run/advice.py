@@ -16,15 +16,15 @@ from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.calculator.compare import trusted
+from distrust.common.dp.accounting.techniques.searches import one_thread
+from distrust.common.dp.calculator.compare import trusted
+from distrust.common.dp.mechanisms import MECHANISMS
+from distrust.common.dp.mechanisms.families.base import DELTA_RULE, MechanismSpec, delta_allowed
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.mechanisms.families.base import DELTA_RULE, MechanismSpec, delta_allowed
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
-from distrust.common.messages.policy import DpUcbSpec, SuccessiveEliminationSpec
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.common.privacy.searches import one_thread
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.specs.contextual import ContextualPolicySpec
+from distrust.common.specs.policy import DpUcbSpec, SuccessiveEliminationSpec
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan, round_guarantee

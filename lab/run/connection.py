@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 from rich.console import Console
 
+from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
+from distrust.common.explain import first
 from distrust.common.inputs import as_typed, check_address, without_passwords
-from distrust.common.messages.explain import first
-from distrust.common.messages.status import CohortView
-from distrust.common.privacy.searches import one_thread
-from distrust.common.run.listing import RunList, Tombstone
-from distrust.common.run.progress import LedgerView, Listed, RoundReport, RunLine, RunView
-from distrust.common.web.client import Http, Patience, Peer
+from distrust.common.protocol.messages.status import CohortView
+from distrust.common.protocol.run.listing import RunList, Tombstone
+from distrust.common.protocol.run.progress import LedgerView, Listed, RoundReport, RunLine, RunView
+from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.outline import Wanted, wanted_of

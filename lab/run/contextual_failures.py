@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import experience_of, longer_by_client
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.config import RunConfig
+from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.lab.run.result import PolicyFailures, Regret, Truth
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld, Environment
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import LedgerClass, Snapshot
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import LedgerClass, Snapshot
 from distrust.lab.run.contextual_failures import ContextualTracker
 from distrust.lab.run.result import (
     Bits,

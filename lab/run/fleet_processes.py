@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.run.result import Wire
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.data_dir import write_secret

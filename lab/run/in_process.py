@@ -19,14 +19,14 @@ from distrust.client.environments import AnyWorld
 from distrust.client.randomizer import true_vectors
 from distrust.common.bandit.decisions import AssignedAction, Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.dp.accounting.techniques.searches import one_thread
+from distrust.common.dp.mechanisms import AnyMechanism
+from distrust.common.dp.mechanisms.families.base import StreamCounter
 from distrust.common.errors import BadParameter, describe_error
-from distrust.common.mechanisms import AnyMechanism
-from distrust.common.mechanisms.families.base import StreamCounter
-from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import sum_rows
-from distrust.common.privacy.searches import one_thread
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.run.config import RunConfig
 from distrust.lab.run.failures import summarize, tracker_of
 from distrust.lab.run.result import CohortResult, Result, RoundResult
 from distrust.lab.run.run_file import RunFile, Source, load

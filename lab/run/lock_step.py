@@ -18,13 +18,13 @@ from distrust.client.environments.contextual import Contexts, clipped_contexts, 
 from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism
+from distrust.common.dp.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Counter, Tree
+from distrust.common.dp.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS, Mechanism
-from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
-from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.modular import sum_rows
+from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.lab.run.contextual_failures import missed_widths, states_widths, width_failures
 from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
 from distrust.lab.run.result import Bits, PolicyFailures

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts
 from distrust.common.bandit.contextual_sum import ContextualSum
-from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
+from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Tree
+from distrust.common.dp.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.run.run_file import RunFile
 from distrust.server.policies.contextual.base import RoundNoise

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.errors import BadParameter
-from distrust.common.messages.cohort import cohort_address
-from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
-from distrust.common.privacy.guarantee import ShownGuarantee
+from distrust.common.protocol.messages.cohort import cohort_address
+from distrust.common.protocol.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.wire import Via, check_name
 
 Party = Literal["server", "shuffler", "aggregator"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
-from distrust.common.messages.status import CohortList
-from distrust.common.run.progress import RegretCurve, RoundReport, RunView
-from distrust.common.web.client import Http, Patience, Peer
+from distrust.common.protocol.messages.status import CohortList
+from distrust.common.protocol.run.progress import RegretCurve, RoundReport, RunView
+from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
 from distrust.lab.run.replay import finished, result_of

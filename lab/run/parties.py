@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Protocol, Self, get_args
 
 from pydantic import ConfigDict
 
-from distrust.common.crypto.context import run_digest
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.errors import BadMessage, BadParameter, RunFailed, Unauthorized, Unavailable, WrongCohort
-from distrust.common.messages.cohort import Cohort, name_in
-from distrust.common.messages.status import (
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.messages.cohort import Cohort, name_in
+from distrust.common.protocol.messages.status import (
     CohortList,
     CohortStage,
     CohortView,
     Transcript,
     TranscriptEntry,
 )
-from distrust.common.privacy.guarantee import ShownGuarantee
 from distrust.common.wire import INTERMEDIARIES, Blob, Message, Via
 from distrust.lab.run.outline import Outline, Pages, Party, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
 if TYPE_CHECKING:
-    from distrust.common.intermediary.service import Intermediary
-    from distrust.common.run.progress import RoundList
-    from distrust.common.stored_database import StoredDatabase
-    from distrust.common.web.client import Peer
+    from distrust.common.protocol.intermediary.service import Intermediary
+    from distrust.common.protocol.run.progress import RoundList
+    from distrust.common.protocol.storage.stored_database import StoredDatabase
+    from distrust.common.protocol.web.client import Peer
     from distrust.server.rows import RunRow
     from distrust.server.transcript import SealKey
 
@@ -94,7 +94,7 @@ class Services:
     """Services that are up, by their addresses; any of them may be missing. Use it in an `async with` block."""
 
     def __init__(self, urls: Urls) -> None:
-        from distrust.common.web.client import Http, Patience  # noqa: PLC0415 - a stopped stack is read without it
+        from distrust.common.protocol.web.client import Http, Patience  # noqa: PLC0415 - a stopped stack is read without it
 
         self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0), most=MOST_READ)
         self.missing: dict[Party, str] = {}
@@ -302,8 +302,8 @@ class StoredParties:
 
     def _intermediary(self, party: Via) -> "Intermediary | None":
         """Return an intermediary's service over its database; None, with the reason in `missing`, without one."""
-        from distrust.common.intermediary.deadlines import SystemClock  # noqa: PLC0415
-        from distrust.common.intermediary.tables import VERSION  # noqa: PLC0415
+        from distrust.common.protocol.intermediary.deadlines import SystemClock  # noqa: PLC0415
+        from distrust.common.protocol.intermediary.tables import VERSION  # noqa: PLC0415
 
         path = self._data_dir.file(party)
         if not path.exists() or not os.access(path, os.R_OK):
@@ -335,7 +335,7 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _stored(path: Path, version: str) -> "StoredDatabase":
-    from distrust.common.stored_database import StoredDatabase  # noqa: PLC0415
+    from distrust.common.protocol.storage.stored_database import StoredDatabase  # noqa: PLC0415
 
     return StoredDatabase(path, version)
 

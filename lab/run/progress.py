@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.messages.status import CohortEntry, CohortView
-from distrust.common.run.progress import ARMS_HEAD, RoundReport, RunView, arm_lines
+from distrust.common.protocol.messages.status import CohortEntry, CohortView
+from distrust.common.protocol.run.progress import ARMS_HEAD, RoundReport, RunView, arm_lines
 from distrust.lab.run.result import Result, arms_known, facts
 
 MOST_COHORTS = 16  # lines of the moving table

@@ -10,12 +10,12 @@ from functools import partial
 
 from pydantic import ValidationError
 
+from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadMessage, ProtocolError, RunFailed, WrongCohort
-from distrust.common.messages.explain import first
-from distrust.common.messages.status import CohortView
-from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunView, Snapshot
-from distrust.common.web.client import Peer
+from distrust.common.explain import first
+from distrust.common.protocol.messages.status import CohortView
+from distrust.common.protocol.run.progress import LedgerView, RoundList, RoundReport, RunView, Snapshot
+from distrust.common.protocol.web.client import Peer
 from distrust.lab.run.failures import summarize, tracker_of
 from distrust.lab.run.parties import next_page
 from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire

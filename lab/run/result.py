@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.extensions import Extension
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.common.privacy.guarantee import ShownGuarantee
-from distrust.common.run.progress import ARMS_HEAD, ArmView, LedgerClass, arm_lines
+from distrust.common.protocol.run.progress import ARMS_HEAD, ArmView, LedgerClass, arm_lines
 from distrust.common.wire import Message
 
 Driver = Literal["in-process", "http"]

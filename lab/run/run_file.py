@@ -19,13 +19,13 @@ from distrust.client.environments import (
     spec_class,
 )
 from distrust.common.catalogue import Catalogue
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.explain import explain_all
 from distrust.common.extensions import Extension, allow_named
 from distrust.common.inputs import MOST_TOML, read_file
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.explain import explain_all
-from distrust.common.messages.policy import POLICIES
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.specs.policy import POLICIES
 from distrust.common.wire import Message
 from distrust.server.learner.run_config import check_run_config
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundRecord
 from distrust.server.policies.base import Key, Query

@@ -12,9 +12,9 @@ from rich.text import Text
 from typing_extensions import override
 
 from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, WrongCohort, without_controls
-from distrust.common.messages.status import CohortEntry, CohortView, TranscriptEntry
-from distrust.common.messages.steps import Life, Step, life
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
+from distrust.common.protocol.messages.status import CohortEntry, CohortView, TranscriptEntry
+from distrust.common.protocol.messages.steps import Life, Step, life
 from distrust.common.wire import INTERMEDIARIES, utc
 from distrust.lab.run.outline import Outline, Pages, Party, Wanted
 from distrust.lab.run.parties import Parties, reached

@@ -9,7 +9,13 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.messages.admission import MOST_PARTICIPANTS, Participant, ParticipantList, new_token, token_id
+from distrust.common.protocol.messages.admission import (
+    MOST_PARTICIPANTS,
+    Participant,
+    ParticipantList,
+    new_token,
+    token_id,
+)
 from distrust.common.wire import check_name, read_message
 from distrust.lab.stack.data_dir import FLEET, DataDir, write_secret, writing
 

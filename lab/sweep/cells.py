@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.explain import first
 from distrust.common.inputs import MOST_TOML, read_file
-from distrust.common.messages.explain import first
-from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import LockStepResult, in_lock_step, play_together

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
+from distrust.common.explain import first
 from distrust.common.inputs import MOST_TABLE, open_file
-from distrust.common.messages.explain import first
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.result_store import write_whole
 from distrust.lab.sweep.row import Cell, Row

@@ -18,10 +18,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
+from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE
 from distrust.common.errors import ProtocolError, WrongCohort
-from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE
-from distrust.common.web.app import ReadersRoute
-from distrust.common.web.problems import bad_fields
+from distrust.common.protocol.web.app import ReadersRoute
+from distrust.common.protocol.web.problems import bad_fields
 from distrust.server.dashboard import charts
 from distrust.server.dashboard.views import FILTERS
 

@@ -1,4 +1,4 @@
-"""The privacy page: what a mechanism promises and costs for one cohort, computed by `distrust.common.calculator`.
+"""The privacy page: what a mechanism promises and costs for one cohort, computed by `distrust.common.dp.calculator`.
 
 Computing may take seconds of CPU, beside the server's runs. So one question is computed at a time, few may wait,
 answers are kept, sizes are bounded, and only the operator may ask, unless the settings open the page to everyone.
@@ -16,15 +16,15 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response
 
-from distrust.common.calculator.compare import COUNTS_ON, suited, trusted
-from distrust.common.calculator.flip import noise_law
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
+from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE
+from distrust.common.dp.accounting.techniques.searches import one_thread
+from distrust.common.dp.calculator.compare import COUNTS_ON, suited, trusted
+from distrust.common.dp.calculator.flip import noise_law
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter, Unauthorized, Unavailable
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.privacy.guarantee import IF_OTHERS_COLLUDE
-from distrust.common.privacy.searches import one_thread
-from distrust.common.web.app import require_operator
+from distrust.common.protocol.web.app import require_operator
 from distrust.server.dashboard import PageRoute, page
 from distrust.server.dashboard.laws import Drawn, law_chart
 

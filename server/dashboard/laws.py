@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from distrust.common.calculator.flip import Bins, FlipView, binned
-from distrust.common.noise.law import Pmf
+from distrust.common.dp.calculator.flip import Bins, FlipView, binned
+from distrust.common.dp.noise.law import Pmf
 from distrust.server.dashboard.charts import Plot, nice_ticks, tick_label
 
 FLIPPED = (("first", "lowest reward"), ("second", "highest reward"))

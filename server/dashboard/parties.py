@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.calculator.flip import FlipView, flip_views
+from distrust.common.dp.calculator.flip import FlipView, flip_views
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import Unavailable, WrongCohort, WrongStage
-from distrust.common.mechanisms import Mechanism
-from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import CohortView
-from distrust.common.messages.steps import life
-from distrust.common.run.progress import RoundReport, RunView
+from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.status import CohortView
+from distrust.common.protocol.messages.steps import life
+from distrust.common.protocol.run.progress import RoundReport, RunView
 from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.calculator import OneAtATime
 from distrust.server.dashboard.laws import flip_chart, uniform_chart

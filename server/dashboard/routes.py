@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import Response
 
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
-from distrust.common.messages.policy import DEFAULT_POLICY, POLICIES
-from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
+from distrust.common.dp.accounting.guarantee import BudgetSpec
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, MechanismSpec
+from distrust.common.protocol.run.config import IntermediarySpec, ReturningSpec, RunConfig
+from distrust.common.specs.policy import DEFAULT_POLICY, POLICIES
 from distrust.common.wire import Via
 from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.views import Runs, compare_context, preselected, run_context, runs_context

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
-from distrust.common.calculator.communication import StatedBits, stated_bits
-from distrust.common.calculator.compare import stronger
+from distrust.common.dp.accounting.guarantee import Guarantee, ShownGuarantee
+from distrust.common.dp.calculator.communication import StatedBits, stated_bits
+from distrust.common.dp.calculator.compare import stronger
 from distrust.common.errors import RunFailed, WrongCohort
-from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import CohortView, StatementList
-from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
-from distrust.common.run.config import RunConfig
-from distrust.common.run.listing import RunList
-from distrust.common.run.progress import (
+from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.status import CohortView, StatementList
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.listing import RunList
+from distrust.common.protocol.run.progress import (
     ArmView,
     IntervalList,
     LedgerView,
@@ -25,7 +25,7 @@ from distrust.common.run.progress import (
     RunLine,
     RunView,
 )
-from distrust.common.run.round import RoundView
+from distrust.common.protocol.run.round import RoundView
 from distrust.server.dashboard.charts import Bar, Line
 from distrust.server.learner.learner import MOST_FORMED
 

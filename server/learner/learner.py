@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from operator import le
 from typing import Self
 
+from distrust.common.dp.accounting.guarantee import Guarantee, ShownGuarantee
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, describe_error
-from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import ArmView, Snapshot
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import ArmView, Snapshot
 from distrust.server.learner.rounds import (
     CohortPlan,
     LostCohort,

@@ -11,13 +11,13 @@ from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
+from distrust.common.dp.accounting.guarantee import Guarantee, ShownGuarantee
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger, parallel, within
+from distrust.common.dp.accounting.profile import BatchStream, Privacy, Repeated
+from distrust.common.dp.mechanisms import AnyMechanism, Mechanism, plan, privacy_of, promise_of
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, privacy_of, promise_of
-from distrust.common.privacy.guarantee import Guarantee, ShownGuarantee
-from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel, within
-from distrust.common.privacy.profile import BatchStream, Privacy, Repeated
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import LedgerClass
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
 from distrust.server.policies.base import Ask, Interval, Key, Query
 
@@ -30,7 +30,7 @@ class ReleasedCohort(Message):
     sum     one number a coordinate, in data units, with its final noise.
 
     counts  for assigned actions the survivors by action; then `sum` is by action, too.
-    liars, disputes  what the aggregator reported of clients that lied (see `messages.batch.Batch`).
+    liars, disputes  what the aggregator reported of clients that lied (see `Batch`).
     """
 
     kind: Literal["released"] = "released"

@@ -1,12 +1,13 @@
 """Checks a configuration beyond the types of its fields, and builds its policy. Each fault is a BadParameter."""
 
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, check_parts, check_returning, check_spec
+from distrust.common.dp.mechanisms.families.base import epsilon_allowed
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed, describe_error
 from distrust.common.extensions import load_reference
-from distrust.common.mechanisms import MECHANISMS, Mechanism, check_parts, check_returning, check_spec
-from distrust.common.mechanisms.families.base import epsilon_allowed
-from distrust.common.messages.cohort import LARGEST_COHORT, LARGEST_CROWD
-from distrust.common.messages.policy_spec import PolicySpec
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.messages.cohort import LARGEST_CROWD
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.specs.base import PolicySpec
+from distrust.common.wire import LARGEST_COHORT
 from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80

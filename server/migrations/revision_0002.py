@@ -14,7 +14,7 @@ import time
 import sqlalchemy as sa
 from alembic import op
 
-from distrust.common import wire_1_to_3
+from distrust.common.protocol.storage import wire_1_to_3
 
 revision = "0002"
 down_revision = "0001"

@@ -6,8 +6,8 @@ from typing import Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration
-from distrust.common.messages.policy import DpSeSpec
-from distrust.common.messages.policy_spec import event_share
+from distrust.common.specs.base import event_share
+from distrust.common.specs.policy import DpSeSpec
 from distrust.server.policies.base import Estimate, Key, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure, exact_radius
 

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import SuccessiveEliminationSpec
-from distrust.common.messages.policy_spec import event_share
+from distrust.common.specs.base import event_share
+from distrust.common.specs.policy import SuccessiveEliminationSpec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
 

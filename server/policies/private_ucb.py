@@ -11,8 +11,8 @@ import numpy as np
 
 from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import AdapUcbSpec, DpUcbSpec
-from distrust.common.messages.policy_spec import RoundSize, event_share
+from distrust.common.specs.base import RoundSize, event_share
+from distrust.common.specs.policy import AdapUcbSpec, DpUcbSpec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.elimination import check_failure, exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL

@@ -32,9 +32,9 @@ import numpy as np
 
 from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import event_share
-from distrust.common.messages.thompson_policy import ThompsonSpec
 from distrust.common.randomness import PublicStream, uniforms
+from distrust.common.specs.base import event_share
+from distrust.common.specs.thompson import ThompsonSpec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.elimination import MOST_BATCHES, EliminationBase, check_failure, exact_radius
 

@@ -6,8 +6,8 @@ from typing import Self
 
 import numpy as np
 
-from distrust.common.messages.policy import Ucb1Spec
-from distrust.common.messages.policy_spec import NO_EVENT
+from distrust.common.specs.base import NO_EVENT
+from distrust.common.specs.policy import Ucb1Spec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 
 

@@ -7,8 +7,8 @@ from typing import Self, cast
 import numpy as np
 
 from distrust.common.bandit.error_law import ErrorLaw, Whole
-from distrust.common.messages.policy import VbSdpAeSpec
-from distrust.common.messages.policy_spec import event_share
+from distrust.common.specs.base import event_share
+from distrust.common.specs.policy import VbSdpAeSpec
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure
 from distrust.server.policies.noise_inversion import whole_quantile

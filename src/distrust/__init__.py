@@ -20,11 +20,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distrust.common.calculator.compare import Comparison as Comparison
-    from distrust.common.calculator.compare import compare as compare
-    from distrust.common.calculator.query import PrivacyQuery as PrivacyQuery
-    from distrust.common.calculator.report import Report as Report
-    from distrust.common.calculator.report import privacy as privacy
+    from distrust.common.dp.accounting.guarantee import Guarantee as Guarantee
+    from distrust.common.dp.calculator.compare import Comparison as Comparison
+    from distrust.common.dp.calculator.compare import compare as compare
+    from distrust.common.dp.calculator.query import PrivacyQuery as PrivacyQuery
+    from distrust.common.dp.calculator.report import Report as Report
+    from distrust.common.dp.calculator.report import privacy as privacy
     from distrust.common.errors import BadParameter as BadParameter
     from distrust.common.errors import Conflict as Conflict
     from distrust.common.errors import ProtocolError as ProtocolError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from distrust.common.errors import Unauthorized as Unauthorized
     from distrust.common.errors import Unavailable as Unavailable
     from distrust.common.errors import WrongCohort as WrongCohort
-    from distrust.common.privacy.guarantee import Guarantee as Guarantee
     from distrust.common.randomness import SystemStream as SystemStream
     from distrust.lab.audit.in_process import audit as audit
     from distrust.lab.audit.verdict import Finding as Finding
@@ -60,14 +60,14 @@ MODULES = {
     "BadExperiment": "lab.sweep.cells",
     "BadParameter": "common.errors",
     "BadRunFile": "lab.run.run_file",
-    "Comparison": "common.calculator.compare",
+    "Comparison": "common.dp.calculator.compare",
     "Conflict": "common.errors",
     "Connection": "lab.run.connection",
     "Finding": "lab.audit.verdict",
-    "Guarantee": "common.privacy.guarantee",
-    "PrivacyQuery": "common.calculator.query",
+    "Guarantee": "common.dp.accounting.guarantee",
+    "PrivacyQuery": "common.dp.calculator.query",
     "ProtocolError": "common.errors",
-    "Report": "common.calculator.report",
+    "Report": "common.dp.calculator.report",
     "Result": "lab.run.result",
     "RunFailed": "common.errors",
     "RunFile": "lab.run.run_file",
@@ -78,12 +78,12 @@ MODULES = {
     "WrongCohort": "common.errors",
     "advise": "lab.run.advice",
     "audit": "lab.audit.in_process",
-    "compare": "common.calculator.compare",
+    "compare": "common.dp.calculator.compare",
     "connect": "lab.run.connection",
     "inspect": "lab.run.connection",
     "parse": "lab.run.run_file",
     "plot": "lab.figures",
-    "privacy": "common.calculator.report",
+    "privacy": "common.dp.calculator.report",
     "read": "lab.run.run_file",
     "run": "lab.run.in_process",
     "services": "lab.run.connection",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.messages.cohort import Cohort
 from tests.support.parties import AggregatorParty, AssigningShufflerParty, Party, ShufflerParty
 from tests.support.postgres import create_database, postgres
 from tests.support.schemas import first_schema

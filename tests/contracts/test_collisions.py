@@ -7,11 +7,11 @@ from itertools import cycle
 import pytest
 from sqlalchemy import Connection
 
-from distrust.common.database import Database
-from distrust.common.database_faults import Collision
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.status import Transcript
-from distrust.common.messages.upload import UploadAnswer
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.status import Transcript
+from distrust.common.protocol.messages.upload import UploadAnswer
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.storage.database_faults import Collision
 from tests.support.parties import Party
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import event
 
-from distrust.common.intermediary.deadlines import FIRST_SECONDS, MIXING, SystemClock
-from distrust.common.messages.cohort import Cohort
-from distrust.common.web import waiting
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS, MIXING, SystemClock
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.web import waiting
 from tests.support.parties import AssigningShufflerParty, Party
 
 

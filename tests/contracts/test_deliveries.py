@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortList, DeliveryList
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import CohortList, DeliveryList
 from tests.support.cohorts import RUN_DIGEST
 from tests.support.parties import OPERATOR, Party
 

@@ -8,11 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
-from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortList, Transcript
-from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import CohortList, Transcript
+from distrust.common.protocol.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS, address
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 from tests.support.server_lies import another, changed, leaves

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from distrust.common.intermediary import keeping
-from distrust.common.intermediary.tables import COHORTS, DIGESTS, MESSAGES
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import DeliveryList, Settled, Transcript
-from distrust.common.messages.upload import UploadAnswer
+from distrust.common.protocol.intermediary import keeping
+from distrust.common.protocol.intermediary.tables import COHORTS, DIGESTS, MESSAGES
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import DeliveryList, Settled, Transcript
+from distrust.common.protocol.messages.upload import UploadAnswer
 from tests.support.cohorts import address
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import (
+from distrust.common.dp.mechanisms import (
     MECHANISMS,
     AnyMechanism,
     Mechanism,
     MechanismSpec,
     plan,
 )
-from distrust.common.mechanisms.central.additive import UnsafeIdentity
+from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
+from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Message
@@ -97,7 +97,7 @@ def opened(mechanism: Mechanism, messages: NDArray[np.uint64], seed: int) -> flo
 def errors(mechanism: Mechanism, data: NDArray[np.float64], seed: str) -> NDArray[np.float64]:
     """Return the errors of the estimates of 400 cohorts with the same data.
 
-    They are drawn together: rows of a draw are independent, and tests/unit/common/mechanisms/test_drawn_together.py
+    They are drawn together: rows of a draw are independent, and tests/unit/common/dp/mechanisms/test_drawn_together.py
     says that they give what cohorts get one by one.
     """
     cohorts, count = 400, len(data)

@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from sqlalchemy import Connection, text
 
 from distrust.aggregator.service import Aggregator
-from distrust.common.crypto.context import encode, run_digest
-from distrust.common.database import Database
 from distrust.common.errors import BadParameter
-from distrust.common.intermediary import tables as intermediary
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.migration import migrate
+from distrust.common.protocol.crypto.context import encode, run_digest
+from distrust.common.protocol.intermediary import tables as intermediary
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.storage.migration import migrate
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.lab.cli.migrate import HISTORIES
 from distrust.lab.run.outline import Wanted

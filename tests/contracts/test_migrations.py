@@ -19,10 +19,10 @@ from sqlalchemy import MetaData, select
 from sqlalchemy.exc import IntegrityError
 from typer.testing import CliRunner, Result
 
-from distrust.common.database import Database
 from distrust.common.errors import BadParameter, Unavailable, exit_status
-from distrust.common.migration import migrate, upgrade
-from distrust.common.schema import create_schema, stored_schema
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.storage.migration import migrate, upgrade
+from distrust.common.protocol.storage.schema import create_schema, stored_schema
 from distrust.lab.__main__ import app
 from distrust.lab.cli.migrate import HISTORIES
 from distrust.server.tables import RUNS as STORED_RUNS

@@ -5,9 +5,9 @@ import time
 import httpx
 import pytest
 
-from distrust.common.intermediary.service import SHORT_TERMS
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import UploadAnswer
+from distrust.common.protocol.intermediary.service import SHORT_TERMS
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import UploadAnswer
 from distrust.common.wire import encode_blob
 from tests.support.cohorts import address
 from tests.support.parties import OPERATOR, Party

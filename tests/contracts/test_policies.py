@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from distrust.common.messages.policy_spec import event_share
+from distrust.common.specs.base import event_share
 from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.dp_se import DpSe
 from distrust.server.policies.elimination import SuccessiveElimination, exact_radius, paper_radius

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common import mechanisms
 from distrust.common.bandit.contextual_choice import Link
+from distrust.common.dp import mechanisms
+from distrust.common.dp.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec
 from distrust.common.extensions import load_reference
-from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec
-from distrust.common.messages.policy import DEFAULT_POLICY, POLICIES, SPECS
-from distrust.common.messages.policy_spec import PolicySpec
+from distrust.common.specs.base import PolicySpec
+from distrust.common.specs.policy import DEFAULT_POLICY, POLICIES, SPECS
 from distrust.server.policies.base import RunFacts
 from tests.support.planned import planned
 

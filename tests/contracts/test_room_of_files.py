@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from distrust.common.intermediary.tables import COHORTS, DIGESTS, MESSAGES
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.intermediary.tables import COHORTS, DIGESTS, MESSAGES
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.shuffler.service import report_size
 from tests.contracts.test_keeping import found, prune, scrub, settle
 from tests.support.parties import ShufflerParty, server

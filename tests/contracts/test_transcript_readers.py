@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.aggregator.app import AggregatorSettings
-from distrust.common.messages.cohort import Cohort
-from distrust.common.web.client import Http, Patience
-from distrust.common.web.problems import bad_fields
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.web.client import Http, Patience
+from distrust.common.protocol.web.problems import bad_fields
 from distrust.lab.run.outline import Pages, Wanted
 from distrust.lab.run.parties import Services
 from distrust.lab.stack.stack import Urls

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import distrust
 from distrust.common.bandit.statistics import Reward
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import AnyMechanism, Mechanism, plan
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
-from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
 from distrust.lab.__main__ import app
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import in_lock_step, play_together
@@ -202,7 +202,7 @@ def test_a_question_of_another_party_imports_no_module() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Fraction", "it must be a subclass of distrust.common.mechanisms.families.base.Mechanism"),
+        ("Fraction", "it must be a subclass of distrust.common.dp.mechanisms.families.base.Mechanism"),
         ("Silent", "Silent lacks error, plan, privacy"),
         ("Modelless", "it needs `model`, one of none, central, local, shuffle, distributed"),
         ("Nameless", "Nameless.plan made a value named 'another'"),

@@ -8,7 +8,7 @@ import pytest
 
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
@@ -117,7 +117,7 @@ def test_fleets_that_have_it_not_say_so(own: Own, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Halving", "it must be a subclass of distrust.common.messages.policy_spec.PolicySpec"),
+        ("Halving", "it must be a subclass of distrust.common.specs.base.PolicySpec"),
         ("Homeless", "it needs POLICY, the class that plays it"),
         ("Silent", "Silent lacks event_probability"),
         ("Lost", "Nowhere cannot be imported: module"),

@@ -15,19 +15,19 @@ from scipy import stats
 
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
-from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.local.sphere import LocalSphere
-from distrust.common.mechanisms.shuffled.sphere import ShuffledSphere
-from distrust.common.privacy.amplification.antipodal import (
+from distrust.common.dp.accounting.profile import response_renyi
+from distrust.common.dp.accounting.techniques.amplification.antipodal import (
     antipodal_delta,
     antipodal_epsilon,
     antipodal_local_epsilon,
 )
-from distrust.common.privacy.amplification.clones import clones_local_epsilon
-from distrust.common.privacy.amplification.renyi import antipodal_renyi
-from distrust.common.privacy.profile import response_renyi
-from distrust.common.privacy.searches import greatest_met
+from distrust.common.dp.accounting.techniques.amplification.clones import clones_local_epsilon
+from distrust.common.dp.accounting.techniques.amplification.renyi import antipodal_renyi
+from distrust.common.dp.accounting.techniques.searches import greatest_met
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.local.sphere import LocalSphere
+from distrust.common.dp.mechanisms.shuffled.sphere import ShuffledSphere
+from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.planned import planned
 from tests.support.shuffled_laws import DELTA, Array, responses, true_delta

@@ -9,12 +9,12 @@ import pytest
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import BoundedReward
+from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_delta
+from distrust.common.dp.accounting.techniques.amplification.clones import clones_delta
+from distrust.common.dp.accounting.techniques.amplification.randomizers import laplace_on_grid
+from distrust.common.dp.mechanisms import MechanismSpec, check_parts
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec, check_parts
-from distrust.common.privacy.amplification.antipodal import antipodal_delta
-from distrust.common.privacy.amplification.clones import clones_delta
-from distrust.common.privacy.amplification.randomizers import laplace_on_grid
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, plan_round
 from distrust.server.policies.base import Ask, Query
 from tests.support.randomizers import blanket_delta

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import (
+from distrust.common.dp.accounting.profile import Privacy
+from distrust.common.dp.mechanisms import (
     MECHANISMS,
     Mechanism,
     MechanismSpec,
 )
-from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.privacy.profile import Privacy
+from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Tree
+from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.in_process import audit_mechanism as audit
 from distrust.lab.audit.in_process import outcomes

@@ -5,11 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from distrust.common.dp.accounting.techniques.hockey_stick import pure_epsilon
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.distributed.additive import DistributedPolya
+from distrust.common.dp.noise.polya import PolyaDifference
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.distributed.additive import DistributedPolya
-from distrust.common.noise.polya import PolyaDifference
-from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.broken import BROKEN, broken
 from distrust.lab.audit.in_process import audit_mechanism as audit

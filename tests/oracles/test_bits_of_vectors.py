@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.statistics import BoundedVector, Statistic
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.shuffled.binomial import BALL_ROUNDING, ShuffledBinomial, binomial_epsilon
-from distrust.common.noise.binomial import FAIR
-from distrust.common.privacy.gaussian import largest_ratio
-from distrust.common.privacy.sensitivity import Grid
+from distrust.common.dp.accounting.techniques.gaussian import largest_ratio
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.shuffled.binomial import BALL_ROUNDING, ShuffledBinomial, binomial_epsilon
+from distrust.common.dp.noise.binomial import FAIR
 from distrust.common.wire import Norm
 from tests.support.planned import planned
 

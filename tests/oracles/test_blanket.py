@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from distrust.common.errors import BadParameter
-from distrust.common.noise.law import Pmf
-from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification.blanket import (
+from distrust.common.dp.accounting.techniques.amplification.blanket import (
     _not_extreme,
     blanket_epsilon,
     hides_pairs,
     over_pairs,
     pair_delta,
 )
-from distrust.common.privacy.amplification.clones import clones_epsilon
-from distrust.common.privacy.amplification.randomizers import LocalRandomizer, added_noise
-from distrust.common.privacy.amplification.sums import _geometric
-from distrust.common.privacy.searches import least_on_grid
+from distrust.common.dp.accounting.techniques.amplification.clones import clones_epsilon
+from distrust.common.dp.accounting.techniques.amplification.randomizers import LocalRandomizer, added_noise
+from distrust.common.dp.accounting.techniques.amplification.sums import _geometric
+from distrust.common.dp.accounting.techniques.searches import least_on_grid
+from distrust.common.dp.noise.law import Pmf
+from distrust.common.dp.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.errors import BadParameter
 from tests.support.randomizers import blanket_delta, gaussian, laplace, tabulated
 from tests.support.shuffled_laws import DELTA, Array, random_table, response_epsilon, responses
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.privacy.amplification.blanket import dominated, order_slack
-from distrust.common.privacy.amplification.randomizers import added_noise
+from distrust.common.dp.accounting.techniques.amplification.blanket import dominated, order_slack
+from distrust.common.dp.accounting.techniques.amplification.randomizers import added_noise
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
 from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta, tabulated
 from tests.support.shuffled_laws import Array, shuffled

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Counter, Tree
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
-from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.planned import planned
 

@@ -6,8 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from distrust.common.errors import BadParameter
-from distrust.common.privacy.amplification.clones import (
+from distrust.common.dp.accounting.techniques.amplification.clones import (
     _below,
     clones_delta,
     clones_epsilon,
@@ -17,6 +16,7 @@ from distrust.common.privacy.amplification.clones import (
     largest_local_epsilon,
     paper_local_epsilon,
 )
+from distrust.common.errors import BadParameter
 from tests.support.randomizers import blanket_delta, paper_epsilon, tabulated
 from tests.support.shuffled_laws import DELTA, random_table, responses, true_delta
 

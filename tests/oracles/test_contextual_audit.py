@@ -15,11 +15,11 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import Mechanism
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
+from distrust.common.dp.mechanisms.local.additive import LocalGaussian
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.__main__ import app
 from distrust.lab.audit.broken import broken, counter_example

@@ -9,19 +9,19 @@ import pytest
 
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.dp.accounting.guarantee import BudgetSpec
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
+from distrust.common.dp.accounting.returning import Visits
+from distrust.common.dp.accounting.techniques.amplification.vectors import Crowd
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, largest_ratio
+from distrust.common.dp.accounting.techniques.gaussian_vectors import lattice_variance
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import Mechanism, promise_of
+from distrust.common.dp.mechanisms.central.tree import Tree
+from distrust.common.dp.mechanisms.families.gaussian import GaussianLike, textbook
+from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.dp.mechanisms.shuffled.gaussian import ShuffledGaussian, shuffled_gaussian_epsilon
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, promise_of
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
-from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian, shuffled_gaussian_epsilon
-from distrust.common.privacy.amplification.vectors import Crowd
-from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
-from distrust.common.privacy.gaussian_vectors import lattice_variance
-from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.privacy.returning import Visits
-from distrust.common.privacy.sensitivity import Grid
 from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,17 +8,17 @@ import pytest
 from scipy import stats
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import (
+from distrust.common.dp.accounting.techniques.hockey_stick import hockey_stick
+from distrust.common.dp.mechanisms import (
     MECHANISMS,
     Mechanism,
     MechanismSpec,
 )
-from distrust.common.mechanisms.central.additive import CentralGaussian
-from distrust.common.mechanisms.local.additive import LocalGaussian
-from distrust.common.noise.continuous import Gaussian, Laplace
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.privacy.hockey_stick import hockey_stick
+from distrust.common.dp.mechanisms.central.additive import CentralGaussian
+from distrust.common.dp.mechanisms.local.additive import LocalGaussian
+from distrust.common.dp.noise.continuous import Gaussian, Laplace
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.planned import planned
 

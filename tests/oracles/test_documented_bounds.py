@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import hypergeom
 
 from distrust.aggregator.confirmation import Sharing, _settle
-from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
-from distrust.common.crypto.parameters import (
+from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
+from distrust.common.protocol.crypto.parameters import (
     densest_loss,
     holders_needed,
     neighbourhood,
@@ -17,7 +17,7 @@ from distrust.common.crypto.parameters import (
     starved_bound,
     window,
 )
-from distrust.common.crypto.share import PRIME
+from distrust.common.protocol.crypto.share import PRIME
 from distrust.lab.secagg_simulation import make_cohort
 
 PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()

@@ -13,11 +13,11 @@ from scipy import stats
 from scipy.integrate import quad
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan
-from distrust.common.mechanisms.families.base import MechanismName
-from distrust.common.mechanisms.families.cohort import Noise
-from distrust.common.mechanisms.families.sphere import SphereLike
-from distrust.common.noise.continuous import Rounded
+from distrust.common.dp.mechanisms import MECHANISMS, MechanismSpec, plan
+from distrust.common.dp.mechanisms.families.base import MechanismName
+from distrust.common.dp.mechanisms.families.cohort import Noise
+from distrust.common.dp.mechanisms.families.sphere import SphereLike
+from distrust.common.dp.noise.continuous import Rounded
 
 REAL = tuple(name for name, kind in MECHANISMS.items() if kind.takes_noise)
 
@@ -166,7 +166,7 @@ UNPRINTED: tuple[MechanismName, ...] = (
     "prefix-factorization",
 )
 REFUSED = {(name, "paper") for name in UNPRINTED}
-"""Calibrations that do not exist at this size (tests/unit/common/privacy/test_vector_table.py)."""
+"""Calibrations that do not exist at this size (tests/unit/common/dp/accounting/test_vector_table.py)."""
 
 CASES = [
     pytest.param(name, calibration, dimension, id=f"{name}-{calibration}-{dimension}")

@@ -6,15 +6,21 @@ from typing import Any
 import mpmath
 import pytest
 
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum, is_gaussian
-from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio, zcdp_epsilon, zcdp_rho
-from distrust.common.privacy.gaussian_sums import sum_divergences
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
-from distrust.common.privacy.hockey_stick import hockey_stick, rdp
-from distrust.common.privacy.sensitivity import Grid
+from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS
+from distrust.common.dp.accounting.laws.gaussian_sums import sum_divergences
+from distrust.common.dp.accounting.techniques.gaussian import (
+    gaussian_delta,
+    gaussian_epsilon,
+    largest_ratio,
+    zcdp_epsilon,
+    zcdp_rho,
+)
+from distrust.common.dp.accounting.techniques.hockey_stick import hockey_stick, rdp
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.distributed.additive import DistributedDiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum, is_gaussian
 from tests.support.planned import planned
 
 SNAPPED = 4.8e-7

@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.privacy.gaussian import zcdp_epsilon
-from distrust.common.privacy.gaussian_vectors import (
+from distrust.common.dp.accounting.techniques.gaussian import zcdp_epsilon
+from distrust.common.dp.accounting.techniques.gaussian_vectors import (
     BLUR,
     LATTICE,
     box_fits,
@@ -26,8 +24,10 @@ from distrust.common.privacy.gaussian_vectors import (
     lattice_variance,
     log_delta,
 )
-from distrust.common.privacy.products import product_epsilon
-from distrust.common.privacy.sensitivity import Grid
+from distrust.common.dp.accounting.techniques.products import product_epsilon
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
 
 MECHANISMS = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "tree")
 

@@ -7,18 +7,18 @@ from typing import Any
 import mpmath
 import pytest
 
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.distributed.skellam import (
+from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS
+from distrust.common.dp.accounting.techniques.hockey_stick import hockey_stick
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.distributed.skellam import (
     DistributedSkellam,
     SkellamTarget,
     skellam_precision,
     skellam_variance,
 )
-from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.skellam import Skellam
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
-from distrust.common.privacy.hockey_stick import hockey_stick
+from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.skellam import Skellam
 from tests.support.planned import planned
 
 

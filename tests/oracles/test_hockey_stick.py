@@ -6,11 +6,11 @@ import mpmath
 import numpy as np
 import pytest
 
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.law import Pmf
-from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.noise.skellam import Skellam
-from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, hockey_stick, pure_epsilon, rdp
+from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at, from_rdp, hockey_stick, pure_epsilon, rdp
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.law import Pmf
+from distrust.common.dp.noise.polya import DiscreteLaplace
+from distrust.common.dp.noise.skellam import Skellam
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,16 @@ from dp_accounting.pld import privacy_loss_distribution as loss
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.calculator.promise import guaranteed
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.mechanisms import MechanismSpec, promise_of
-from distrust.common.mechanisms.families.laplace import LaplaceLike
-from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.privacy.composition import compose
-from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.privacy.laplace import RepeatedLaplace, continuous_box_epsilon, laplace_box_epsilon
-from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.privacy.products import product_epsilon
+from distrust.common.dp.accounting.composition import compose
+from distrust.common.dp.accounting.guarantee import BudgetSpec
+from distrust.common.dp.accounting.laws.laplace import RepeatedLaplace, continuous_box_epsilon, laplace_box_epsilon
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
+from distrust.common.dp.accounting.techniques.products import product_epsilon
+from distrust.common.dp.calculator.promise import guaranteed
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import MechanismSpec, promise_of
+from distrust.common.dp.mechanisms.families.laplace import LaplaceLike
+from distrust.common.dp.noise.polya import DiscreteLaplace
 from distrust.common.wire import Norm
 from tests.oracles.test_repeated_releases import adaptive_delta
 from tests.support import exact_laws as laws

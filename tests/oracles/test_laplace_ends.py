@@ -12,12 +12,12 @@ from pathlib import Path
 import mpmath
 import pytest
 
+from distrust.common.dp.accounting.techniques.amplification.blanket import blanket_epsilon
+from distrust.common.dp.accounting.techniques.amplification.clones import clones_local_epsilon
+from distrust.common.dp.accounting.techniques.amplification.randomizers import FINEST_LAPLACE, laplace_on_grid
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
-from distrust.common.privacy.amplification.blanket import blanket_epsilon
-from distrust.common.privacy.amplification.clones import clones_local_epsilon
-from distrust.common.privacy.amplification.randomizers import FINEST_LAPLACE, laplace_on_grid
 from tests.support.planned import planned
 from tests.support.randomizers import blanket_delta, laplace
 

@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.distributed.skellam import skellam_divergences
-from distrust.common.mechanisms.families.base import MechanismName
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.noise.skellam import Skellam
-from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
-from distrust.common.privacy.gaussian_vectors import (
+from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, log_gaussian_delta
+from distrust.common.dp.accounting.techniques.gaussian_vectors import (
     LATTICE,
     Covering,
     gaussian_box_epsilon,
     lattice_epsilon,
     rounded_log_delta,
 )
-from distrust.common.privacy.hockey_stick import Extensible, rdp, stretched
-from distrust.common.privacy.products import product_epsilon
-from distrust.common.privacy.searches import SNAPPED_BITS
-from distrust.common.privacy.sensitivity import Grid, laplace_scale
+from distrust.common.dp.accounting.techniques.hockey_stick import Extensible, rdp, stretched
+from distrust.common.dp.accounting.techniques.products import product_epsilon
+from distrust.common.dp.accounting.techniques.searches import SNAPPED_BITS
+from distrust.common.dp.accounting.techniques.sensitivity import Grid, laplace_scale
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.dp.mechanisms.families.base import MechanismName
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.dp.noise.skellam import Skellam
 from distrust.common.wire import Norm
 from tests.support.planned import planned
 

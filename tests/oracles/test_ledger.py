@@ -11,15 +11,15 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distrust.common.dp.accounting.composition import ADAPTIVE, compose, compose_exactly, pure_curve
+from distrust.common.dp.accounting.guarantee import BudgetSpec, Guarantee
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger, parallel
+from distrust.common.dp.accounting.techniques.hockey_stick import rdp
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.law import Pmf
+from distrust.common.dp.noise.polya import DiscreteLaplace
+from distrust.common.dp.noise.skellam import Skellam
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.law import Pmf
-from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.noise.skellam import Skellam
-from distrust.common.privacy.composition import ADAPTIVE, compose, compose_exactly, pure_curve
-from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
-from distrust.common.privacy.hockey_stick import rdp
-from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0)
 NONE = Guarantee(kind="none", epsilon=None, model="none", calibration="exact")

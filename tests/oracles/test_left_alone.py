@@ -12,12 +12,12 @@ from typing import Any
 import mpmath
 import pytest
 
-from distrust.common.calculator.compare import suited
-from distrust.common.calculator.promise import promised
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import report_on
-from distrust.common.mechanisms import MECHANISMS, Mechanism, promise_of
-from distrust.common.privacy.guarantee import ALONE
+from distrust.common.dp.accounting.guarantee import ALONE
+from distrust.common.dp.calculator.compare import suited
+from distrust.common.dp.calculator.promise import promised
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.report import report_on
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, promise_of
 
 PAGE = (Path(__file__).parents[2] / "docs/privacy/survivors.md").read_text("utf-8")
 DELTA = 1e-6

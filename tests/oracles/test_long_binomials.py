@@ -5,10 +5,10 @@ import math
 import mpmath
 import pytest
 
-from distrust.common.mechanisms.shuffled.binomial import LONG
-from distrust.common.noise.binomial import Binomial
-from distrust.common.privacy.binomial import long_epsilon
-from distrust.common.privacy.hockey_stick import epsilon_at
+from distrust.common.dp.accounting.laws.binomial import long_epsilon
+from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at
+from distrust.common.dp.mechanisms.shuffled.binomial import LONG
+from distrust.common.dp.noise.binomial import Binomial
 from tests.support.calculator import answer, read
 
 DIGITS = 40

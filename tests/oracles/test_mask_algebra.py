@@ -14,9 +14,9 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
-from distrust.common.crypto.parameters import neighbourhood, window
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
+from distrust.common.protocol.crypto.parameters import neighbourhood, window
 from distrust.lab.secagg_simulation import make_cohort
 from tests.support.mask_algebra import Graph, Story, believed, dimension, groups, opening, ring, subsets
 from tests.support.picked import picked

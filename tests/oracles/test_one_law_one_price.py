@@ -7,9 +7,9 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from distrust.common.calculator.promise import guaranteed, released
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.mechanisms import MECHANISMS, Mechanism
+from distrust.common.dp.calculator.promise import guaranteed, released
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism
 
 LAPLACE = ("central-laplace-discrete", "central-laplace", "local-laplace-discrete", "local-laplace")
 GAUSSIAN = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "distributed-skellam")

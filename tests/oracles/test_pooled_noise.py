@@ -12,12 +12,12 @@ import pytest
 from scipy.stats import norm
 
 from distrust.common.bandit.error_law import ErrorLaw, Floats, ScaledErrorLaw, Spread
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.continuous import Gaussian, Laplace
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.noise.skellam import Skellam
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.continuous import Gaussian, Laplace
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.dp.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.dp.noise.skellam import Skellam
 from distrust.server.policies.noise_width import bounded_width, noise_width
 from distrust.server.policies.vb_sdp_ae import pooled_noise
 

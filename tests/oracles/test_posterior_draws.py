@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chi2, norm
 
-from distrust.common.messages.thompson_policy import LinearThompsonSpec
+from distrust.common.specs.thompson import LinearThompsonSpec
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.contextual.base import RoundNoise
 from distrust.server.policies.contextual.linucb import LinearThompson

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.dp.accounting.factorization import SETS, Factorization, factorization
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, largest_ratio
+from distrust.common.dp.mechanisms import MechanismSpec, check_spec
+from distrust.common.dp.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization, misses
+from distrust.common.dp.mechanisms.families.streams import StoredBatch, StreamRelease
+from distrust.common.dp.noise.discrete_gaussian import COARSE, FineGaussian
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MechanismSpec, check_spec
-from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization, misses
-from distrust.common.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.modular import sum_rows
-from distrust.common.noise.discrete_gaussian import COARSE, FineGaussian
-from distrust.common.privacy.factorization import SETS, Factorization, factorization
-from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.laws import chi_square
 from tests.support.planned import planned

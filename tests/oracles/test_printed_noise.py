@@ -12,11 +12,11 @@ from scipy.stats import norm
 from distrust.client.agreement import _check_mechanism
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, largest_ratio
+from distrust.common.dp.mechanisms.central.tree import Tree
+from distrust.common.dp.mechanisms.families.gaussian import textbook
+from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.errors import BadParameter, Refused
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.families.gaussian import textbook
-from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse

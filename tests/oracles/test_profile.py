@@ -8,8 +8,8 @@ import mpmath
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
-from distrust.common.privacy.profile import PROFILE_ORDERS, Profile
+from distrust.common.dp.accounting.profile import PROFILE_ORDERS, Profile
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, MechanismSpec
 from tests.support import exact_laws as laws
 from tests.support.planned import planned
 

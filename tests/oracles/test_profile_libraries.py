@@ -10,8 +10,8 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.privacy.profile import PROFILE_ORDERS, of_pure
+from distrust.common.dp.accounting.profile import PROFILE_ORDERS, of_pure
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
 from tests.support.planned import planned
 
 

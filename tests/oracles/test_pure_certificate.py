@@ -11,10 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.shuffled.pure import fewest_bits
-from distrust.common.mechanisms.shuffled.pure_certificate import (
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.shuffled.pure import fewest_bits
+from distrust.common.dp.mechanisms.shuffled.pure_certificate import (
     BitDesign,
     certified_epsilon,
     difference_law,
@@ -22,7 +21,8 @@ from distrust.common.mechanisms.shuffled.pure_certificate import (
     splits,
     window_sums,
 )
-from distrust.common.noise.polya import PolyaDifference
+from distrust.common.dp.noise.polya import PolyaDifference
+from distrust.common.errors import BadParameter
 from tests.support.planned import planned
 
 Array = NDArray[np.float64]

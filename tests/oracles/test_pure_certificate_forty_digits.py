@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import mpmath
 import pytest
 
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.shuffled.pure import RelaxedSecaggShuffle, fewest_bits
+from distrust.common.dp.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon, pair_epsilon
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle, fewest_bits
-from distrust.common.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon, pair_epsilon
 from tests.support.exact_laws import Law, convolution
 from tests.support.planned import planned
 

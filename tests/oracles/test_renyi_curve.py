@@ -10,30 +10,30 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_renyi
-from distrust.common.mechanisms.shuffled.laplace import scalar_epsilon
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.privacy.amplification import renyi
-from distrust.common.privacy.amplification.antipodal import antipodal_epsilon
-from distrust.common.privacy.amplification.blanket import blanket_epsilon, extreme_delta
-from distrust.common.privacy.amplification.clones import clones_curve, clones_delta, clones_epsilon
-from distrust.common.privacy.amplification.randomizers import added_noise, laplace_on_grid
-from distrust.common.privacy.amplification.renyi import (
+from distrust.common.dp.accounting.composition import compose
+from distrust.common.dp.accounting.profile import PROFILE_ORDERS, response_renyi
+from distrust.common.dp.accounting.techniques.amplification import renyi
+from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_epsilon
+from distrust.common.dp.accounting.techniques.amplification.blanket import blanket_epsilon, extreme_delta
+from distrust.common.dp.accounting.techniques.amplification.clones import clones_curve, clones_delta, clones_epsilon
+from distrust.common.dp.accounting.techniques.amplification.randomizers import added_noise, laplace_on_grid
+from distrust.common.dp.accounting.techniques.amplification.renyi import (
     blanket_renyi,
     clones_renyi,
     concentrated_renyi,
     curve_renyi,
     pair_tail,
 )
-from distrust.common.privacy.amplification.vectors import Crowd
-from distrust.common.privacy.composition import compose
-from distrust.common.privacy.gaussian import gaussian_epsilon, zcdp_epsilon
-from distrust.common.privacy.hockey_stick import law_epsilon
-from distrust.common.privacy.profile import PROFILE_ORDERS, response_renyi
-from distrust.common.privacy.sensitivity import Grid
+from distrust.common.dp.accounting.techniques.amplification.vectors import Crowd
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, zcdp_epsilon
+from distrust.common.dp.accounting.techniques.hockey_stick import law_epsilon
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.shuffled.gaussian import shuffled_gaussian_renyi
+from distrust.common.dp.mechanisms.shuffled.laplace import scalar_epsilon
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.dp.noise.polya import DiscreteLaplace
 from tests.support.planned import planned
 from tests.support.randomizers import tabulated
 from tests.support.shuffled_laws import Array, random_table, responses, shuffled, true_delta

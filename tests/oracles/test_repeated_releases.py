@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from distrust.common.bandit.statistics import Reward
+from distrust.common.dp.accounting.composition import compose
+from distrust.common.dp.accounting.guarantee import BudgetSpec
+from distrust.common.dp.accounting.laws.gaussian_sums import RepeatedGaussian, repeated_gaussian
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import Mechanism, plan, promise_of
+from distrust.common.dp.mechanisms.families.base import MechanismSpec
+from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
+from distrust.common.dp.mechanisms.shuffled.binomial import binomial_epsilon
 from distrust.common.errors import BudgetExceeded
-from distrust.common.mechanisms import Mechanism, plan, promise_of
-from distrust.common.mechanisms.families.base import MechanismSpec
-from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.shuffled.binomial import binomial_epsilon
-from distrust.common.privacy.composition import compose
-from distrust.common.privacy.gaussian import gaussian_epsilon
-from distrust.common.privacy.gaussian_sums import RepeatedGaussian, repeated_gaussian
-from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.privacy.sensitivity import Grid
 from distrust.common.wire import Norm
 from distrust.lab.run import in_process
 from tests.support.planned import planned

@@ -12,14 +12,14 @@ from scipy.special import log_ndtr
 from scipy.stats import binom
 
 from distrust.common.bandit.contextual_sum import ContextualSum
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.privacy.factorization import factorization
-from distrust.common.privacy.gaussian import gaussian_epsilon, steepest_slope
-from distrust.common.privacy.gaussian_vectors import LATTICE, rounded_epsilon
-from distrust.common.privacy.returning import Stretched, Visits, Weights, returning_epsilon
-from distrust.common.privacy.sensitivity import Grid
+from distrust.common.dp.accounting.factorization import factorization
+from distrust.common.dp.accounting.returning import Stretched, Visits, Weights, returning_epsilon
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, steepest_slope
+from distrust.common.dp.accounting.techniques.gaussian_vectors import LATTICE, rounded_epsilon
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Tree
 
 D = 20
 GRID = Grid(24, D, "l2")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.parameters import window
 from distrust.common.errors import BadParameter
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.crypto.parameters import window
 from distrust.lab.__main__ import app
 from distrust.lab.audit.ring_cuts import best_cut, random_ring, ring_attacks, taken_clients
 from tests.support.mask_algebra import Story, groups

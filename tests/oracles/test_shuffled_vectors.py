@@ -10,12 +10,8 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian, shuffled_gaussian_epsilon
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.privacy.amplification.sums import atoms_delta
-from distrust.common.privacy.amplification.vectors import (
+from distrust.common.dp.accounting.techniques.amplification.sums import atoms_delta
+from distrust.common.dp.accounting.techniques.amplification.vectors import (
     Crowd,
     FromMiddle,
     Inputs,
@@ -25,8 +21,12 @@ from distrust.common.privacy.amplification.vectors import (
     crowd_delta,
     crowd_variance,
 )
-from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
-from distrust.common.privacy.sensitivity import Grid
+from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, log_gaussian_delta
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
+from distrust.common.dp.mechanisms.shuffled.gaussian import ShuffledGaussian, shuffled_gaussian_epsilon
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.wire import Norm
 from tests.support.planned import planned
 

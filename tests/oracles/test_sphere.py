@@ -12,8 +12,8 @@ from scipy.integrate import quad
 from scipy.special import hyp0f1
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.families.sphere import (
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.families.sphere import (
     SphereSum,
     coin,
     coin_epsilon,
@@ -21,9 +21,9 @@ from distrust.common.mechanisms.families.sphere import (
     directions,
     radius,
 )
-from distrust.common.mechanisms.local.sphere import LocalSphere
-from distrust.common.messages.policy_spec import EVENTS_A_BATCH
+from distrust.common.dp.mechanisms.local.sphere import LocalSphere
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.specs.base import EVENTS_A_BATCH
 from distrust.server.policies.elimination import exact_radius
 from distrust.server.policies.noise_width import noise_width
 from tests.support.planned import planned

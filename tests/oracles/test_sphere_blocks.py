@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from scipy import stats
 
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.dp.mechanisms.local.sphere import LocalSphere
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.local.sphere import LocalSphere
 from distrust.common.randomness import UnsafeSeededStream
 
 ARMS = 3

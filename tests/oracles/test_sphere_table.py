@@ -10,7 +10,7 @@ from scipy.fft import irfft, rfft
 from scipy.optimize import brentq
 from scipy.special import betainc
 
-from distrust.common.mechanisms.families.sphere import SphereSum, radius
+from distrust.common.dp.mechanisms.families.sphere import SphereSum, radius
 
 LINES = (Path(__file__).parents[2] / "docs/privacy/noise.md").read_text("utf-8").splitlines()
 HEAD = next(number for number, line in enumerate(LINES) if line.startswith("| n | D | ε | p = 10⁻³ |"))

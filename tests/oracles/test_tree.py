@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon
+from distrust.common.dp.accounting.techniques.hockey_stick import hockey_stick
+from distrust.common.dp.mechanisms import MechanismSpec, check_spec, plan
+from distrust.common.dp.mechanisms.central.tree import Counter, Tree
+from distrust.common.dp.mechanisms.families.streams import StoredBatch, StreamRelease
+from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.modular import sum_rows
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.privacy.gaussian import gaussian_epsilon
-from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.laws import chi_square
 from tests.support.planned import planned

@@ -8,13 +8,10 @@ import pytest
 from mpmath import mp
 from numpy.typing import NDArray
 
-from distrust.common.mechanisms.shuffled.binomial import binomial_epsilon
-from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.skellam import Skellam
-from distrust.common.privacy.hockey_stick import epsilon_at
-from distrust.common.privacy.products import product_epsilon
-from distrust.common.privacy.sensitivity import Grid
-from distrust.common.privacy.vector_bounds import (
+from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at
+from distrust.common.dp.accounting.techniques.products import product_epsilon
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
+from distrust.common.dp.accounting.techniques.vector_bounds import (
     central,
     grid_by_moments,
     vector_epsilon,
@@ -22,6 +19,9 @@ from distrust.common.privacy.vector_bounds import (
     whole,
     worst_log_moment,
 )
+from distrust.common.dp.mechanisms.shuffled.binomial import binomial_epsilon
+from distrust.common.dp.noise.binomial import Binomial
+from distrust.common.dp.noise.skellam import Skellam
 from distrust.common.wire import Norm
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")

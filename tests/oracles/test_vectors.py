@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import (
+from distrust.common.dp.accounting.techniques.hockey_stick import rdp
+from distrust.common.dp.accounting.techniques.sensitivity import laplace_loss, laplace_scale, squared_l2
+from distrust.common.dp.mechanisms import (
     MECHANISMS,
     Mechanism,
     MechanismSpec,
     check_spec,
     plan,
 )
-from distrust.common.mechanisms.distributed.skellam import skellam_divergences
-from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.noise.skellam import Skellam
-from distrust.common.privacy.hockey_stick import rdp
-from distrust.common.privacy.sensitivity import laplace_loss, laplace_scale, squared_l2
+from distrust.common.dp.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.dp.noise.skellam import Skellam
+from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Norm
 

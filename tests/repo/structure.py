@@ -112,7 +112,7 @@ def figures() -> dict[str, object]:
         "modules with exactly one importer": sum(importers[name] == 1 for name in graph),
         "modules on cycles": len(on_cycles(graph)),
         "longest chain of imports": len(longest_chain(graph)),
-        "longest chain inside common/mechanisms": len(longest_chain(graph, "common.mechanisms")),
+        "longest chain inside common/dp/mechanisms": len(longest_chain(graph, "common.dp.mechanisms")),
         "pairs of folders that import each other": len(mutual_folders(graph)),
         "public names defined in two or more modules": sum(count > 1 for count in public.values()),
         "constants that two or more modules define": len(repeated_constants()),

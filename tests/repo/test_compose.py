@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from distrust.client.settings import FleetSettings
-from distrust.common.web.proxy import STOP_SECONDS
+from distrust.common.protocol.web.proxy import STOP_SECONDS
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, choose_ports, make_tokens
 from tests.support.attacks import until

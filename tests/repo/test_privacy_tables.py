@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.mechanisms.shuffled.pure import fewest_bits
-from distrust.common.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon
+from distrust.common.dp.mechanisms.shuffled.pure import fewest_bits
+from distrust.common.dp.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon
 from distrust.lab.__main__ import app
 from distrust.lab.audit.broken import BROKEN
 

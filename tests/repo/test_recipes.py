@@ -183,7 +183,7 @@ def follow_mechanism(copy: Path) -> None:
     recipe = Recipe("Add a mechanism", "local-response", copy)
     recipe.write(1, "local_response.py")
     (registry,), (classes,) = recipe.files(2), recipe.tables(2)
-    recipe.import_(registry, "from distrust.common.mechanisms.local.local_response import LocalResponse")
+    recipe.import_(registry, "from distrust.common.dp.mechanisms.local.local_response import LocalResponse")
     recipe.enlist(registry, classes, "LocalResponse")
     (contract,), (needs, answers) = recipe.files(3), recipe.tables(3)
     recipe.enlist(contract, needs, '"local-response": {"epsilon": 1.0}')

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from distrust.common.mechanisms import MECHANISMS
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import differing_columns
 from tests.support.printed_plans import CELL

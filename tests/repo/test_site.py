@@ -13,12 +13,12 @@ from types import ModuleType
 import pytest
 
 from distrust.client.environments import ENVIRONMENTS
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.policy import POLICIES
-from distrust.common.messages.upload import ActionRequest, Departure, Upload
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RegretCurve
+from distrust.common.dp.mechanisms import MECHANISMS
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.upload import ActionRequest, Departure, Upload
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RegretCurve
+from distrust.common.specs.policy import POLICIES
 from distrust.lab.__main__ import COMMANDS
 
 BODIES = (TicketRequest, Cohort, Departure, Upload, ActionRequest, RegretCurve, RunConfig)

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from distrust.common.messages.admission import Participant
-from distrust.common.messages.cohort import TicketRequest
-from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.messages.admission import Participant
+from distrust.common.protocol.messages.cohort import TicketRequest
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.participants import Participants
 from distrust.lab.stack.stack import make_tokens

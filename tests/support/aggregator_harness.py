@@ -4,13 +4,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from distrust.aggregator.service import Aggregator
-from distrust.common.database import Database
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.batch import BatchAnswer, ModularSum
-from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import UploadAnswer
 from distrust.common.modular import unpack
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.batch import BatchAnswer, ModularSum
+from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import UploadAnswer
+from distrust.common.protocol.storage.database import Database
 from tests.support.cohorts import MODULUS, Authority, MaskingClients
 from tests.support.manual_clock import ManualClock
 

@@ -13,12 +13,12 @@ from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.secagg import Secrets
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
-from distrust.common.intermediary.deadlines import Clock
-from distrust.common.messages.cohort import Cohort
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
+from distrust.common.protocol.intermediary.deadlines import Clock
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
 from distrust.common.wire import decode_blob, encode_blob
 from tests.support.limits import lenient
 from tests.support.mask_algebra import Story, groups

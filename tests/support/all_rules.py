@@ -8,15 +8,15 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from distrust.common.crypto.context import cohort_digest
-from distrust.common.crypto.receipts import RECEIPT_SECRET, RECORD_HASH, record_hash
-from distrust.common.crypto.seal import sealed_size
 from distrust.common.errors import ProtocolError
-from distrust.common.messages.batch import Records
-from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.upload import Receipts
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.crypto.context import cohort_digest
+from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, RECORD_HASH, record_hash
+from distrust.common.protocol.crypto.seal import sealed_size
+from distrust.common.protocol.messages.batch import Records
+from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.upload import Receipts
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.receipts import most_absent
 from tests.support.parties_that_forget import BLOCKS, LIAR, RUN, Parties, TokenState

@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 from fastapi import FastAPI
 
-from distrust.common.web.sending import Arrival, NoAnswer, Request, header_bytes
+from distrust.common.protocol.web.sending import Arrival, NoAnswer, Request, header_bytes
 
 
 class AsgiClient:

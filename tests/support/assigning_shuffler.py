@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.seal import sealed_size
-from distrust.common.database import Database
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.crypto.seal import sealed_size
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import Authority, report
 from tests.support.manual_clock import ManualClock

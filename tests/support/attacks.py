@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 
-from distrust.common.messages.cohort import Cohort
-from distrust.common.web.sending import IDLE_SECONDS
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.web.sending import IDLE_SECONDS
 from tests.support.cohorts import address
 from tests.support.honest_work import CLIENTS, SERVER, TARGETS, Target
 

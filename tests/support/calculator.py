@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from distrust.common.calculator.compare import Comparison, compared
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import Report, json_of, report_on
+from distrust.common.dp.calculator.compare import Comparison, compared
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.report import Report, json_of, report_on
 
 
 def answer(name: str, **words: Any) -> Report:

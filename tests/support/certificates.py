@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from distrust.common.web.tls import CALLER_FILES, caller_context
+from distrust.common.protocol.web.tls import CALLER_FILES, caller_context
 
 HERE = ("localhost", "127.0.0.1")
 YESTERDAY = datetime.now(UTC) - timedelta(days=1)

@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.context import SECRET, claim, cohort_digest
-from distrust.common.crypto.graph import Roster, bitmap_to_members
-from distrust.common.crypto.keys import key_hash
-from distrust.common.crypto.parameters import neighbourhood
-from distrust.common.crypto.seal import REPORT_ID, seal
-from distrust.common.messages.cohort import (
+from distrust.common.protocol.crypto.context import SECRET, claim, cohort_digest
+from distrust.common.protocol.crypto.graph import Roster, bitmap_to_members
+from distrust.common.protocol.crypto.keys import key_hash
+from distrust.common.protocol.crypto.parameters import neighbourhood
+from distrust.common.protocol.crypto.seal import REPORT_ID, seal
+from distrust.common.protocol.messages.cohort import (
     AssignedRecords,
     Channel,
     Cohort,
@@ -25,8 +25,8 @@ from distrust.common.messages.cohort import (
     cohort_address,
     ticket_text,
 )
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import ActionRequest, Departure, InboxRequest, Item, Upload
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import ActionRequest, Departure, InboxRequest, Item, Upload
 
 SECONDS = 60.0
 MODULUS = 1009

@@ -97,7 +97,7 @@ class Unfinished(EnvironmentSpec):
 POLICY = '''
 from typing import ClassVar
 
-from distrust.common.messages.policy_spec import PolicySpec
+from distrust.common.specs.base import PolicySpec
 from distrust.server.policies.base import Ask, Interval, Query
 
 
@@ -203,10 +203,10 @@ MECHANISM = '''
 from fractions import Fraction
 from typing import ClassVar
 
-from distrust.common.mechanisms.families.base import Mechanism, needed
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
-from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.dp.mechanisms.families.base import Mechanism, needed
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
+from distrust.common.dp.mechanisms.families.laplace import LaplaceLike, little_rounding
+from distrust.common.dp.noise.polya import DiscreteLaplace, PolyaDifference
 
 
 class Twofold(LaplaceLike):
@@ -269,7 +269,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from distrust.common.mechanisms.central.additive import UnsafeIdentity
+from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
 
 
 class Running(UnsafeIdentity):

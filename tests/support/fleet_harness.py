@@ -11,20 +11,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet
-from distrust.common.crypto.graph import bitmap_flags
-from distrust.common.crypto.receipts import record_list
 from distrust.common.errors import WrongStage
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import (
+from distrust.common.protocol.crypto.graph import bitmap_flags
+from distrust.common.protocol.crypto.receipts import record_list
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import (
     Cohort,
     Grant,
     KeyHashes,
     TicketRequest,
     ticket_text,
 )
-from distrust.common.messages.status import RecordList, StageView, StatementList
-from distrust.common.messages.upload import (
+from distrust.common.protocol.messages.status import RecordList, StageView, StatementList
+from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,
@@ -33,8 +33,8 @@ from distrust.common.messages.upload import (
     Upload,
     UploadAnswer,
 )
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Round, RoundView, TicketAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Round, RoundView, TicketAnswer
 from distrust.shuffler.service import Shuffler
 
 RUN_ID = bytes(range(16))

@@ -19,8 +19,8 @@ from typing import Any
 
 import httpx
 
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import Item, Upload
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import Item, Upload
 from tests.support.attacker import Flood
 from tests.support.attacks import Attacked, attacked
 from tests.support.cohorts import address

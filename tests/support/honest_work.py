@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView
 from tests.support.cohorts import Authority, MaskingClients, address, report
 
 SERVER = Authority()

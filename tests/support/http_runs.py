@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from distrust.common.mechanisms import MECHANISMS as KINDS
-from distrust.common.mechanisms import MechanismName
+from distrust.common.dp.mechanisms import MECHANISMS as KINDS
+from distrust.common.dp.mechanisms import MechanismName
 from distrust.common.wire import Via
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun

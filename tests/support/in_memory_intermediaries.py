@@ -16,15 +16,15 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
-from distrust.common.crypto.seal import seal
 from distrust.common.errors import Aborted, BadTicket, Conflict, Gone, Unavailable, WrongCohort, WrongStage
-from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
-from distrust.common.messages.status import DeliveryList, StatementList
 from distrust.common.modular import pack, sum_rows, unpack_rows
+from distrust.common.protocol.crypto.seal import seal
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
+from distrust.common.protocol.messages.status import DeliveryList, StatementList
+from distrust.common.protocol.run.round import Assignment, Round, TicketAnswer
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.round import Assignment, Round, TicketAnswer
 
 
 @dataclass

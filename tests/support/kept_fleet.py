@@ -15,7 +15,7 @@ from pathlib import Path
 from distrust.client.__main__ import main
 from distrust.client.fleet import Fleet
 from distrust.common import randomness
-from distrust.common.crypto.share import SEED
+from distrust.common.protocol.crypto.share import SEED
 
 serve = Fleet.serve
 

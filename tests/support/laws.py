@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm
 
-from distrust.common.noise.law import Law
+from distrust.common.dp.noise.law import Law
 
 
 @dataclass(frozen=True)

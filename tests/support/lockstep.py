@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from distrust.client.environments.contextual import ContextualWorld, GlmSphereSpec
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.randomness import Stream, UnsafeSeededStream
+from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import Core, RoundNoise
 

@@ -4,9 +4,9 @@ import os
 import random
 from collections.abc import Collection, Iterable
 
-from distrust.common.crypto.context import masking
-from distrust.common.crypto.keys import BOX, binding, close_box
-from distrust.common.crypto.share import MISSING, PRIME, SHARE_SIZE, polynomials
+from distrust.common.protocol.crypto.context import masking
+from distrust.common.protocol.crypto.keys import BOX, binding, close_box
+from distrust.common.protocol.crypto.share import MISSING, PRIME, SHARE_SIZE, polynomials
 from distrust.lab.secagg_simulation import Simulation
 
 COMMITMENT = 32

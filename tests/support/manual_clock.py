@@ -2,7 +2,7 @@
 
 
 class ManualClock:
-    """A `distrust.common.intermediary.deadlines.Clock` that only `advance` moves. `time`: seconds since the epoch."""
+    """A `Clock` of the intermediaries (`deadlines.py`) that only `advance` moves. `time`: seconds since the epoch."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self.time = start

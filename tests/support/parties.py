@@ -8,13 +8,13 @@ import httpx
 from fastapi import FastAPI
 
 import distrust.aggregator.app
-import distrust.common.web.intermediary
+import distrust.common.protocol.web.intermediary
 import distrust.shuffler.app
-from distrust.common.crypto.context import SECRET
-from distrust.common.crypto.graph import bitmap_to_members
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView
+from distrust.common.protocol.crypto.context import SECRET
+from distrust.common.protocol.crypto.graph import bitmap_to_members
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView
 from tests.support.asgi import AsgiClient
 from tests.support.cohorts import Authority, MaskingClients, address, report, secret
 from tests.support.manual_clock import ManualClock
@@ -62,7 +62,7 @@ class Party(ABC):
 
     def stop(self) -> None:
         self.client.__exit__(None, None, None)
-        distrust.common.web.intermediary.close(self.app)
+        distrust.common.protocol.web.intermediary.close(self.app)
 
     def open(self, cohort: Cohort) -> httpx.Response:
         path = f"/v1/cohorts/{cohort.address}"

@@ -16,15 +16,14 @@ from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.memory import Memory
 from distrust.client.randomizer import World
-from distrust.common.crypto.context import cohort_digest
-from distrust.common.database import Database
 from distrust.common.errors import Aborted
-from distrust.common.intermediary import tables
-from distrust.common.messages.admission import Participant, ParticipantList, request_text, token_id
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.messages.status import DeliveryList, RecordList, Settled, StageView, StatementList
-from distrust.common.messages.upload import (
+from distrust.common.protocol.crypto.context import cohort_digest
+from distrust.common.protocol.intermediary import tables
+from distrust.common.protocol.messages.admission import Participant, ParticipantList, request_text, token_id
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes, TicketRequest
+from distrust.common.protocol.messages.status import DeliveryList, RecordList, Settled, StageView, StatementList
+from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,
@@ -33,8 +32,9 @@ from distrust.common.messages.upload import (
     Upload,
     UploadAnswer,
 )
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.storage.database import Database
 from distrust.server.admission import Admission
 from distrust.server.coordinator import RunCoordinator
 from distrust.server.service import Service

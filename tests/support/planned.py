@@ -2,7 +2,7 @@
 
 from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.statistics import Reward, Statistic
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, plan
 
 
 def planned(

@@ -5,8 +5,8 @@ from typing import Any
 
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.families.gaussian import GaussianLike
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
 from tests.support.planned import planned
 
 SUM = ContextualSum(features=5)

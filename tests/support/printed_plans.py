@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import MECHANISMS, Calibration, MechanismName
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS, Calibration, MechanismName
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse_table
 from distrust.lab.sweep.cells import load_experiment, play_cell

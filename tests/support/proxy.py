@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from distrust.common.web.proxy import haproxy_config
-from distrust.common.web.settings import ServiceSettings
+from distrust.common.protocol.web.proxy import haproxy_config
+from distrust.common.protocol.web.settings import ServiceSettings
 from tests.support.attacks import Attacked, until
 
 PARTIES = ("server", "shuffler", "aggregator")

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from distrust.aggregator.service import Aggregator
-from distrust.common.crypto.graph import bitmap_to_members
-from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
-from distrust.common.database import Database
 from distrust.common.errors import Aborted, ProtocolError
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
-from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.status import StageView
 from distrust.common.modular import Vector, unpack
+from distrust.common.protocol.crypto.graph import bitmap_to_members
+from distrust.common.protocol.crypto.seal import REPORT_ID, open_record, seal, sealed_size
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.batch import BatchAnswer, ModularSum, Records
+from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, MaskingClients
 from tests.support.manual_clock import ManualClock

@@ -7,10 +7,10 @@ import numpy as np
 from scipy import special
 
 from distrust.common.bandit.error_law import Floats
-from distrust.common.privacy.amplification import clones
-from distrust.common.privacy.amplification import randomizers as known
-from distrust.common.privacy.amplification.blanket import pair_delta
-from distrust.common.privacy.amplification.randomizers import LocalRandomizer
+from distrust.common.dp.accounting.techniques.amplification import clones
+from distrust.common.dp.accounting.techniques.amplification import randomizers as known
+from distrust.common.dp.accounting.techniques.amplification.blanket import pair_delta
+from distrust.common.dp.accounting.techniques.amplification.randomizers import LocalRandomizer
 
 FINE = 256  # cells in one unit of noise, or in a distance over which the density changes by a factor e
 FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 of mass is beyond them

@@ -33,13 +33,13 @@ from distrust.client.randomizer import CohortRandomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
-from distrust.common.intermediary.deadlines import Clock, SystemClock
-from distrust.common.messages.admission import Participant, ParticipantList, token_id
-from distrust.common.messages.cohort import cohort_address
-from distrust.common.messages.status import CohortList, Transcript
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
-from distrust.common.web.client import Http
+from distrust.common.protocol.intermediary.deadlines import Clock, SystemClock
+from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id
+from distrust.common.protocol.messages.cohort import cohort_address
+from distrust.common.protocol.messages.status import CohortList, Transcript
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.web.client import Http
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.server.keys import Keys
 from distrust.server.settings import ServerSettings

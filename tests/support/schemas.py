@@ -10,15 +10,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect
 
-from distrust.common.database import parse_url
-from distrust.common.intermediary import tables as intermediary
-from distrust.common.migration import History
+from distrust.common.protocol.intermediary import tables as intermediary
+from distrust.common.protocol.storage.database import parse_url
+from distrust.common.protocol.storage.migration import History
 from distrust.lab.cli.migrate import HISTORIES
 from distrust.server import tables as server
 
 PARTIES = ("server", "shuffler", "aggregator")
 OURS = {"alembic_version", "schema_version", "readiness", "holder"}
-"""Tables of every database, which `common/database.py` and `common/schema.py` make."""
+"""Tables of every database, which `database.py` and `schema.py` of `common/protocol/storage/` make."""
 
 HISTORY: dict[str, History] = dict(zip(PARTIES, (HISTORIES[0], HISTORIES[1], HISTORIES[1]), strict=True))
 METADATA = {"server": server.METADATA, "shuffler": intermediary.METADATA, "aggregator": intermediary.METADATA}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import WrongStage
-from distrust.common.messages.cohort import TicketRequest
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.messages.cohort import TicketRequest
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.coordinator import RunCoordinator
 from distrust.server.keys import KeyFolder, Keys
 from distrust.server.service import Service

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from distrust.common.crypto.context import run_digest
-from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Round, RoundView, cohort_terms
+from distrust.common.dp.mechanisms import MechanismSpec, plan
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Round, RoundView, cohort_terms
 from distrust.common.wire import decode_blob, encode_blob
 from tests.support.recording import Exchange, RecordingTransport
 

@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 import httpx
 
-from distrust.common.messages.cohort import cohort_address
-from distrust.common.messages.status import CohortList
-from distrust.common.messages.upload import Departure
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.messages.cohort import cohort_address
+from distrust.common.protocol.messages.status import CohortList
+from distrust.common.protocol.messages.upload import Departure
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack

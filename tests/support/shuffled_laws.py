@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.privacy.amplification.clones import excess
-from distrust.common.privacy.searches import least_met
+from distrust.common.dp.accounting.techniques.amplification.clones import excess
+from distrust.common.dp.accounting.techniques.searches import least_met
 
 Array = NDArray[np.float64]
 DELTA = 1e-6

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from distrust.common.crypto.graph import members_to_bitmap
-from distrust.common.crypto.receipts import record_hash
-from distrust.common.crypto.seal import REPORT_ID, seal
-from distrust.common.database import Database
-from distrust.common.intermediary import store
-from distrust.common.intermediary.store import SELF, State
-from distrust.common.messages.batch import Batch
-from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.upload import Receipts, Upload
+from distrust.common.protocol.crypto.graph import members_to_bitmap
+from distrust.common.protocol.crypto.receipts import record_hash
+from distrust.common.protocol.crypto.seal import REPORT_ID, seal
+from distrust.common.protocol.intermediary import store
+from distrust.common.protocol.intermediary.store import SELF, State
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.upload import Receipts, Upload
+from distrust.common.protocol.storage.database import Database
 from distrust.common.randomness import SystemStream
 from distrust.shuffler.service import REPORT, Shuffler, permute_records
 from tests.support.manual_clock import ManualClock

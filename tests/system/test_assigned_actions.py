@@ -18,11 +18,11 @@ from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
 from distrust.client.user import Own, User, granted, own_hash
-from distrust.common.crypto.receipts import RECEIPT_SECRET
-from distrust.common.messages.cohort import TicketRequest
-from distrust.common.run.progress import RoundReport, RunView
-from distrust.common.run.round import Round
-from distrust.common.web.client import Http
+from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET
+from distrust.common.protocol.messages.cohort import TicketRequest
+from distrust.common.protocol.run.progress import RoundReport, RunView
+from distrust.common.protocol.run.round import Round
+from distrust.common.protocol.web.client import Http
 from distrust.lab.run import in_process
 from distrust.lab.run.outline import Wanted
 from distrust.lab.run.run_file import RunFile

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.common.messages.status import CohortList
-from distrust.common.web.client import Http, Patience
+from distrust.common.protocol.messages.status import CohortList
+from distrust.common.protocol.web.client import Http, Patience
 from distrust.common.wire import encode_blob
 from tests.support.attacks import TOKEN, Attacked, attacked, until
 from tests.support.cohorts import address

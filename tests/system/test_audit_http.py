@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.local.additive import LocalGaussian
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec
-from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.lab.audit import observation, over_http
 from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.over_http import audit_over_http

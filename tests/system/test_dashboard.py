@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 from typer.testing import CliRunner
 
 from distrust.common.errors import RunFailed
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.__main__ import app
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.result import Result

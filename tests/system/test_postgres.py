@@ -17,12 +17,12 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, func, insert, select, text, update
 from structlog.testing import capture_logs
 
-from distrust.common import database as module
-from distrust.common.database import POOL, Database
-from distrust.common.database_faults import repeated
 from distrust.common.errors import Unavailable
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.storage import database as module
+from distrust.common.protocol.storage.database import POOL, Database
+from distrust.common.protocol.storage.database_faults import repeated
 from distrust.server.tables import METADATA as SERVER_METADATA
 from distrust.shuffler.service import Shuffler
 from tests.support.attacks import OPERATOR, attacked, refusal

@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event, select
 
-from distrust.common.database import Database
-from distrust.common.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
-from distrust.common.messages.status import Settled
+from distrust.common.protocol.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
+from distrust.common.protocol.messages.status import Settled
+from distrust.common.protocol.storage.database import Database
 from distrust.server.coordinator import RunCoordinator
 from distrust.server.intermediaries import Housekeeper
 from distrust.server.service import Service

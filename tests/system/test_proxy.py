@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from distrust.common.messages.status import CohortList
-from distrust.common.web.bodies import MOST_BODIES
-from distrust.common.web.client import Http, Patience
-from distrust.common.web.settings import ServiceSettings
+from distrust.common.protocol.messages.status import CohortList
+from distrust.common.protocol.web.bodies import MOST_BODIES
+from distrust.common.protocol.web.client import Http, Patience
+from distrust.common.protocol.web.settings import ServiceSettings
 from tests.support.attacks import Attacked, attacked, until
 from tests.support.certificates import Certificates
 from tests.support.floods import wrong_tickets

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 import numpy as np
 from hypothesis.stateful import rule
 
-from distrust.common.crypto.context import SECRET, claim
-from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
-from distrust.common.database import Database
 from distrust.common.errors import ProtocolError
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import ActionRequest
+from distrust.common.protocol.crypto.context import SECRET, claim
+from distrust.common.protocol.crypto.seal import REPORT_ID, open_record, seal, sealed_size
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import ActionRequest
+from distrust.common.protocol.storage.database import Database
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import secret

@@ -13,7 +13,7 @@ import pytest
 
 import distrust
 from distrust.common.errors import Unavailable
-from distrust.common.web.tls import CALLER_FILES, caller_context, service_context
+from distrust.common.protocol.web.tls import CALLER_FILES, caller_context, service_context
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack, make_tokens
 from distrust.server.settings import ServerSettings

@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.client.http_transport import device_proof
-from distrust.common.crypto.context import run_digest
-from distrust.common.messages.admission import Participant
-from distrust.common.messages.cohort import TicketRequest
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.messages.admission import Participant
+from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.lab.stack.participants import Participants
 from distrust.server.waiting_places import Serving, WaitingPlace
 from tests.support.admitting_server import LOCAL, OPEN, N, World, play, refusal, slots
@@ -137,7 +137,7 @@ def test_who_has_its_share_and_waits_may_begin_the_next_cohort_as_soon_as_others
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A notification alone wakes it before its wait is over."""
-    monkeypatch.setattr("distrust.common.web.waiting.LOOK_SECONDS", 600.0)
+    monkeypatch.setattr("distrust.common.protocol.web.waiting.LOOK_SECONDS", 600.0)
 
     async def body(world: World) -> None:
         await world.create()

@@ -10,12 +10,12 @@ import pytest
 from distrust.client.fleet import FleetOptions
 from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.statistics import Reward
-from distrust.common.crypto.keys import BOX
-from distrust.common.crypto.share import SHARE_SIZE
-from distrust.common.mechanisms import plan
+from distrust.common.dp.mechanisms import plan
 from distrust.common.modular import sum_rows
+from distrust.common.protocol.crypto.keys import BOX
+from distrust.common.protocol.crypto.share import SHARE_SIZE
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from tests.support.limits import lenient
 from tests.support.recording import Exchange, JumpingClock, RecordedRun, record_run

@@ -23,11 +23,11 @@ from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.common.bandit.contextual_choice import ContextualChoice
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.cohort import Cohort
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.round import Round
 from distrust.common.randomness import Stream
-from distrust.common.run.progress import RunView
-from distrust.common.run.round import Round
 from distrust.lab.run.run_file import RunFile, parse_table
 from tests.support.limits import lenient
 from tests.support.recording import (

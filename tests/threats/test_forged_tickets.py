@@ -13,12 +13,19 @@ from distrust.client.fleet import FleetOptions
 from distrust.client.http_transport import HttpTransport
 from distrust.client.protocols import sealed
 from distrust.client.uploader import Limits
-from distrust.common.crypto.context import SECRET, claim
 from distrust.common.errors import BadTicket, Conflict
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item, RefusedItem, Upload, UploadAnswer
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.context import SECRET, claim
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Item,
+    RefusedItem,
+    Upload,
+    UploadAnswer,
+)
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.active_run import ActiveRun
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import KeyFolder, read_keys

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
-from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.server.analyzer import IMPOSSIBLE, possible
 
 LINES = (Path(__file__).parents[2] / "docs/privacy/impossible-sums.md").read_text("utf-8").splitlines()

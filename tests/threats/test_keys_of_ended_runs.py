@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.common.crypto.seal import REPORT_ID, open_record
 from distrust.common.errors import BadMessage
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import Upload
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.seal import REPORT_ID, open_record
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import Upload
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.analyzer import analyze
 from distrust.server.keys import KeyFolder, Keys
 from distrust.server.learner.learner import Learner

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Tree
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.lab.run import in_process

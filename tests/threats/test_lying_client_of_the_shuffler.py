@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from distrust.client.http_transport import HttpTransport
-from distrust.common.crypto.seal import REPORT_ID, seal, sealed_size
-from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.upload import Upload
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.seal import REPORT_ID, seal, sealed_size
+from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.upload import Upload
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.rounds import OUTCOME_JSON, ReleasedCohort
 from tests.support.recording import RecordedRun, record_run
 

@@ -14,8 +14,8 @@ import pytest
 
 from distrust.client.fleet import FleetOptions
 from distrust.common.errors import Conflict, Refused
-from distrust.common.messages.cohort import Cohort
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.intermediary import HttpIntermediaries
 from tests.support.recording import Exchange, record_run
 

@@ -24,11 +24,11 @@ from distrust.client.environments.contextual import GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.common.errors import Conflict, ProtocolError
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
-from distrust.common.run.round import RoundView
-from distrust.common.web.client import Peer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.round import RoundView
+from distrust.common.protocol.web.client import Peer
+from distrust.common.specs.contextual import ContextualPolicySpec
 from tests.support.limits import lenient
 from tests.support.picked import picked
 from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, RecordingTransport, Tamper, fleet_over, services

@@ -16,18 +16,18 @@ from sqlalchemy import Connection
 
 from distrust.client.fleet import FleetOptions
 from distrust.client.http_transport import HttpTransport
-from distrust.common.crypto.receipts import RECEIPT_SECRET, RECORD_HASH
-from distrust.common.crypto.seal import REPORT_ID, checksum_of, seal
+from distrust.common.dp.mechanisms.families.base import Mechanism
 from distrust.common.errors import Refused
-from distrust.common.intermediary import store
-from distrust.common.intermediary.store import SELF, State
-from distrust.common.mechanisms.families.base import Mechanism
-from distrust.common.messages.batch import Batch, GroupedRecords
-from distrust.common.messages.cohort import AssignedRecords, Cohort, Sealed
-from distrust.common.messages.status import RecordList
-from distrust.common.messages.upload import Receipts, Upload
+from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, RECORD_HASH
+from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of, seal
+from distrust.common.protocol.intermediary import store
+from distrust.common.protocol.intermediary.store import SELF, State
+from distrust.common.protocol.messages.batch import Batch, GroupedRecords
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort, Sealed
+from distrust.common.protocol.messages.status import RecordList
+from distrust.common.protocol.messages.upload import Receipts, Upload
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import SystemStream
-from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 from distrust.server.receipts import ReceiptBook
 from distrust.shuffler.service import REPORT, Shuffler, permute_records

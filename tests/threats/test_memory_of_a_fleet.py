@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.common.crypto.keys import pair_from_seed
-from distrust.common.crypto.share import SEED
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.keys import pair_from_seed
+from distrust.common.protocol.crypto.share import SEED
+from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 from tests.support.checkout import ROOT

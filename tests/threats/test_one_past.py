@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import RunFailed
-from distrust.common.messages.batch import BatchAnswer, Records
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import DeliveryList
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.messages.batch import BatchAnswer, Records
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import DeliveryList
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.deliveries import NotComparedError
 from distrust.server.learner.rounds import ReleasedCohort
 from distrust.server.settlement import analyzer_stream

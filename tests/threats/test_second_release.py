@@ -17,9 +17,9 @@ from distrust.client.memory import Memory
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import Refused
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
-from distrust.common.web.client import Http
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.web.client import Http
 from tests.support.asgi import OverHttpx
 from tests.support.recording import PARTICIPATION, PARTIES, TOKEN, Exchange, RecordingTransport, services
 

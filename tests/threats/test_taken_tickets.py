@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.messages.admission import new_token
-from distrust.common.run.listing import RunList
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.protocol.messages.admission import new_token
+from distrust.common.protocol.run.listing import RunList
+from distrust.common.protocol.run.round import TicketAnswer
 from tests.support.admitting_server import OPEN, World, play, refusal, slots
 from tests.support.server_harness import until
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from distrust.aggregator.recovery import sum_masked
-from distrust.common.crypto.context import masking, unmask_statement
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.keys import binding, pair_from_seed
-from distrust.common.crypto.mask import sum_masks
-from distrust.common.crypto.share import SHARE_SIZE, combine
 from distrust.common.errors import BadShare, Refused
 from distrust.common.modular import subtract
+from distrust.common.protocol.crypto.context import masking, unmask_statement
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.crypto.keys import binding, pair_from_seed
+from distrust.common.protocol.crypto.mask import sum_masks
+from distrust.common.protocol.crypto.share import SHARE_SIZE, combine
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from tests.support.mask_algebra import Story, opening
 

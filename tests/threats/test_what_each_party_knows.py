@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from distrust.common.crypto.seal import REPORT_ID
-from distrust.common.messages.admission import token_id
-from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
-from distrust.common.messages.upload import Upload
 from distrust.common.modular import pack, sum_rows, unpack
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.seal import REPORT_ID
+from distrust.common.protocol.messages.admission import token_id
+from distrust.common.protocol.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import Cohort, LabelledBits, Masking
+from distrust.common.protocol.messages.upload import Upload
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
 from tests.support.recording import PARTICIPATION, PARTIES, SEED, RecordedRun, Recording, keys, record_run
 

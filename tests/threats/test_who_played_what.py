@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distrust.common.crypto.context import SECRET
-from distrust.common.crypto.seal import REPORT_ID, open_record, sealed_size
-from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import AssignedRecords, Cohort
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, Receipts, Upload
 from distrust.common.modular import unpack
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.context import SECRET
+from distrust.common.protocol.crypto.seal import REPORT_ID, open_record, sealed_size
+from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, Receipts, Upload
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.shuffler.assignment import pack_order
 from tests.support.recording import PARTIES, RecordedRun, Recording, keys, record_run

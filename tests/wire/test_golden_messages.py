@@ -11,8 +11,15 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
-from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import (
+from distrust.common.protocol.messages.batch import (
+    Batch,
+    BatchAnswer,
+    GroupedRecords,
+    ModularSum,
+    PermutedBits,
+    Records,
+)
+from distrust.common.protocol.messages.cohort import (
     AssignedRecords,
     Channel,
     Cohort,
@@ -22,7 +29,7 @@ from distrust.common.messages.cohort import (
     Sealed,
     TicketRequest,
 )
-from distrust.common.messages.status import (
+from distrust.common.protocol.messages.status import (
     CohortEntry,
     CohortList,
     DeliveryList,
@@ -33,7 +40,7 @@ from distrust.common.messages.status import (
     Transcript,
     TranscriptEntry,
 )
-from distrust.common.messages.upload import (
+from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
     Departure,
@@ -43,8 +50,8 @@ from distrust.common.messages.upload import (
     Upload,
     UploadAnswer,
 )
-from distrust.common.web.client import from_document
-from distrust.common.web.problems import render
+from distrust.common.protocol.web.client import from_document
+from distrust.common.protocol.web.problems import render
 from distrust.common.wire import Blob, Message
 
 

@@ -17,15 +17,15 @@ from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing
 from distrust.aggregator.recovery import recover
 from distrust.client import secagg
-from distrust.common.crypto import share
-from distrust.common.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
-from distrust.common.crypto.graph import keyed_permutation
-from distrust.common.crypto.keys import Binding, key_hash, pair_from_seed
-from distrust.common.crypto.mask import sum_masks
-from distrust.common.crypto.seal import open_record, seal_info
-from distrust.common.crypto.share import PRIME, blend, evaluate
-from distrust.common.messages.cohort import Cohort, Sealed
 from distrust.common.modular import pack
+from distrust.common.protocol.crypto import share
+from distrust.common.protocol.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
+from distrust.common.protocol.crypto.graph import keyed_permutation
+from distrust.common.protocol.crypto.keys import Binding, key_hash, pair_from_seed
+from distrust.common.protocol.crypto.mask import sum_masks
+from distrust.common.protocol.crypto.seal import open_record, seal_info
+from distrust.common.protocol.crypto.share import PRIME, blend, evaluate
+from distrust.common.protocol.messages.cohort import Cohort, Sealed
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 
 KEY = bytes(range(32))

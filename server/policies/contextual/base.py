@@ -16,8 +16,8 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import ContextualPolicySpec
-from distrust.common.messages.policy_spec import RoundSize
+from distrust.common.specs.base import RoundSize
+from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 
 LEAST_FACTOR = 1e-300

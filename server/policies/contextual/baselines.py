@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.contextual_choice import ChoiceRule, least_slope
 from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.contextual_policy import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
+from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.contextual_choice import ChoiceRule, Screen
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import LdpOlsSpec
+from distrust.common.specs.contextual import LdpOlsSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs

@@ -22,7 +22,7 @@ import numpy as np
 from distrust.common.bandit.contextual_choice import ChoiceRule, Screen, least_slope
 from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.contextual_policy import LdpSgdSpec
+from distrust.common.specs.contextual import LdpSgdSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import vector_bound

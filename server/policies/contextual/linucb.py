@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.linucb_policy import LinUcbSpec
+from distrust.common.specs.linucb import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, HeldRules, RidgeSums, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import PublishedRegularizer, Regularizer

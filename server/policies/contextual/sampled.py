@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.thompson_policy import SampledSpec
 from distrust.common.randomness import PublicStream, uniforms
+from distrust.common.specs.thompson import SampledSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, Core, RoundNoise, counts_of
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.linucb_policy import SblbSpec
+from distrust.common.specs.linucb import SblbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, HeldRules, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs

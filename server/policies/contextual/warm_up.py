@@ -13,7 +13,7 @@ from distrust.common.bandit.contextual_choice import Screen, largest_slope, link
 from distrust.common.bandit.contextual_sum import shortened
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import WARM_UP_SHARE, GreedySpec
+from distrust.common.specs.contextual import WARM_UP_SHARE, GreedySpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import rounds_of
 

@@ -9,7 +9,7 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.error_law import Calibration, Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import AlmostFreeSpec
+from distrust.common.specs.policy import AlmostFreeSpec
 from distrust.server.policies.base import Ask, Estimate, Key, Query, RunFacts
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
 from distrust.server.policies.linear.phases import (

@@ -10,7 +10,7 @@ from distrust.common.bandit.decisions import PlayDesign
 from distrust.common.bandit.error_law import Calibration, Floats
 from distrust.common.bandit.statistics import ActionMeans
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import DpDpeSpec
+from distrust.common.specs.policy import DpDpeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.linear.design import support_bound
 from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure, noise_tail

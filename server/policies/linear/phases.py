@@ -14,8 +14,8 @@ from distrust.common.bandit.actions import action_vectors, check_actions
 from distrust.common.bandit.error_law import Calibration, ErrorLaw, Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import DpPeSpec, LinearPolicySpec
-from distrust.common.messages.policy_spec import LEAST_BETA, RoundSize
+from distrust.common.specs.base import LEAST_BETA, RoundSize
+from distrust.common.specs.policy import DpPeSpec, LinearPolicySpec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.elimination import EliminationBase
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, support_bound

@@ -4,8 +4,8 @@ from typing import Self
 
 from typing_extensions import override
 
-from distrust.common.messages.policy import ExploreThenCommitSpec
-from distrust.common.messages.policy_spec import event_share
+from distrust.common.specs.base import event_share
+from distrust.common.specs.policy import ExploreThenCommitSpec
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure, exact_radius
 

@@ -10,13 +10,13 @@ from pydantic import model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
-from distrust.common.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
-from distrust.common.mechanisms.families.cohort import CohortParams
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.mechanisms.families.sphere import WORD, coin, coin_epsilon
-from distrust.common.noise.coins import worst_quantile
-from distrust.common.privacy.guarantee import Model
-from distrust.common.privacy.profile import Privacy, of_pure
+from distrust.common.dp.accounting.guarantee import Model
+from distrust.common.dp.accounting.profile import Privacy, of_pure
+from distrust.common.dp.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.dp.mechanisms.families.cohort import CohortParams
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
+from distrust.common.dp.mechanisms.families.sphere import WORD, coin, coin_epsilon
+from distrust.common.dp.noise.coins import worst_quantile
 from distrust.common.randomness import Stream
 from distrust.common.wire import Via
 

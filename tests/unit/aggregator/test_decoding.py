@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from distrust.aggregator.confirmation import value_at
 from distrust.aggregator.decoding import Parity, decode, interpolate
-from distrust.common.crypto.share import PRIME
+from distrust.common.protocol.crypto.share import PRIME
 
 ELEMENT = st.integers(0, PRIME - 1)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import name_liars, tell_liars
-from distrust.common.crypto.share import PRIME, SHARE_SIZE
 from distrust.common.errors import BadShare, TooSmall
 from distrust.common.modular import Vector
+from distrust.common.protocol.crypto.share import PRIME, SHARE_SIZE
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from tests.support.lying_clients import MISSING, Lies
 

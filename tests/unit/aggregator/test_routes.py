@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView, Statement, StatementList
-from distrust.common.web import waiting
-from distrust.common.web.intermediary import close
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView, Statement, StatementList
+from distrust.common.protocol.web import waiting
+from distrust.common.protocol.web.intermediary import close
 from tests.support.cohorts import RUN_DIGEST, Authority, MaskingClients
 
 server = Authority()

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import event
 
 from distrust.aggregator.service import Aggregator
-from distrust.common.crypto.graph import bitmap_to_members
 from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, ProtocolError, WrongStage
-from distrust.common.messages.upload import InboxRequest
+from distrust.common.protocol.crypto.graph import bitmap_to_members
+from distrust.common.protocol.messages.upload import InboxRequest
 from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
 from tests.support.cohorts import SECONDS, address
 

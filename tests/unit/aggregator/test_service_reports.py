@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
-from distrust.common.crypto.graph import Roster
-from distrust.common.intermediary import keeping
-from distrust.common.messages.status import Settled, StageView, Statement
+from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, unmask_statement
+from distrust.common.protocol.crypto.graph import Roster
+from distrust.common.protocol.intermediary import keeping
+from distrust.common.protocol.messages.status import Settled, StageView, Statement
 from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
 from tests.support.cohorts import address
 

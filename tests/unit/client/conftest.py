@@ -11,16 +11,16 @@ from distrust.client.environments import Bernoulli, build_environment, read_spec
 from distrust.client.randomizer import World
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
-from distrust.common.crypto.context import run_digest
-from distrust.common.crypto.parameters import neighbourhood
-from distrust.common.database import Database
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.mechanisms import Mechanism, plan
-from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.dp.mechanisms import Mechanism, plan
 from distrust.common.modular import packed_size
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, cohort_terms
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.crypto.parameters import neighbourhood
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round, cohort_terms
+from distrust.common.protocol.storage.database import Database
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import CONFIGS, RUN_ID, SEAL_KEY, TICKET_KEY

@@ -16,11 +16,11 @@ from distrust.client.agreement import (
     read_terms,
 )
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.dp.mechanisms import MechanismSpec, plan
+from distrust.common.dp.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.errors import Refused
-from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round
 from tests.support.fleet_harness import RUN_ID, config_of
 
 MakeRound = Callable[..., Round]

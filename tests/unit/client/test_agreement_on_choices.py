@@ -14,14 +14,14 @@ from distrust.client.agreement import LARGEST, _check_policy, check_own_world
 from distrust.client.environments import build_environment, read_spec
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Link, Screen
 from distrust.common.errors import Refused
-from distrust.common.messages.contextual_policy import (
+from distrust.common.specs.contextual import (
     ContextualPolicySpec,
     LdpGlocSpec,
     LdpOlsSpec,
     LdpSgdSpec,
 )
-from distrust.common.messages.linucb_policy import LinUcbSpec
-from distrust.common.messages.thompson_policy import GlocThompsonSpec
+from distrust.common.specs.linucb import LinUcbSpec
+from distrust.common.specs.thompson import GlocThompsonSpec
 
 OWN = [0.0, 0.5, 1.0]
 

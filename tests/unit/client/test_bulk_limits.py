@@ -13,9 +13,9 @@ from distrust.client.settings import FleetSettings
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Limits, Uploader
 from distrust.client.user import granted
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
-from distrust.common.run.round import Round
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import MOST_LISTED, Upload, UploadAnswer
+from distrust.common.protocol.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient

@@ -11,15 +11,15 @@ from distrust.client.departures import departures
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import CohortRandomizer, World, true_vectors
 from distrust.client.uploader import Limits
-from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, Refused, WrongCohort
-from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import AssignedRecords, Cohort
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import ActionAnswer, ActionRequest, InboxRequest
 from distrust.common.modular import unpack
+from distrust.common.protocol.crypto.seal import open_record, sealed_size
+from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, InboxRequest
+from distrust.common.protocol.run.round import Round
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
 from tests.support.limits import lenient

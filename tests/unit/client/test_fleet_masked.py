@@ -18,13 +18,13 @@ from distrust.client.secagg import Secrets
 from distrust.client.session import CohortSession, Worker
 from distrust.client.stats import FleetStats
 from distrust.client.user import User
-from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
-from distrust.common.messages.cohort import Cohort, Grant
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import InboxRequest, Item
 from distrust.common.modular import sum_rows, unpack
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer, ModularSum
+from distrust.common.protocol.messages.cohort import Cohort, Grant
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import InboxRequest, Item
+from distrust.common.protocol.run.round import Assignment, Round
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.round import Assignment, Round
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock

@@ -18,13 +18,13 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.memory import HeldSlots, Memory
 from distrust.client.randomizer import World
-from distrust.common.database import Database
 from distrust.common.errors import BadParameter, BudgetExceeded, Refused, Unavailable
-from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.upload import Upload, UploadAnswer
-from distrust.common.run.round import Round, RoundView, TicketAnswer
+from distrust.common.protocol.intermediary.service import Intermediary
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.upload import Upload, UploadAnswer
+from distrust.common.protocol.run.round import Round, RoundView, TicketAnswer
+from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, config_of, serve
 from tests.support.limits import lenient

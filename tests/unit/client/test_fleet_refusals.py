@@ -19,9 +19,9 @@ from distrust.common.errors import (
     Refused,
     exit_status,
 )
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.upload import Upload, UploadAnswer
-from distrust.common.run.round import Round, TicketAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.upload import Upload, UploadAnswer
+from distrust.common.protocol.run.round import Round, TicketAnswer
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import PATIENCE, TICKET_KEY, FleetHarness, LyingFleetHarness, config_of, serve
 from tests.support.limits import lenient

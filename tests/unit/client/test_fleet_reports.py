@@ -13,14 +13,14 @@ from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.uploader import Limits
-from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
-from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Sealed, TicketRequest
-from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
 from distrust.common.modular import unpack
+from distrust.common.protocol.crypto.seal import open_record, sealed_size
+from distrust.common.protocol.messages.batch import BatchAnswer, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import Cohort, Sealed, TicketRequest
+from distrust.common.protocol.messages.upload import RefusedItem, Upload, UploadAnswer
+from distrust.common.protocol.run.round import Round, TicketAnswer
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.run.round import Round, TicketAnswer
 from distrust.common.wire import LONGEST_REASON
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve

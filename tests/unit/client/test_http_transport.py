@@ -16,12 +16,12 @@ from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.randomizer import World
 from distrust.common.errors import Aborted, BadMessage, Unavailable, WrongCohort
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
-from distrust.common.run.round import Round, RoundView
-from distrust.common.web.client import Http, Patience, Problem
-from distrust.common.web.intermediary import close
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
+from distrust.common.protocol.run.round import Round, RoundView
+from distrust.common.protocol.web.client import Http, Patience, Problem
+from distrust.common.protocol.web.intermediary import close
 from distrust.common.wire import Version
 from tests.support.asgi import OverHttpx
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness

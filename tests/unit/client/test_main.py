@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from distrust.client.__main__ import _new_loop, main
-from distrust.common.web.client import Http, Patience
+from distrust.common.protocol.web.client import Http, Patience
 from tests.support.asgi import OverHttpx
 
 WORLD = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'

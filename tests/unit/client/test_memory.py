@@ -18,10 +18,10 @@ from distrust.client.memory import Contribution, HeldSlots, Memory
 from distrust.client.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import Reward
+from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
 from distrust.common.errors import BadParameter, Refused, Unavailable
-from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
-from distrust.common.messages.cohort import Cohort, Sealed
-from distrust.common.run.round import Assignment, Round
+from distrust.common.protocol.messages.cohort import Cohort, Sealed
+from distrust.common.protocol.run.round import Assignment, Round
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 
 R, OTHER_RUN = b"r" * 32, b"s" * 32

@@ -13,13 +13,13 @@ import pytest
 from fastapi import APIRouter
 from pydantic import ValidationError, model_validator
 
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadMessage, ProtocolError
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.run.round import Round, RoundView
-from distrust.common.web.app import make_app
-from distrust.common.web.bodies import JsonBody, MessageRoute
-from distrust.common.web.client import Http, Patience
-from distrust.common.web.settings import ServiceSettings
+from distrust.common.protocol.run.round import Round, RoundView
+from distrust.common.protocol.web.app import make_app
+from distrust.common.protocol.web.bodies import JsonBody, MessageRoute
+from distrust.common.protocol.web.client import Http, Patience
+from distrust.common.protocol.web.settings import ServiceSettings
 from distrust.common.wire import Message, read_message
 from tests.support.asgi import AsgiClient, OverHttpx
 from tests.support.fleet_harness import RUN_ID, config_of

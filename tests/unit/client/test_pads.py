@@ -3,9 +3,9 @@
 import numpy as np
 from scipy.stats import chi2
 
-from distrust.common.crypto.keys import Binding
-from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import unpack
+from distrust.common.protocol.crypto.keys import Binding
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.lab.secagg_simulation import enrol, make_cohort
 
 N, M = 24, 1009

@@ -12,8 +12,8 @@ from distrust.client.environments import SideBySide
 from distrust.client.randomizer import CohortRandomizer, World, true_vectors
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.bandit.statistics import ActionMeans, BoundedReward, Reward, Statistic
+from distrust.common.protocol.run.round import Round
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.run.round import Round
 
 NAMES = ["distributed-polya", "distributed-skellam", "local-laplace-discrete", "central-laplace-discrete"]
 

@@ -9,10 +9,10 @@ from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.memory import Memory
 from distrust.client.randomizer import World
 from distrust.common.errors import Refused
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StageView
-from distrust.common.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StageView
+from distrust.common.protocol.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
+from distrust.common.protocol.run.config import RunConfig
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient

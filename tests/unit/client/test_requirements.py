@@ -12,12 +12,12 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import Reward
+from distrust.common.dp.accounting.guarantee import BudgetSpec
+from distrust.common.dp.mechanisms import MECHANISMS, MechanismSpec, plan, promise_of
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan, promise_of
 from distrust.common.modular import packed_size
-from distrust.common.privacy.guarantee import BudgetSpec
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round, cohort_terms
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round, cohort_terms
 from tests.support.fleet_harness import RUN_ID, config_of
 from tests.support.limits import lenient
 

@@ -12,10 +12,10 @@ import pytest
 from distrust.client.agreement import ROUNDED, check_round
 from distrust.client.fleet import Fleet
 from distrust.client.randomizer import World
+from distrust.common.dp.accounting.techniques.searches import _number, _place
+from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, plan, promise_of
 from distrust.common.errors import BadParameter, Refused
-from distrust.common.mechanisms import MECHANISMS, Mechanism, plan, promise_of
-from distrust.common.privacy.searches import _number, _place
-from distrust.common.run.round import Assignment, Round, cohort_terms
+from distrust.common.protocol.run.round import Assignment, Round, cohort_terms
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import CONFIGS, RUN_ID, TICKET_KEY, FleetHarness, config_of, serve
 from tests.support.limits import lenient

@@ -15,10 +15,10 @@ from distrust.client.environments.letor import load_compressed
 from distrust.client.environments.mslr import read_counts
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
+from distrust.common.explain import explain_all
 from distrust.common.inputs import Watched, read_file, without_passwords
-from distrust.common.messages.explain import explain_all
-from distrust.common.run.listing import RunList
-from distrust.common.web.client import Http, Patience
+from distrust.common.protocol.run.listing import RunList
+from distrust.common.protocol.web.client import Http, Patience
 from distrust.lab.__main__ import app
 from distrust.lab.stack.stack import Urls
 from distrust.lab.sweep.cells import load_experiment

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import distrust
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.__main__ import app
 from distrust.lab.run.advice import COLUMNS, _expected, _sum, advise
 from distrust.lab.run.in_process import play_learner

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
+from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
+from distrust.common.dp.noise.polya import PolyaDifference
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec
-from distrust.common.mechanisms.central.prefix_factorization import PrefixFactorization
-from distrust.common.noise.polya import PolyaDifference
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.observation import (
     evidence,

@@ -49,7 +49,7 @@ def test_inspect_imports_no_mechanism_to_ask_services_and_no_search_to_read_data
     stored = "distrust.server.transcript, distrust.aggregator.service, distrust.shuffler.service"
     code = f"""
 import sys, distrust.lab.cli.stack, distrust.lab.run.transcripts
-assert not {{"sqlalchemy", "aiohttp", "scipy", "distrust.common.mechanisms"}} & set(sys.modules)
+assert not {{"sqlalchemy", "aiohttp", "scipy", "distrust.common.dp.mechanisms"}} & set(sys.modules)
 import {stored}
 assert not {{"aiohttp", "fastapi", "scipy.special", "scipy.optimize", "mpmath"}} & set(sys.modules)
 """

@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 
 from distrust.client.environments import ENVIRONMENTS
 from distrust.client.settings import FleetSettings
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
 from distrust.common.inputs import as_typed, option
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.policy import POLICIES
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.specs.policy import POLICIES
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process

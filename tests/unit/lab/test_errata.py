@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner
 
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.__main__ import app
 from distrust.lab.papers.errata import ERRATA, checked_errata, errata_markdown
 from distrust.lab.papers.erratum import CheckedErratum, Paper

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from distrust.common.privacy.guarantee import ShownGuarantee
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.lab.run import in_process
 from distrust.lab.run.progress import print_result
 from distrust.lab.run.result import CohortResult, Result, facts

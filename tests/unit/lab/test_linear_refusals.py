@@ -3,7 +3,7 @@
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import DpDpeSpec
+from distrust.common.specs.policy import DpDpeSpec
 from distrust.lab.run.run_file import BadRunFile, parse
 
 

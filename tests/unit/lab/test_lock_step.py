@@ -11,11 +11,11 @@ from rich.console import Console
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts, GeneralizedLinear
+from distrust.common.dp.mechanisms.families.grid import Randomness
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
-from distrust.common.mechanisms.families.grid import Randomness
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.common.run.config import RunConfig
 from distrust.lab.run import in_process, lock_step
 from distrust.lab.run.lock_step import in_lock_step, play_together
 from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase

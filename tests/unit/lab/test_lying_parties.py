@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unauthorized
-from distrust.common.web.client import Http, Patience
-from distrust.common.web.problems import document, render
+from distrust.common.protocol.web.client import Http, Patience
+from distrust.common.protocol.web.problems import document, render
 from distrust.lab.__main__ import app
 from distrust.lab.cli import stack
 from distrust.lab.run.connection import Connection

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from distrust.common.dp.mechanisms import MECHANISMS, MechanismName
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS, MechanismName
-from distrust.common.messages import policy as specs
+from distrust.common.protocol.messages import policy as specs
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
 from tests.support.picked import picked

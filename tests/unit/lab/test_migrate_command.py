@@ -146,7 +146,7 @@ def test_a_copy_that_cannot_be_written_leaves_the_database_as_it_was(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("distrust.common.migration.os.fsync", full)
+        patch.setattr("distrust.common.protocol.storage.migration.os.fsync", full)
         code, why = refusal("--data", str(folder))
     assert (code, "No space left on device; the database is as it was" in why) == (75, True)
     assert dump(folder / "server.sqlite3") == before
@@ -157,7 +157,8 @@ def test_a_copy_that_cannot_be_written_leaves_the_database_as_it_was(
 def test_services_and_fleets_do_not_import_alembic() -> None:
     parties = ("server.app", "shuffler.app", "aggregator.app", "client.settings", "lab.run.parties", "lab.cli.run")
     code = "; ".join(f"import distrust.{name}" for name in parties)
-    code += "; import sys; assert 'distrust.common.database' in sys.modules; assert 'alembic' not in sys.modules"
+    code += "; import sys; assert 'distrust.common.protocol.storage.database' in sys.modules"
+    code += "; assert 'alembic' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

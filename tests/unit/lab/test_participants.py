@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.messages.admission import Participant, ParticipantList, token_id
+from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id
 from distrust.lab.__main__ import app
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.admission import Admission, read_participants

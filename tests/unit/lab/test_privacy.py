@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from distrust.common.calculator.promise import guaranteed
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import Report
+from distrust.common.dp.accounting.composition import compose
+from distrust.common.dp.calculator.promise import guaranteed
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.report import Report
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.privacy.composition import compose
 from distrust.lab.cli.privacy import comparison_table, report_table
 from tests.support.calculator import answer, comparison, read, text
 

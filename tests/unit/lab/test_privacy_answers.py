@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from distrust.common.calculator.compare import Comparison, stronger
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.accounting import composition
+from distrust.common.dp.accounting.guarantee import Guarantee
+from distrust.common.dp.calculator.compare import Comparison, stronger
+from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
-from distrust.common.privacy import composition
-from distrust.common.privacy.guarantee import Guarantee
 from distrust.lab.cli.privacy import comparison_table, report_table
 from tests.support.calculator import answer, comparison, read, text
 

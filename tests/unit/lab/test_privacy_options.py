@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.dp.accounting.profile import PROFILE_ORDERS
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.privacy.profile import PROFILE_ORDERS
 from distrust.lab.__main__ import app
 from distrust.lab.cli.privacy import report_table
 from tests.support.calculator import answer, comparison, read, text

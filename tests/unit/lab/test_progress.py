@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from distrust.common.bandit.decisions import PlayDesign
-from distrust.common.messages.status import CohortEntry
-from distrust.common.run.progress import RunView
+from distrust.common.protocol.messages.status import CohortEntry
+from distrust.common.protocol.run.progress import RunView
 from distrust.lab.run.progress import Progress, working
 from tests.support.round_report import FILE, LEARNER, REPORT
 

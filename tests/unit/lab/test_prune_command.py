@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from distrust.common.errors import BadParameter, Conflict, ProtocolError, RunFailed, Unavailable, exit_status
-from distrust.common.run.listing import Tombstone
-from distrust.common.run.progress import RunLine
+from distrust.common.protocol.run.listing import Tombstone
+from distrust.common.protocol.run.progress import RunLine
 from distrust.lab.__main__ import app
 from distrust.lab.run.connection import Connection
 

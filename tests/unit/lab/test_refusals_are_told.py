@@ -14,10 +14,10 @@ from rich.table import Table
 
 from distrust.client.stats import FleetStats
 from distrust.common.errors import BadParameter, ProtocolError, Refused, RunFailed, Unavailable
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunView
-from distrust.common.web.client import from_document
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.web.client import from_document
 from distrust.lab.cli.console import exit_code_of, out
 from distrust.lab.cli.run import on_own_stack
 from distrust.lab.run import in_process

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from distrust.common.messages.status import CohortView
-from distrust.common.privacy.guarantee import ShownGuarantee
-from distrust.common.run.progress import RoundReport, Snapshot
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
+from distrust.common.protocol.messages.status import CohortView
+from distrust.common.protocol.run.progress import RoundReport, Snapshot
 from distrust.lab.run import in_process
 from distrust.lab.run.replay import ReplayDiffers, replay_failures
 from distrust.lab.run.run_file import RunFile, parse

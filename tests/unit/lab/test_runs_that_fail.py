@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.errors import BAD_INPUT, FAILED, RunFailed
-from distrust.common.mechanisms.central.additive import UnsafeIdentity
-from distrust.common.run.progress import RunView
+from distrust.common.protocol.run.progress import RunView
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import exit_code_of
 from distrust.lab.run import in_process

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distrust.common.mechanisms import privacy_of
+from distrust.common.dp.mechanisms import privacy_of
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.result import Result, facts

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.crypto.context import run_digest
-from distrust.common.database import Database
 from distrust.common.errors import BAD_INPUT, BadParameter, RunFailed, Unavailable, WrongCohort, exit_status
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.stored_file import open_stored
+from distrust.common.protocol.crypto.context import run_digest
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.storage.database import Database
+from distrust.common.protocol.storage.stored_file import open_stored
 from distrust.lab.__main__ import app
 from distrust.lab.run.outline import Wanted
 from distrust.lab.run.parties import StoredParties
@@ -148,12 +148,12 @@ def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...],
 def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
         database.execute(RUN.format("hex(zeroblob(1000))"))
-    monkeypatch.setattr("distrust.common.stored_file.DEADLINE_SECONDS", 0.02)
+    monkeypatch.setattr("distrust.common.protocol.storage.stored_file.DEADLINE_SECONDS", 0.02)
     opened = open_stored(stopped / "server.sqlite3")
     with closing(opened), pytest.raises(sqlite3.OperationalError, match="interrupted"):
         opened.execute(ENDLESS).fetchall()
-    monkeypatch.setattr("distrust.common.stored_file.DEADLINE_SECONDS", 60)
-    monkeypatch.setattr("distrust.common.stored_file.LONGEST_VALUE", 1500)
+    monkeypatch.setattr("distrust.common.protocol.storage.stored_file.DEADLINE_SECONDS", 60)
+    monkeypatch.setattr("distrust.common.protocol.storage.stored_file.LONGEST_VALUE", 1500)
     with pytest.raises(BadParameter, match=r"server\.sqlite3': it has a value that is too long"):
         outline(stopped)
 

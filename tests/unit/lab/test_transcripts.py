@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import TranscriptEntry
-from distrust.common.messages.steps import ABORTED
-from distrust.common.messages.steps import MASKED_STEPS as STEPS
-from distrust.common.messages.steps import STEPS as ALL_STEPS
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import TranscriptEntry
+from distrust.common.protocol.messages.steps import ABORTED
+from distrust.common.protocol.messages.steps import MASKED_STEPS as STEPS
+from distrust.common.protocol.messages.steps import STEPS as ALL_STEPS
 from distrust.common.randomness import SystemStream
 from distrust.lab.run import in_process
 from distrust.lab.run.in_process import held

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.crypto.seal import open_record, seal
+from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.errors import BadMessage, TooSmall
-from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
-from distrust.common.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import pack, packed_size, sum_rows
+from distrust.common.protocol.crypto.seal import open_record, seal
+from distrust.common.protocol.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import Cohort, LabelledBits, Masking, Sealed
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, ones_by_label
 from distrust.server.keys import new_keys

@@ -9,12 +9,12 @@ import pytest
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import BoundedReward
-from distrust.common.crypto.seal import open_record, seal, sealed_size
+from distrust.common.dp.mechanisms import MechanismSpec, plan
 from distrust.common.errors import BadMessage, TooSmall
-from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.messages.batch import Batch, Content, GroupedRecords, Records
-from distrust.common.messages.cohort import AssignedRecords, Cohort, Sealed
 from distrust.common.modular import pack, packed_size, sum_rows
+from distrust.common.protocol.crypto.seal import open_record, seal, sealed_size
+from distrust.common.protocol.messages.batch import Batch, Content, GroupedRecords, Records
+from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort, Sealed
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, analyze_parts
 from distrust.server.keys import new_keys

@@ -13,9 +13,9 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from distrust.common.run.progress import RunEvent
-from distrust.common.run.round import RoundView, TicketAnswer
-from distrust.common.web.bodies import MOST_BODIES
+from distrust.common.protocol.run.progress import RunEvent
+from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.web.bodies import MOST_BODIES
 from distrust.common.wire import Version, encode_blob
 from distrust.server.app import server_app
 from distrust.server.service import Service

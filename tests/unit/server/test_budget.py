@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from distrust.common.dp.accounting.guarantee import BudgetSpec, Guarantee
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
-from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ReleasedCohort, RoundRecord, run_ledger
 from tests.support.limits import lenient

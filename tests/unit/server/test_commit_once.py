@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import Unavailable
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.server.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients
 from tests.support.server_harness import REWARDS, ServerHarness, config

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from distrust.common.errors import ProtocolError, Unauthorized, Unavailable
-from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.server.coordinator import RENEWAL_SECONDS, RunCoordinator
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import BoundedReward, Reward
-from distrust.common.crypto.seal import open_record, seal
+from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.dp.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
+from distrust.common.dp.mechanisms.central.tree import Counter, Tree
 from distrust.common.errors import BadMessage
-from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
-from distrust.common.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization
-from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
-from distrust.common.messages.cohort import AssignedRecords, Masking
 from distrust.common.modular import pack, packed_size, sum_rows
+from distrust.common.protocol.crypto.seal import open_record, seal
+from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum
+from distrust.common.protocol.messages.cohort import AssignedRecords, Masking
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts, analyze_stream
 from distrust.server.keys import new_keys

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import insert, select
 
 from distrust.common.errors import Conflict, Gone, RunFailed, Unavailable, WrongCohort, WrongStage
-from distrust.common.messages.status import MOST_SETTLED
-from distrust.common.run.listing import RunList, Tombstone
-from distrust.common.run.progress import RunView
+from distrust.common.protocol.messages.status import MOST_SETTLED
+from distrust.common.protocol.run.listing import RunList, Tombstone
+from distrust.common.protocol.run.progress import RunView
 from distrust.server import tables
 from distrust.server.intermediaries import Housekeeper
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from distrust.common.errors import RunFailed, Unavailable
-from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.cohort import Cohort, Masking
 from distrust.server.keys import KeyFolder, Keys, folder_for, new_keys
 from distrust.server.ticket_issuer import sign
 from tests.support.in_memory_intermediaries import BadTicket, check_ticket

@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 from distrust.common.errors import Unavailable, WrongStage
-from distrust.common.messages.cohort import TicketRequest
-from distrust.common.run.progress import RunView
+from distrust.common.protocol.messages.cohort import TicketRequest
+from distrust.common.protocol.run.progress import RunView
 from distrust.server.app import server_app
 from distrust.server.keys import KeyFolder, Keys, PublicKeys
 from distrust.server.settings import ServerSettings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from distrust.common.privacy.ledger import parallel
-from distrust.common.run.config import RunConfig
+from distrust.common.dp.accounting.ledger import parallel
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadMessage, BadParameter, WrongCohort
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan, plan_round
 from distrust.server.policies.base import Ask, Query

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.database_faults import Collision
 from distrust.common.errors import Conflict, Unavailable, WrongStage
-from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.run.progress import RunView
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.round import TicketAnswer
+from distrust.common.protocol.storage.database_faults import Collision
 from distrust.server.learner.learner import Learner
 from distrust.server.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from distrust.common.errors import Conflict, Gone, ProtocolError, RunFailed, Unavailable, WrongCohort
-from distrust.common.messages.status import Statement, StatementList
-from distrust.common.run.listing import Tombstone
-from distrust.common.run.progress import RegretCurve
+from distrust.common.protocol.messages.status import Statement, StatementList
+from distrust.common.protocol.run.listing import Tombstone
+from distrust.common.protocol.run.progress import RegretCurve
 from distrust.server import tables
 from distrust.server.coordinator import RunCoordinator
 from distrust.server.intermediaries import Housekeeper

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from distrust.common.crypto.receipts import (
+from distrust.common.dp.mechanisms import MECHANISMS
+from distrust.common.errors import BadMessage, BadParameter, Refused, WrongCohort, WrongStage
+from distrust.common.protocol.crypto.receipts import (
     RECEIPT_SECRET,
     RECORD_HASH,
     list_digest,
@@ -16,13 +18,11 @@ from distrust.common.crypto.receipts import (
     receipt_hash,
     record_hash,
 )
-from distrust.common.crypto.seal import REPORT_ID, checksum_of, seal
-from distrust.common.errors import BadMessage, BadParameter, Refused, WrongCohort, WrongStage
-from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.batch import Batch, BatchAnswer, Records
-from distrust.common.messages.cohort import LARGEST_CROWD, Cohort, Sealed, TicketRequest
-from distrust.common.messages.upload import Receipts
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of, seal
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Records
+from distrust.common.protocol.messages.cohort import LARGEST_CROWD, Cohort, Sealed, TicketRequest
+from distrust.common.protocol.messages.upload import Receipts
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import encode_blob
 from distrust.server.dashboard.parties import cohort_context
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import BadMessage, Conflict, ProtocolError
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.messages.status import Stated, Statement, StatementList
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.status import Stated, Statement, StatementList
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config
 

@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from sqlalchemy import select
 
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.round import Assignment, Round
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.common.run.config import RunConfig
-from distrust.common.run.round import Assignment, Round
 from distrust.common.wire import Via
 from distrust.server import tables
 from distrust.server.intermediaries import Housekeeper

@@ -1,6 +1,6 @@
 """Tests that a run whose noise comes from a seed promises nothing, wherever a guarantee is shown."""
 
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.dp.accounting.guarantee import Guarantee
 from tests.support.in_memory_intermediaries import InMemoryClients
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 

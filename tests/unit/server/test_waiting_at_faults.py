@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Connection
 
 from distrust.common.errors import Aborted, Gone, Unavailable
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.server.learner.rounds import LostCohort
 from distrust.server.rows import GrantRow
 from distrust.server.store import Store, Writing

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BadMessage
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort, TicketRequest
-from distrust.common.run.progress import RunView
-from distrust.common.run.round import TicketAnswer
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.ticket_issuer import TicketIssuer
 from distrust.server.waiting_places import Serving, WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from distrust.common.dp.mechanisms import MechanismSpec
 from distrust.common.errors import WrongCohort, WrongStage
-from distrust.common.mechanisms import MechanismSpec
 from distrust.server.learner.rounds import promise_to_survivors
 from tests.support.in_memory_intermediaries import InMemoryClients
 from tests.support.planned import planned

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import ActionAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import ActionAnswer
 from tests.support.cohorts import SECONDS, address
 from tests.support.parties import AssigningShufflerParty, server
 

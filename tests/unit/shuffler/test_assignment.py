@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.seal import open_record
 from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
-from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from distrust.shuffler.assignment import draw_order, pack_order, records_by_action, unpack_order
 from tests.support.assigning_shuffler import SIZE, AssigningShuffler, assignment_of, server

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from distrust.common.database import Database
 from distrust.common.errors import Unavailable
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import Upload
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import Upload
+from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import Authority, address, report
 from tests.support.manual_clock import ManualClock

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.common.crypto.seal import open_record
-from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
-from distrust.common.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import UploadAnswer
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.batch import BatchAnswer, PermutedBits, Records
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import UploadAnswer
+from distrust.common.protocol.storage.database import Database
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, address, labelled, report

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.crypto.context import claim
-from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadTicket, Conflict
-from distrust.common.intermediary.tables import METADATA, VERSION
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.upload import ActionRequest
+from distrust.common.protocol.crypto.context import claim
+from distrust.common.protocol.intermediary.tables import METADATA, VERSION
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.upload import ActionRequest
+from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.assignment import CLAIMED
 from tests.support.assigning_shuffler import AssigningShuffler, server
 from tests.support.cohorts import address, report, secret

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.messages.cohort import Cohort
+from distrust.common.protocol.messages.cohort import Cohort
 from tests.support.cohorts import SECONDS, address
 from tests.support.parties import ShufflerParty, server
 

@@ -26,8 +26,8 @@ from distrust.client.environments.contextual import (
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Link, Screen
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
-from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.specs.linucb import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.linucb import LinUcb
 

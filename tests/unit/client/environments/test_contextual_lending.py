@@ -12,9 +12,9 @@ from distrust.client.environments.auto_lending import made_up_customers, offers,
 from distrust.client.environments.contextual import ContextualWorld, experience
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import LdpSgdSpec
-from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.specs.contextual import LdpSgdSpec
+from distrust.common.specs.linucb import LinUcbSpec
 from distrust.lab.run.in_process import run
 from distrust.lab.run.run_file import parse
 

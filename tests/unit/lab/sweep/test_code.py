@@ -42,7 +42,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "distrust/lab/sweep/cells.py": PLAY,
         "distrust/common/rule.py": "LEVEL = 1\n",
         "distrust/common/law.py": '"""Laws."""\n\n\ndef width(x):\n    """In rewards."""\n    return 2 * x  # twice\n',
-        "distrust/common/web.py": "PORT = 80\n",
+        "distrust/common/protocol/web.py": "PORT = 80\n",
         "distrust/common/data/rewards.csv": "0,1\n",
     }.items():
         path = tmp_path / name
@@ -78,7 +78,7 @@ def changed_by(path: Path, old: str, new: str) -> list[str]:
         pytest.param("distrust/common/law.py", "# twice", "# 2 of them", [], id="a-comment"),
         pytest.param("distrust/common/law.py", "In rewards.", "Not in arms.", [], id="a-docstring"),
         pytest.param("distrust/common/law.py", '    """In rewards."""\n', "", [], id="no-docstring"),
-        pytest.param("distrust/common/web.py", "80", "443", [], id="what-no-cell-reaches"),
+        pytest.param("distrust/common/protocol/web.py", "80", "443", [], id="what-no-cell-reaches"),
     ],
 )
 def test_what_computes_counts_and_what_does_not_compute_does_not(
@@ -101,7 +101,7 @@ def test_versions_of_the_libraries_and_of_python_count(copied: Path, monkeypatch
     ("file", "old", "new"),
     [
         pytest.param("distrust/common/law.py", "# twice", "# 2 of them", id="a-comment"),
-        pytest.param("distrust/common/web.py", "80", "443", id="what-no-cell-reaches"),
+        pytest.param("distrust/common/protocol/web.py", "80", "443", id="what-no-cell-reaches"),
         pytest.param("distrust/common/data/rewards.csv", "0,1", "1,1", id="data"),
     ],
 )
@@ -133,6 +133,6 @@ def test_every_module_that_plays_a_cell_is_part_of_it() -> None:
     ran = {entry.code.co_filename for entry in profile.getstats() if isinstance(entry.code, CodeType)}
     inside = [Path(file).relative_to(SOURCES) for file in ran if file.startswith(str(SOURCES))]
     ours = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in inside]
-    reached = {"server.policies.linear.almost_free", "common.noise.polya", "client.environments.linear"}
+    reached = {"server.policies.linear.almost_free", "common.dp.noise.polya", "client.environments.linear"}
     assert {f"distrust.{name}" for name in reached} <= set(ours)
     assert set(ours) <= set(code.parts())

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.calculator.flip import binned, flip_views
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import StatementList
-from distrust.common.messages.steps import STEPS
-from distrust.common.web.problems import bad_fields
+from distrust.common.dp.calculator.flip import binned, flip_views
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import StatementList
+from distrust.common.protocol.messages.steps import STEPS
+from distrust.common.protocol.web.problems import bad_fields
 from distrust.server.app import server_app
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
 from distrust.server.dashboard.parties import arm_played

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from distrust.common.mechanisms import MECHANISMS, MechanismSpec
-from distrust.common.messages.policy import POLICIES
-from distrust.common.web.app import Readers
+from distrust.common.dp.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.protocol.web.app import Readers
+from distrust.common.specs.policy import POLICIES
 from distrust.server.app import server_app
 from distrust.server.settings import ServerSettings
 from tests.support.asgi import AsgiClient

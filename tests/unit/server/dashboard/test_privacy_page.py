@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
+from distrust.common.dp.calculator.query import PrivacyQuery
+from distrust.common.dp.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
+from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.common.mechanisms import MECHANISMS
 from distrust.server.app import server_app
 from distrust.server.dashboard import calculator
 from distrust.server.dashboard.calculator import DEFAULTS, CpuAccount, OneAtATime, question

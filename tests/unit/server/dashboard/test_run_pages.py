@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from distrust.common.messages.cohort import Masking
-from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RegretCurve, RunView
+from distrust.common.protocol.messages.cohort import Masking
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RegretCurve, RunView
 from distrust.server.app import server_app
 from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
+from distrust.common.dp.accounting.laws.gaussian_sums import sum_epsilon
+from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.mechanisms import MechanismSpec
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.messages.contextual_policy import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
-from distrust.common.privacy.gaussian_sums import sum_epsilon
+from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner

@@ -7,8 +7,8 @@ import pytest
 
 from distrust.common.bandit.contextual_choice import ContextualChoice, link_mean, packed_triangle
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
-from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpUcbSpec
-from distrust.common.messages.linucb_policy import LinUcbSpec
+from distrust.common.specs.contextual import LdpGlocSpec, LdpUcbSpec
+from distrust.common.specs.linucb import LinUcbSpec
 from distrust.server.policies.contextual.base import RoundNoise, first_run
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore
 from distrust.server.policies.contextual.linucb import LinUcbCore

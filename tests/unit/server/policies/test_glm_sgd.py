@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import LdpSgdSpec
-from distrust.common.messages.policy_spec import RoundSize
+from distrust.common.specs.base import RoundSize
+from distrust.common.specs.contextual import LdpSgdSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, parse
 from distrust.server.policies.contextual.base import RoundNoise

@@ -9,9 +9,9 @@ import pytest
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import GreedySpec, LdpOlsSpec, LdpSgdSpec
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run.config import RunConfig
+from distrust.common.specs.contextual import GreedySpec, LdpOlsSpec, LdpSgdSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse
 from distrust.server.policies.base import Estimate

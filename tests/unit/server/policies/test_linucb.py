@@ -8,13 +8,13 @@ import pytest
 from scipy import stats
 
 from distrust.common.bandit.contextual_sum import Observation
+from distrust.common.dp.mechanisms import MechanismSpec, plan
+from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.messages.contextual_policy import BonusSpec, LdpGlocSpec, LdpUcbSpec
-from distrust.common.messages.linucb_policy import LinUcbSpec
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.specs.contextual import BonusSpec, LdpGlocSpec, LdpUcbSpec
+from distrust.common.specs.linucb import LinUcbSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.contextual_failures import missed_widths
 from distrust.lab.run.result import facts as result_facts

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from distrust.common.messages.policy import DpUcbSpec
+from distrust.common.specs.policy import DpUcbSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import parse

@@ -14,7 +14,7 @@ import pytest
 
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
-from distrust.common.messages.linucb_policy import LinUcbSpec, SblbSpec
+from distrust.common.specs.linucb import LinUcbSpec, SblbSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import play_together
 from distrust.lab.run.result import facts as result_facts

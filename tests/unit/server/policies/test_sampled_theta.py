@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
-from distrust.common.messages.contextual_policy import ContextualPolicySpec, LdpGlocSpec
-from distrust.common.messages.linucb_policy import LinUcbSpec
-from distrust.common.messages.thompson_policy import GlocThompsonSpec, LinearThompsonSpec
+from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec
+from distrust.common.specs.linucb import LinUcbSpec
+from distrust.common.specs.thompson import GlocThompsonSpec, LinearThompsonSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.result import facts as result_facts
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse

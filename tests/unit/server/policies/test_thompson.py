@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy_spec import RoundSize
-from distrust.common.messages.thompson_policy import ThompsonSpec
+from distrust.common.specs.base import RoundSize
+from distrust.common.specs.thompson import ThompsonSpec
 from distrust.lab.run import in_process
 from distrust.lab.run.result import facts as result_facts
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse

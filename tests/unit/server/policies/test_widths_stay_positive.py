@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.messages.policy import AnyPolicySpec
-from distrust.common.messages.policy_spec import LEAST_BETA, PolicySpec
-from distrust.common.run.config import RunConfig
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.specs.base import LEAST_BETA, PolicySpec
+from distrust.common.specs.policy import AnyPolicySpec
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.linear.phases import LEAST_PRINTED

@@ -1,0 +1,1 @@
+"""Bounds and searches that the laws share: hockey-stick divergence, products, vectors, amplification."""

@@ -1,0 +1,60 @@
+"""`local-sphere`: each client sends a random point on a sphere in place of its vector: pure privacy for ℓ₂ balls."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import How
+from distrust.common.dp.accounting.guarantee import Model
+from distrust.common.dp.accounting.profile import Privacy, of_pure
+from distrust.common.dp.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.dp.mechanisms.families.cohort import CohortParams
+from distrust.common.dp.mechanisms.families.sphere import UNIFORM, Blocks, SphereLike, sphere_fields
+from distrust.common.wire import Via
+
+OWN_ANSWER = "each client's own device draws its answer"
+"""The assumption of an answer that counts on no other party."""
+
+
+class LocalSphere(SphereLike):
+    """Each client sends a random point of a sphere, and trusts no other party.
+
+    Guarantee  (ε, 0) for every single message, against every party that reads it; ε is that of the coin as it is drawn.
+               Two opposite longest vectors have it exactly.
+    Blocks     The message is ε-DP all the same, for what is in the block and for which one it is: with τ = tanh(ε/2)
+               densities lie in 1 ± τ times the uniform one, so that Ψ(x)Ψ(0) over Ψ(0)Ψ(x') is at most
+               (1 + τ)/(1 - τ) = e^ε.
+    Utility    the radius, and with it the deviation, is 1/tanh(ε/2) times that of points on x's own half of the sphere.
+    Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
+    """
+
+    model: ClassVar[Model] = "local"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+
+    name: Literal["local-sphere"] = "local-sphere"
+    epsilon: float
+    blocks: Blocks = 1
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        return cls(**sphere_fields(spec, cohort), epsilon=needed(spec), blocks=cohort.blocks)
+
+    @property
+    def answer_epsilon(self) -> float:
+        return self.epsilon
+
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        epsilon = self.drawn_epsilon
+        # Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was.
+        how: How = "exact" if self.size == 1 else "bound"
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", epsilon, (OWN_ANSWER, UNIFORM)),
+            compute_profile=lambda delta: of_pure(epsilon, delta, how),
+        )

@@ -1,0 +1,214 @@
+"""Defines a cohort, one private sum that the server opens at an intermediary, and the tickets of its clients.
+
+Everything public about a cohort is in `Cohort`: the server sends it to the intermediary and, in a round, to clients.
+"""
+
+import hashlib
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.wire import LARGEST_COHORT, WIRE, Blob, Identifier, Message, Version, Via
+
+LARGEST_CROWD = 16_384  # clients of a cohort that gives receipts: each takes the whole list, 16 bytes a record
+KEEP_SECONDS = 86_400.0  # from a cohort's outcome until its messages are scrubbed, unless the run says otherwise
+LONGEST_KEPT = 31_536_000  # seconds, a year
+SIGNATURE = 64  # bytes of a ticket's signature, one a slot
+COHORT_DIGEST = 32  # bytes of a cohort's digest
+
+
+class ChannelFacts(Message):
+    """Facts of a channel that hold for every cohort.
+
+    compared_first  clients compare the cohort with the one that the intermediary serves before any message leaves them.
+                    By its digest an intermediary refuses an upload of another cohort, but labelled bits can be read in
+                    a refused upload, too. Clients of other channels take part in a cohort before their reports: they
+                    request the actions that they play, or share secrets.
+    """
+
+    compared_first: ClassVar[bool] = True
+
+
+class Masking(ChannelFacts):
+    """Parameters of secure aggregation: vectors of `dimension` coordinates in Z_modulus, k neighbours, threshold t."""
+
+    kind: Literal["masked"] = "masked"
+    modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
+    dimension: Annotated[int, Field(ge=1, le=1_000_000, description="coordinates of a client's vector")]
+    neighbours: Annotated[int, Field(ge=1, description="k: degree of the graph; n - 1 for the full graph")]
+    threshold: Annotated[int, Field(ge=1, description="t: shares that rebuild a secret")]
+
+
+class SealedRecords(ChannelFacts):
+    """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each.
+
+    Clients give receipts where the guarantee counts on the records of others (`common.protocol.crypto.receipts`).
+    """
+
+    kind: str
+    size: Annotated[int, Field(ge=1, le=16_000_000, description="payload bytes, the same for every record")]
+    server_key: Annotated[Blob, Field(description="the server's raw X25519 public key, 32 bytes")]
+    receipts: Annotated[
+        bool,
+        Field(description="clients say whether their records have arrived", exclude_if=lambda value: not value),
+    ] = False
+
+
+class Sealed(SealedRecords):
+    """Sealed records that the shuffler permutes all together.
+
+    Clients need not compare the cohort first. The shuffler cannot read a record. An honest shuffler that was told
+    another cohort refuses the upload by its digest, and stores and forwards nothing of it. A shuffler that lies could
+    have shown clients any cohort.
+    """
+
+    compared_first: ClassVar[bool] = False
+
+    kind: Literal["sealed"] = "sealed"
+
+
+class AssignedRecords(SealedRecords):
+    """Sealed records of assigned actions. The shuffler tells each slot its position, and groups records by action.
+
+    deal        the public list of actions; how many clients play each.
+    noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.
+    """
+
+    kind: Literal["dealt"] = "dealt"
+    deal: AssignedAction
+    noise_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+
+class LabelledBits(ChannelFacts):
+    """Bits under public labels (one label a coordinate), permuted bit by bit: the trusted-shuffler model."""
+
+    kind: Literal["bits"] = "bits"
+    labels: Annotated[int, Field(ge=1, le=1_000_000, description="coordinates")]
+    width: Annotated[int, Field(ge=1, le=50_000_000, description="bits a client sends for each label")]
+
+
+Channel = Annotated[Masking | Sealed | AssignedRecords | LabelledBits, Field(discriminator="kind")]
+
+
+class Cohort(Message):
+    """One private sum: `clients` slots, opened at an intermediary by the server, closed once.
+
+    The intermediary stores `terms` and shows them to clients, and does not read them. A client compares them with
+    those that the server sent it, so a server that sends two clients two rounds is detected
+    (`common.protocol.crypto.context` binds every key to them).
+
+    round         number of the round, from 1.
+    keep_seconds  after which the intermediary scrubs the messages of a cohort that has ended.
+    run_digest    R, 32 bytes (`run_digest` of common.protocol.crypto.context): of the run's configuration and its
+                  random id. It is bound into every ticket, seal and key derivation.
+    ticket_key    the server's raw Ed25519 public key, 32 bytes.
+    channel       how the messages travel, and what the intermediary must know of them.
+    terms         canonical JSON of what the round asks, see `common.protocol.run.round`.
+    """
+
+    version: Version = WIRE
+    run: Identifier
+    round: Annotated[int, Field(ge=1, lt=2**63)]
+    cohort: Identifier
+    clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
+    minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
+    stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
+    keep_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=LONGEST_KEPT,
+            description="time from the outcome until the messages are scrubbed",
+            exclude_if=lambda value: value == KEEP_SECONDS,
+        ),
+    ] = KEEP_SECONDS
+    run_digest: Blob
+    ticket_key: Blob
+    channel: Channel
+    terms: Annotated[str, Field(max_length=8_000_000)]
+
+    @property
+    def address(self) -> str:
+        """Return what a service calls this cohort: R in hexadecimal, a slash, the name.
+
+        Two runs may have the same name and configuration, as after a server has lost its database. Their cohorts have
+        the same names, and different addresses.
+        """
+        return cohort_address(self.run_digest, self.cohort)
+
+    @property
+    def receipts(self) -> bool:
+        """Return whether its clients give receipts before the batch is analyzed."""
+        return isinstance(self.channel, SealedRecords) and self.channel.receipts
+
+    @property
+    def hashed(self) -> bool:
+        """Return whether a ticket request must bring a hash for each of its clients."""
+        return self.via == "aggregator" or self.receipts
+
+    @property
+    def via(self) -> Via:
+        """Return which intermediary serves this cohort."""
+        return "aggregator" if self.channel.kind == "masked" else "shuffler"
+
+    def digest(self) -> bytes:
+        """Return SHA-256 of the message's JSON, 32 bytes.
+
+        Two parties compare digests to see whether they hold the same cohort.
+        """
+        return hashlib.sha256(self.model_dump_json().encode()).digest()
+
+
+def cohort_address(run_digest: bytes, name: str) -> str:
+    """Return `Cohort.address` of the cohort with this name in the run with this digest."""
+    return f"{run_digest.hex()}/{name}"
+
+
+def name_in(address: str) -> str:
+    """Return a cohort's name, which its address contains."""
+    return address.partition("/")[2]
+
+
+class TicketRequest(Message):
+    """A fleet asks for slots. The same `request` id always gets the same slots.
+
+    round  number of the round, from 1; 0: of whichever round is open, and the answer shows it.
+    keys   32 bytes for each client, in order of slots: for secure aggregation SHA-256 of its public keys, for a cohort
+           that gives receipts the hash of its secret (`common.protocol.crypto.receipts`).
+    """
+
+    version: Version = WIRE
+    request: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, chosen by the caller")]
+    round: Annotated[int, Field(ge=0)]
+    want: Annotated[int, Field(ge=1, le=100_000, description="clients that wait for a slot")]
+    keys: Blob = b""
+
+
+class Grant(Message):
+    """Consecutive slots of one cohort: `signatures` holds 64 bytes for each, from `first` on."""
+
+    cohort: Identifier
+    first: Annotated[int, Field(ge=0)]
+    count: Annotated[int, Field(ge=1)]
+    signatures: Blob
+
+
+class KeyHashes(Message):
+    """Hashes that a cohort's clients gave of their keys before the aggregator saw any; from server to clients.
+
+    hashes  32 bytes for each slot that has a ticket, from slot 0 on.
+    """
+
+    version: Version = WIRE
+    cohort: Identifier
+    hashes: Blob
+
+
+def ticket_text(cohort: Cohort, slot: int, keys: bytes = b"") -> bytes:
+    """Return the bytes that the server signs: a ticket is good for one slot of one cohort of one run.
+
+    keys  in secure aggregation the hash of the slot's keys, 32 bytes: the aggregator takes no other keys from it.
+    """
+    names = [cohort.run_digest, cohort.run.encode(), str(cohort.round).encode(), cohort.cohort.encode()]
+    return b"\x1f".join([b"distrust ticket v3", *names, str(slot).encode(), keys])

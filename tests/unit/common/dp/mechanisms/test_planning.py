@@ -1,0 +1,164 @@
+"""Tests that bad run files are refused by field and value, and that plans fit their vectors and grids."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrust.common.bandit.statistics import Reward
+from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, check_spec, plan
+from distrust.common.errors import BadParameter
+from distrust.common.randomness import UnsafeSeededStream
+from tests.support.planned import planned
+
+
+class Wide(Reward):
+    """Seven coordinates in [-1, 1]."""
+
+    @property
+    def dimension(self) -> int:
+        return 7
+
+    @property
+    def low(self) -> float:
+        return -1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        pytest.param({"name": "distributed-polya"}, "mechanism.epsilon", id="epsilon-missing"),
+        pytest.param({"name": "distributed-polya", "epsilon": 0.0}, "mechanism.epsilon", id="epsilon-zero"),
+        pytest.param({"name": "local-laplace-discrete", "epsilon": -1.0}, "mechanism.epsilon", id="epsilon-negative"),
+        pytest.param({"name": "distributed-skellam", "epsilon": 1e6}, "mechanism.epsilon", id="epsilon-huge"),
+        pytest.param({"name": "identity", "epsilon": 1.0}, "mechanism.epsilon", id="epsilon-for-nothing"),
+        pytest.param({"name": "distributed-polya", "epsilon": 1.0, "delta": 1e-6}, "mechanism.delta", id="delta-extra"),
+        pytest.param({"name": "shuffled-binomial", "epsilon": 1.0}, "mechanism.delta", id="delta-missing"),
+        pytest.param({"name": "shuffled-binomial", "epsilon": 1.0, "delta": 0.5}, "mechanism.delta", id="delta-half"),
+        pytest.param({"name": "shuffled-binomial", "epsilon": 1.0, "delta": 0.0}, "mechanism.delta", id="delta-zero"),
+        pytest.param(
+            {"name": "distributed-skellam", "epsilon": 1.0, "delta": 0.7}, "mechanism.delta", id="delta-large"
+        ),
+        pytest.param({"name": "distributed-polya", "epsilon": 1.0, "scale": 3.0}, "mechanism.scale", id="scale-extra"),
+        pytest.param({"name": "distributed-skellam", "epsilon": 1.0, "scale": 0.5}, "mechanism.scale", id="scale-low"),
+        pytest.param({"name": "distributed-polya", "epsilon": 1.0, "via": "shuffler"}, "mechanism.via", id="via-polya"),
+        pytest.param(
+            {"name": "distributed-skellam", "epsilon": 1.0, "via": "shuffler"}, "mechanism.via", id="via-skellam"
+        ),
+        pytest.param(
+            {"name": "shuffled-binomial", "epsilon": 1.0, "delta": 0.1, "via": "aggregator"},
+            "mechanism.via",
+            id="via-bits",
+        ),
+    ],
+)
+def test_a_spec_that_no_cohort_can_repair_is_refused(words: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadParameter) as caught:
+        check_spec(MechanismSpec.model_validate(words), Reward())
+    assert caught.value.field == field
+    assert str(caught.value).startswith((f"{field} = ", f"{field} is missing"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_statistic_that_the_mechanism_cannot_use_is_refused() -> None:
+    words = {"name": "shuffled-binomial", "epsilon": 15.0, "delta": 1e-6, "calibration": "paper"}
+    check_spec(MechanismSpec.model_validate(words), Reward())
+    with pytest.raises(BadParameter, match="below 15 for vectors"):
+        check_spec(MechanismSpec.model_validate(words), Wide())
+
+
+@pytest.mark.parametrize(
+    ("cohort", "field"),
+    [
+        ({"clients": 0}, "clients"),
+        ({"min_survivors": 101}, "min_survivors"),
+        ({"min_survivors": 79}, "min_honest"),
+        ({"min_honest": 0}, "min_honest"),
+        ({"overflow_probability": 0.0}, "overflow_probability"),
+        ({"overflow_probability": math.nan}, "overflow_probability"),
+    ],
+)
+def test_a_cohort_that_cannot_be_is_refused(cohort: dict[str, Any], field: str) -> None:
+    shape = {"clients": 100, "min_survivors": 90, "min_honest": 80, "overflow_probability": 1e-6, **cohort}
+    with pytest.raises(BadParameter) as caught:
+        plan(MechanismSpec(name="distributed-polya", epsilon=1.0), statistic=Reward(), **shape)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param({"name": "distributed-polya", "epsilon": 1e-4, "precision": 2**20}, id="table-too-long"),
+        pytest.param({"name": "identity", "precision": 2**31}, id="sum-beyond-63-bits"),
+        pytest.param({"name": "shuffled-binomial", "epsilon": 0.001, "delta": 1e-6, "precision": 900}, id="bits"),
+    ],
+)
+def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
+    clients = {"shuffled-binomial": 4, "identity": 10**10}.get(words["name"], 100)
+    with pytest.raises(BadParameter):
+        planned(MechanismSpec.model_validate(words), clients, 4)
+
+
+def wide(name: str, **words: Any) -> Mechanism:
+    spec = MechanismSpec(name=name, epsilon=2.0, **words)
+    return plan(spec, clients=400, min_survivors=350, min_honest=320, overflow_probability=1e-6, statistic=Wide())
+
+
+@pytest.mark.parametrize(
+    "name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya", "distributed-skellam"]
+)
+@pytest.mark.parametrize("calibration", ["exact", "paper"])
+def test_vectors_add_up_coordinate_by_coordinate(name: str, calibration: str) -> None:
+    """Seven coordinates in [-1, 1]; each within the 1e-9 quantile of noise and 7 deviations of rounding."""
+    mechanism = wide(name, calibration=calibration)
+    data = np.random.default_rng(3).uniform(-1, 1, (360, 7))
+    messages = mechanism.randomize(data, UnsafeSeededStream(1))
+    total = np.array([sum(map(int, column)) % mechanism.modulus for column in messages.T], dtype=np.uint64)
+    law = mechanism.error(360)
+    room = law.quantile(1e-9) + 7 * math.sqrt(360) / mechanism.precision
+    assert np.abs(mechanism.estimate(total, 360, UnsafeSeededStream(2)) - data.sum(axis=0)).max() < room
+    assert mechanism.bits == 7 * (mechanism.modulus - 1).bit_length()
+
+
+@pytest.mark.parametrize("name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya"])
+def test_a_vector_s_pure_epsilon_is_paid_once_for_all_coordinates(name: str) -> None:
+    mechanism = wide(name)
+    assert mechanism.privacy().promise.epsilon == pytest.approx(2.0, rel=1e-12)
+    assert mechanism.error(320).std >= 0.99 * math.sqrt(2) * 7 * 2 / 2.0  # √2 D (high - low) / ε
+
+
+def test_a_vector_s_renyi_divergence_is_paid_once_for_all_coordinates() -> None:
+    spent = [2 * epsilon / (order * 4.0) for order, epsilon in wide("distributed-skellam").privacy().promise.rdp]
+    assert max(spent) == pytest.approx(1.0, abs=1e-6)
+    assert max(spent) <= 1
+
+
+@pytest.mark.parametrize("clients", [64, 1000, 32768])
+def test_the_exact_polya_grid_is_the_coarsest_with_little_rounding(clients: int) -> None:
+    spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
+    mechanism = planned(spec, clients)
+    g = mechanism.precision
+    noise = [1 / (2 * math.sinh(1 / (2 * g)) ** 2) for g in (g - 1, g)]
+    assert noise[0] < clients / 4 / 0.1 <= noise[1]
+
+
+@pytest.mark.parametrize("survivors", [320, 360, 400])
+def test_a_sum_wraps_no_more_often_than_promised(survivors: int) -> None:
+    """The room on each side of 0 … n'g holds the exact quantile of the survivors' own noise."""
+    mechanism = wide("distributed-polya")
+    spread = survivors * mechanism.precision
+    room = (mechanism.modulus - spread - 1) // 2
+    law = mechanism.error(survivors)
+    assert room * 2 / mechanism.precision >= law.quantile(1e-6 / 7)
+
+
+@pytest.mark.parametrize("survivors", [50, 99, 100, 130, 199, 200, 201, 400])
+@pytest.mark.parametrize("precision", [1, 4, 60])
+def test_the_assumed_tail_covers_the_exact_quantiles(survivors: int, precision: int) -> None:
+    """At floor 100 these are 1/2 to 4 Laplace terms; σ√ln(2/p) + h ln(2/p) at fifty probabilities."""
+    spec = MechanismSpec(name="distributed-polya", epsilon=1.0, precision=precision)
+    law = planned(spec, 400, 100).error(survivors)
+    sigma, h = law.sub_exponential
+    for p in np.logspace(-12, math.log10(0.9)):
+        assert law.quantile(float(p)) <= sigma * math.sqrt(math.log(2 / p)) + h * math.log(2 / p)
