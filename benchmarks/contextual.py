@@ -36,10 +36,10 @@ from benchmarks.stage import party
 from distrust.common.protocol.run.progress import RoundReport, RunView
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.web.client import Http
-from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.progress import Progress, Standings
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.fleet_processes import Fleets
+from distrust.lab.services.over_http import HttpRun
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack, Urls
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.meter import deliver, options, write
 from benchmarks.whole_run import play
-from distrust.lab.run.connection import Connection
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.connection import Connection
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 

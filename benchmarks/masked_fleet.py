@@ -11,14 +11,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.stage import PATIENCE
-from distrust.client.departures import NEVER, STAGES
-from distrust.client.http_transport import Addresses, HttpTransport
-from distrust.client.protocols import SecAggProtocol
-from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession, Worker
-from distrust.client.stats import FleetStats
-from distrust.client.uploader import Uploader
-from distrust.client.user import User, granted
+from distrust.client.cohort.departures import NEVER, STAGES
+from distrust.client.cohort.protocols import SecAggProtocol
+from distrust.client.cohort.secagg import Secrets
+from distrust.client.cohort.session import CohortSession, Worker
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.uploader import Uploader
+from distrust.client.cohort.user import User, granted
+from distrust.client.transport.http import Addresses, HttpTransport
 from distrust.common.modular import Vector, sum_rows
 from distrust.common.protocol.crypto.context import masking
 from distrust.common.protocol.crypto.graph import Roster

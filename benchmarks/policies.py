@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits
 from benchmarks.meter import deliver, options, write
 from distrust.common.randomness import SystemStream, generator
 from distrust.common.specs.contextual import ContextualPolicySpec
-from distrust.lab.run import in_process
-from distrust.lab.run.lock_step import play_together
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.lock_step import play_together
+from distrust.lab.play.run_file import RunFile, parse
 
 MAB = '{name = "gaussian-easy", arms = 10, seed = 1}'
 DLB = '{name = "linear-distributed", arms = 1000, dimension = 20, seed = 1}'

@@ -39,7 +39,7 @@ from distrust.common.protocol.messages.cohort import Cohort, Sealed, TicketReque
 from distrust.common.protocol.messages.status import RecordList
 from distrust.common.protocol.messages.upload import Receipts
 from distrust.common.protocol.run.config import RunConfig
-from distrust.lab.run.run_file import parse
+from distrust.lab.play.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.server.active_run import ActiveRun

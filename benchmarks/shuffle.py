@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.meter import deliver, options, write
 from benchmarks.secagg import best
 from benchmarks.whole_run import Gauge, gauge, run_file
-from distrust.client.protocols import sealed
+from distrust.client.cohort.protocols import sealed
 from distrust.common.modular import packed_size
 from distrust.common.protocol.crypto.seal import REPORT_ID, open_record
 from distrust.common.protocol.messages.cohort import Cohort, Sealed

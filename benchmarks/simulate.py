@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from time import process_time
 
 from benchmarks.meter import deliver, options, write
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
 
 ARMS = 10
 MECHANISMS = (

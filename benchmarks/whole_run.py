@@ -16,10 +16,10 @@ from rich.console import Console
 
 from benchmarks.meter import peak_bytes, process_seconds
 from distrust.common.dp.mechanisms import MECHANISMS
-from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.progress import Progress
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.fleet_processes import Fleets
+from distrust.lab.services.over_http import HttpRun
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 

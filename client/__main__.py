@@ -21,8 +21,11 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from distrust.client.fleet import Fleet
-from distrust.client.http_transport import (
+from distrust.client.cohort.stats import write_report
+from distrust.client.fleet.fleet import Fleet
+from distrust.client.fleet.memory import Memory
+from distrust.client.fleet.settings import AUTO, FleetSettings
+from distrust.client.transport.http import (
     Addresses,
     HttpTransport,
     device_proof,
@@ -30,9 +33,6 @@ from distrust.client.http_transport import (
     patience,
     token_proof,
 )
-from distrust.client.memory import Memory
-from distrust.client.settings import AUTO, FleetSettings
-from distrust.client.stats import write_report
 from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import LATER, BadParameter, ProtocolError, Unavailable
 from distrust.common.explain import refused

@@ -22,7 +22,7 @@ from distrust.common.protocol.run.config import IntermediarySpec, ReturningSpec,
 from distrust.common.protocol.web.tls import CALLER_FILES
 from distrust.common.specs.policy import POLICIES
 from distrust.lab.__main__ import COMMANDS, app
-from distrust.lab.run.run_file import FleetSpec
+from distrust.lab.play.run_file import FleetSpec
 from distrust.server.app import server_app
 from distrust.server.dashboard.routes import meaning
 from distrust.server.settings import ServerSettings

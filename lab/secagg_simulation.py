@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing, Verdict
 from distrust.aggregator.recovery import Recovered, recover
-from distrust.client.secagg import CHALLENGE, MaskingClient, Secrets
+from distrust.client.cohort.secagg import CHALLENGE, MaskingClient, Secrets
 from distrust.common.modular import Vector
 from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.protocol.crypto.graph import Roster, members_to_bitmap

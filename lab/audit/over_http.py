@@ -19,15 +19,15 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client.departures import NEVER
-from distrust.client.http_transport import Addresses, HttpTransport
-from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
-from distrust.client.randomizer import CohortRandomizer, World
-from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession, Worker
-from distrust.client.stats import FleetStats
-from distrust.client.uploader import Uploader
-from distrust.client.user import User, granted
+from distrust.client.cohort.departures import NEVER
+from distrust.client.cohort.protocols import SecAggProtocol, ShuffleProtocol
+from distrust.client.cohort.randomizer import CohortRandomizer, World
+from distrust.client.cohort.secagg import Secrets
+from distrust.client.cohort.session import CohortSession, Worker
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.uploader import Uploader
+from distrust.client.cohort.user import User, granted
+from distrust.client.transport.http import Addresses, HttpTransport
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.dp.mechanisms import Mechanism, MechanismSpec

@@ -188,7 +188,7 @@ def _first_that_plays(
     path: Path, policy: str | None, mechanism: str | None, environment: str | None
 ) -> tuple[str | None, str]:
     """Return the text of the best run file that is accepted, or None; and the last refusal."""
-    from distrust.lab.run.run_file import BadRunFile, parse  # noqa: PLC0415 - takes half a second to import
+    from distrust.lab.play.run_file import BadRunFile, parse  # noqa: PLC0415 - takes half a second to import
 
     refusal = ""
     for text in _run_files(path, policy, mechanism, environment):
@@ -229,7 +229,7 @@ def config_command(path: Annotated[Path, typer.Argument(metavar="RUN.toml", help
     guessed, such as 1, thus discloses the world.
     """
     from distrust.common.dp.accounting.techniques.searches import one_thread  # noqa: PLC0415
-    from distrust.lab.run.run_file import read  # noqa: PLC0415 - takes a second to import
+    from distrust.lab.play.run_file import read  # noqa: PLC0415 - takes a second to import
 
     with one_thread():
         config = read(path).config

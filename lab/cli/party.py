@@ -122,7 +122,7 @@ def _checked_words(context: typer.Context) -> list[str]:
 
     Refuse what is no option of a fleet, and a file that cannot be written, as the other commands do.
     """
-    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
+    from distrust.client.fleet.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
 
     flags = {
         flag: field.annotation is bool for name, field in FleetSettings.model_fields.items() for flag in flags_of(name)
@@ -151,7 +151,7 @@ def _checked_words(context: typer.Context) -> list[str]:
 
 def _fleet_options() -> Iterator[tuple[str, str]]:
     """Yield option with type, and meaning, of each setting of a fleet."""
-    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
+    from distrust.client.fleet.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
 
     for name, field in FleetSettings.model_fields.items():
         switch = field.annotation is bool

@@ -23,7 +23,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import JsonOption, err, examples, missing_options, out
-from distrust.lab.run.progress import working
+from distrust.lab.play.progress import working
 from distrust.lab.stack.data_dir import write_result
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -15,7 +15,7 @@ from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.wire import utc
 from distrust.lab.cli.console import JsonOption, err, examples, say
 from distrust.lab.cli.stack import DataOption, OperatorFile, ServerOption, server_alone
-from distrust.lab.run.connection import Connection
+from distrust.lab.services.connection import Connection
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, running_stack
 

@@ -15,13 +15,13 @@ from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.wire import check_name
 from distrust.lab.cli.console import JsonOption, err, examples, out
 from distrust.lab.cli.stack import DataOption, PortOption, named_services
-from distrust.lab.run import in_process
-from distrust.lab.run.connection import check_clients, elsewhere
-from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress, print_result
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, read
+from distrust.lab.play import in_process
+from distrust.lab.play.progress import Progress, print_result
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile, read
+from distrust.lab.services.connection import check_clients, elsewhere
+from distrust.lab.services.fleet_processes import Fleets
+from distrust.lab.services.over_http import HttpRun
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 

@@ -142,8 +142,8 @@ def inspect_command(
 
     --data wins over addresses that come from variables.
     """
-    from distrust.lab.run.outline import wanted_of  # noqa: PLC0415 - `up` needs none of it
-    from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
+    from distrust.lab.services.outline import wanted_of  # noqa: PLC0415 - `up` needs none of it
+    from distrust.lab.services.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = wanted_of(run, round_number, cohort, limit)
     addresses = {"server": server, "shuffler": shuffler, "aggregator": aggregator}
@@ -157,7 +157,7 @@ def inspect_command(
     named = "data" not in typed and any(url is not None for url in addresses.values())
     where = _urls(server, shuffler, aggregator, token_file, inspector_file) if named else DataDir(data)
     if held is not None:
-        from distrust.lab.run.run_file import read  # noqa: PLC0415
+        from distrust.lab.play.run_file import read  # noqa: PLC0415
 
         sys.stdout.write(json_text.dumps(asyncio.run(gather_held(where, wanted, read(held)))) + "\n")
         return

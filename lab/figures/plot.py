@@ -29,7 +29,7 @@ from distrust.common.errors import BadParameter
 from distrust.lab.figures.drawing import Band, Spread, band_of, repetitions_of
 from distrust.lab.figures.faces import COLOURS, MARKERS
 from distrust.lab.figures.sheet import LINES, styles
-from distrust.lab.run.result import FormedInterval, Result, ends_of_records
+from distrust.lab.play.result import FormedInterval, Result, ends_of_records
 from distrust.lab.sweep.cells import checkpoints
 from distrust.lab.sweep.engine import SweepOutcome
 

@@ -24,10 +24,10 @@ from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.explain import first
 from distrust.common.inputs import MOST_TOML, read_file
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.run import in_process
-from distrust.lab.run.lock_step import LockStepResult, in_lock_step, play_together
-from distrust.lab.run.result import Bits, Result
-from distrust.lab.run.run_file import RunFile, extensions, parse_table, plain
+from distrust.lab.play import in_process
+from distrust.lab.play.lock_step import LockStepResult, in_lock_step, play_together
+from distrust.lab.play.result import Bits, Result
+from distrust.lab.play.run_file import RunFile, extensions, parse_table, plain
 from distrust.lab.sweep.experiment import Experiment, merged
 from distrust.lab.sweep.row import Cell, Row
 from distrust.server.learner.learner import Learner

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from distrust.lab.run.progress import LINE_SECONDS
+from distrust.lab.play.progress import LINE_SECONDS
 from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
 

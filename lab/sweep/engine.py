@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from distrust.common.errors import BadParameter
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
-from distrust.lab.run.lock_step import in_lock_step
+from distrust.lab.play.lock_step import in_lock_step
 from distrust.lab.sweep import code
 from distrust.lab.sweep.backends import check_backend, check_jobs, unordered
 from distrust.lab.sweep.cells import (

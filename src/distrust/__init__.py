@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from distrust.lab.audit.in_process import audit as audit
     from distrust.lab.audit.verdict import Finding as Finding
     from distrust.lab.figures import plot as plot
-    from distrust.lab.run.advice import Advice as Advice
-    from distrust.lab.run.advice import advise as advise
-    from distrust.lab.run.connection import Connection as Connection
-    from distrust.lab.run.connection import connect as connect
-    from distrust.lab.run.connection import inspect as inspect
-    from distrust.lab.run.connection import services as services
-    from distrust.lab.run.in_process import run as run
-    from distrust.lab.run.result import Result as Result
-    from distrust.lab.run.run_file import BadRunFile as BadRunFile
-    from distrust.lab.run.run_file import RunFile as RunFile
-    from distrust.lab.run.run_file import parse as parse
-    from distrust.lab.run.run_file import read as read
+    from distrust.lab.play.advice import Advice as Advice
+    from distrust.lab.play.advice import advise as advise
+    from distrust.lab.play.in_process import run as run
+    from distrust.lab.play.result import Result as Result
+    from distrust.lab.play.run_file import BadRunFile as BadRunFile
+    from distrust.lab.play.run_file import RunFile as RunFile
+    from distrust.lab.play.run_file import parse as parse
+    from distrust.lab.play.run_file import read as read
+    from distrust.lab.services.connection import Connection as Connection
+    from distrust.lab.services.connection import connect as connect
+    from distrust.lab.services.connection import inspect as inspect
+    from distrust.lab.services.connection import services as services
     from distrust.lab.sweep.cells import BadExperiment as BadExperiment
     from distrust.lab.sweep.engine import SweepOutcome as SweepOutcome
     from distrust.lab.sweep.engine import sweep as sweep
@@ -56,37 +56,37 @@ if TYPE_CHECKING:
     __version__: str
 
 MODULES = {
-    "Advice": "lab.run.advice",
+    "Advice": "lab.play.advice",
     "BadExperiment": "lab.sweep.cells",
     "BadParameter": "common.errors",
-    "BadRunFile": "lab.run.run_file",
+    "BadRunFile": "lab.play.run_file",
     "Comparison": "common.dp.calculator.compare",
     "Conflict": "common.errors",
-    "Connection": "lab.run.connection",
+    "Connection": "lab.services.connection",
     "Finding": "lab.audit.verdict",
     "Guarantee": "common.dp.accounting.guarantee",
     "PrivacyQuery": "common.dp.calculator.query",
     "ProtocolError": "common.errors",
     "Report": "common.dp.calculator.report",
-    "Result": "lab.run.result",
+    "Result": "lab.play.result",
     "RunFailed": "common.errors",
-    "RunFile": "lab.run.run_file",
+    "RunFile": "lab.play.run_file",
     "SweepOutcome": "lab.sweep.engine",
     "SystemStream": "common.randomness",
     "Unauthorized": "common.errors",
     "Unavailable": "common.errors",
     "WrongCohort": "common.errors",
-    "advise": "lab.run.advice",
+    "advise": "lab.play.advice",
     "audit": "lab.audit.in_process",
     "compare": "common.dp.calculator.compare",
-    "connect": "lab.run.connection",
-    "inspect": "lab.run.connection",
-    "parse": "lab.run.run_file",
+    "connect": "lab.services.connection",
+    "inspect": "lab.services.connection",
+    "parse": "lab.play.run_file",
     "plot": "lab.figures",
     "privacy": "common.dp.calculator.report",
-    "read": "lab.run.run_file",
-    "run": "lab.run.in_process",
-    "services": "lab.run.connection",
+    "read": "lab.play.run_file",
+    "run": "lab.play.in_process",
+    "services": "lab.services.connection",
     "sweep": "lab.sweep.engine",
 }
 """Public name, and the module of `distrust` that defines it, or whose submodule it is."""

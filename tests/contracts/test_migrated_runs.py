@@ -25,8 +25,8 @@ from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.migration import migrate
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.lab.cli.migrate import HISTORIES
-from distrust.lab.run.outline import Wanted
-from distrust.lab.run.parties import StoredParties
+from distrust.lab.services.outline import Wanted
+from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.keys import KeyFolder, new_keys
 from distrust.server.service import Service

@@ -14,8 +14,8 @@ from distrust.aggregator.app import AggregatorSettings
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.web.client import Http, Patience
 from distrust.common.protocol.web.problems import bad_fields
-from distrust.lab.run.outline import Pages, Wanted
-from distrust.lab.run.parties import Services
+from distrust.lab.services.outline import Pages, Wanted
+from distrust.lab.services.parties import Services
 from distrust.lab.stack.stack import Urls
 from tests.support.asgi import OverHttpx
 from tests.support.cohorts import address

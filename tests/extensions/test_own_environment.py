@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from distrust.client.environments import ENVIRONMENTS, read_spec
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import BadRunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.lab.sweep.cells import Cell, cell_digest, play_cell

@@ -18,10 +18,10 @@ from distrust.common.dp.mechanisms import AnyMechanism, Mechanism, plan
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.lab.__main__ import app
-from distrust.lab.run import in_process
-from distrust.lab.run.lock_step import in_lock_step, play_together
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.lock_step import in_lock_step, play_together
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.server.dashboard.calculator import question

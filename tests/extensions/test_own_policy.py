@@ -9,8 +9,8 @@ import pytest
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.protocol.run.config import RunConfig
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.extension_package import POLICY, Own

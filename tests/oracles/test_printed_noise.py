@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from distrust.client.agreement import _check_mechanism
+from distrust.client.checks.agreement import _check_mechanism
 from distrust.common.bandit.contextual_sum import ContextualSum, NoiseSource
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, largest_ratio
@@ -18,8 +18,8 @@ from distrust.common.dp.mechanisms.families.gaussian import textbook
 from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import parse
 from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
 WIDEST = SUM.sensitivity  # √4.5

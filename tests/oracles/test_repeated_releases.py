@@ -24,7 +24,7 @@ from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
 from distrust.common.dp.mechanisms.shuffled.binomial import binomial_epsilon
 from distrust.common.errors import BudgetExceeded
 from distrust.common.wire import Norm
-from distrust.lab.run import in_process
+from distrust.lab.play import in_process
 from tests.support.planned import planned
 from tests.support.printed import SUM, entry, planned_mechanism
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.protocol.web.proxy import STOP_SECONDS
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, choose_ports, make_tokens

@@ -11,14 +11,14 @@ PARTIES = ("common", "client", "shuffler", "aggregator", "server")
 
 WORLDS = {
     "client/environments",
-    "client/departures.py",
+    "client/cohort/departures.py",
     "common/bandit/actions.py",
 }
 """Simulated rewards and departures, public action sets, public constants by Monte Carlo: no secret of a client."""
 
 NAMED_UNSAFE = {
-    "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
-    "client/fleet.py",  # departures
+    "client/cohort/randomizer.py",  # rewards; noise only with a noise seed, which settings refuse without allow_unsafe
+    "client/fleet/fleet.py",  # departures
     "shuffler/assignment.py",  # the order of assigned actions, only with [unsafe] noise_seed, which clients refuse
     "server/settlement.py",  # analyzer noise only with [unsafe] noise_seed
 }

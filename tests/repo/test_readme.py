@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 import distrust
 from distrust.lab.__main__ import app
-from distrust.lab.run import in_process
-from distrust.lab.run.progress import print_result
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.progress import print_result
+from distrust.lab.play.run_file import parse
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
+from distrust.client.cohort.randomizer import World
+from distrust.client.cohort.secagg import Secrets
 from distrust.client.environments import build_environment, read_spec
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import World
-from distrust.client.secagg import Secrets
+from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.protocol.crypto.context import masking
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.protocol.intermediary.deadlines import Clock

@@ -7,7 +7,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.client.secagg import MaskingClient, Secrets
+from distrust.client.cohort.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.protocol.crypto.context import SECRET, claim, cohort_digest
 from distrust.common.protocol.crypto.graph import Roster, bitmap_to_members

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet import Fleet
+from distrust.client.fleet.fleet import Fleet
 from distrust.common.errors import WrongStage
 from distrust.common.protocol.crypto.graph import bitmap_flags
 from distrust.common.protocol.crypto.receipts import record_list

@@ -21,7 +21,7 @@ from distrust.lab.stack.data_dir import private, writing
 from distrust.lab.stack.process import ServiceProcess
 from tests.support.attacks import begin, environment
 
-IMPORTED = ("distrust.server.app", "distrust.shuffler.app", "distrust.aggregator.app", "distrust.client.settings")
+IMPORTED = ("distrust.server.app", "distrust.shuffler.app", "distrust.aggregator.app", "distrust.client.fleet.settings")
 """The modules that the parties' `__main__` import. They import the heavy libraries."""
 
 
@@ -99,7 +99,7 @@ def forking() -> Iterator[None]:
     """Make stacks, fleets and the services of `tests.support.attacks` start forked processes inside the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("distrust.lab.stack.stack.ServiceProcess", Forked)
-        patch.setattr("distrust.lab.run.fleet_processes.ServiceProcess", Forked)
+        patch.setattr("distrust.lab.services.fleet_processes.ServiceProcess", Forked)
         patch.setattr("tests.support.attacks.begin", _begin)
         yield
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from distrust.common.dp.mechanisms import MECHANISMS as KINDS
 from distrust.common.dp.mechanisms import MechanismName
 from distrust.common.wire import Via
-from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.progress import Progress
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.fleet_processes import Fleets
+from distrust.lab.services.over_http import HttpRun
 from distrust.lab.stack.stack import Stack
 
 

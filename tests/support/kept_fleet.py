@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from distrust.client.__main__ import main
-from distrust.client.fleet import Fleet
+from distrust.client.fleet.fleet import Fleet
 from distrust.common import randomness
 from distrust.common.protocol.crypto.share import SEED
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from distrust.client.requirements import MAX_DELTA, PrivacyRequirements
+from distrust.client.checks.requirements import MAX_DELTA, PrivacyRequirements
 
 
 def lenient(**changes: Any) -> PrivacyRequirements:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from distrust.client.secagg import MaskingClient
+from distrust.client.cohort.secagg import MaskingClient
 from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from distrust.client.session import Worker
+from distrust.client.cohort.session import Worker
 from tests.support.manual_clock import ManualClock
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from distrust.client.cohort.randomizer import World
 from distrust.client.environments import build_environment, read_spec
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.memory import Memory
-from distrust.client.randomizer import World
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.memory import Memory
 from distrust.common.errors import Aborted
 from distrust.common.protocol.crypto.context import cohort_digest
 from distrust.common.protocol.intermediary import tables

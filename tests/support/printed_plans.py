@@ -15,8 +15,8 @@ from typing import get_args
 from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.mechanisms import MECHANISMS, Calibration, MechanismName
 from distrust.common.errors import BadParameter
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import parse_table
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import parse_table
 from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 

@@ -26,12 +26,12 @@ import distrust.aggregator.app
 import distrust.server.app
 import distrust.shuffler.app
 from distrust.aggregator.app import AggregatorSettings
+from distrust.client.checks.requirements import PrivacyRequirements
+from distrust.client.cohort.randomizer import CohortRandomizer, World, record
+from distrust.client.cohort.secagg import Secrets
 from distrust.client.environments import AnyWorld, Environment, build_environment, read_spec
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
-from distrust.client.randomizer import CohortRandomizer, World, record
-from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg import Secrets
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.transport.http import Addresses, HttpTransport, patience, token_proof
 from distrust.common.errors import WrongCohort
 from distrust.common.protocol.intermediary.deadlines import Clock, SystemClock
 from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id

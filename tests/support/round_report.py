@@ -2,7 +2,7 @@
 
 from distrust.common.protocol.messages.status import CohortView
 from distrust.common.protocol.run.progress import RoundReport
-from distrust.lab.run.run_file import parse
+from distrust.lab.play.run_file import parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import round_guarantee
 

@@ -19,7 +19,7 @@ from distrust.common.protocol.messages.cohort import cohort_address
 from distrust.common.protocol.messages.status import CohortList
 from distrust.common.protocol.messages.upload import Departure
 from distrust.common.protocol.run.round import TicketAnswer
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from distrust.client.departures import NEVER
-from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
-from distrust.client.protocols import ShuffleProtocol
-from distrust.client.randomizer import CohortRandomizer, World
-from distrust.client.session import CohortSession, Worker
-from distrust.client.stats import FleetStats
-from distrust.client.uploader import Uploader
-from distrust.client.user import Own, User, granted, own_hash
+from distrust.client.cohort.departures import NEVER
+from distrust.client.cohort.protocols import ShuffleProtocol
+from distrust.client.cohort.randomizer import CohortRandomizer, World
+from distrust.client.cohort.session import CohortSession, Worker
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.uploader import Uploader
+from distrust.client.cohort.user import Own, User, granted, own_hash
+from distrust.client.transport.http import Addresses, HttpTransport, patience, token_proof
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET
 from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.common.protocol.run.progress import RoundReport, RunView
 from distrust.common.protocol.run.round import Round
 from distrust.common.protocol.web.client import Http
-from distrust.lab.run import in_process
-from distrust.lab.run.outline import Wanted
-from distrust.lab.run.run_file import RunFile
-from distrust.lab.run.transcripts import gather, print_sights
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile
+from distrust.lab.services.outline import Wanted
+from distrust.lab.services.transcripts import gather, print_sights
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking

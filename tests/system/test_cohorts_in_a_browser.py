@@ -13,8 +13,8 @@ from playwright.sync_api import Page, Request, Route, expect
 
 from distrust.client.environments import build_environment
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.run.outline import Wanted
-from distrust.lab.run.transcripts import gather_held
+from distrust.lab.services.outline import Wanted
+from distrust.lab.services.transcripts import gather_held
 from tests.support.browser import Browser, origin, overflow, violations
 from tests.support.http_runs import in_background
 from tests.support.picked import picked

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import distrust
 from distrust.common.errors import BadMessage, BadParameter, Conflict, Gone, RunFailed, Unauthorized, Unavailable
 from distrust.lab.__main__ import app
-from distrust.lab.run.connection import Connection
-from distrust.lab.run.outline import Pages, Wanted
-from distrust.lab.run.parties import StoredParties
-from distrust.lab.run.result import Result
+from distrust.lab.play.result import Result
+from distrust.lab.services.connection import Connection
+from distrust.lab.services.outline import Pages, Wanted
+from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from tests.support.forked import forking
 from tests.support.http_runs import learned

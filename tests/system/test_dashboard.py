@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from distrust.common.errors import RunFailed
 from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.__main__ import app
-from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.fleet_processes import Fleets
 from distrust.lab.stack.stack import Stack
 from tests.support.browser import SIZES, Browser, overflow, screenshot, violations
 from tests.support.http_runs import over_http

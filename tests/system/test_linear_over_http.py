@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking

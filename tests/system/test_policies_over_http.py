@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.run_file import RunFile
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.http_runs import MECHANISMS, in_background, over_http, seeded_run, smallest_run

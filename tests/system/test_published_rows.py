@@ -10,7 +10,7 @@ from itertools import takewhile
 import numpy as np
 import pytest
 
-from distrust.lab.run.lock_step import in_lock_step, play_together
+from distrust.lab.play.lock_step import in_lock_step, play_together
 from distrust.lab.sweep import code
 from distrust.lab.sweep.cells import cell_digest, cell_run_file, checkpoints, load_experiment, play_cell
 from distrust.lab.sweep.experiment import Experiment

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.lab.run import in_process
+from distrust.lab.play import in_process
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 from tests.support.forked import forking

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common.dp.mechanisms import MECHANISMS as KINDS
-from distrust.lab.run import in_process
+from distrust.lab.play import in_process
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking

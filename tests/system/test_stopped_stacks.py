@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 import distrust
 from distrust.lab.__main__ import app
-from distrust.lab.run.connection import Connection
-from distrust.lab.run.outline import Wanted
-from distrust.lab.run.transcripts import Inspection, described
+from distrust.lab.services.connection import Connection
+from distrust.lab.services.outline import Wanted
+from distrust.lab.services.transcripts import Inspection, described
 from distrust.server.transcript import NO_KEY
 from tests.support.forked import forking
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from distrust.lab.run.lock_step import play_together
-from distrust.lab.run.run_file import parse_table
+from distrust.lab.play.lock_step import play_together
+from distrust.lab.play.run_file import parse_table
 from distrust.lab.sweep.cells import cell_run_file, load_experiment, run_table
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from distrust.client.http_transport import device_proof
+from distrust.client.transport.http import device_proof
 from distrust.common.protocol.crypto.context import run_digest
 from distrust.common.protocol.messages.admission import Participant
 from distrust.common.protocol.messages.cohort import TicketRequest

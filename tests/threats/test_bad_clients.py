@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrust.client.fleet import FleetOptions
-from distrust.client.secagg import MaskingClient, Secrets
+from distrust.client.cohort.secagg import MaskingClient, Secrets
+from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import plan
 from distrust.common.modular import sum_rows

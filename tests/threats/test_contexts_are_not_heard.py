@@ -19,16 +19,16 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from distrust.client.cohort.randomizer import CohortRandomizer, World
 from distrust.client.environments.contextual import Contexts, GeneralizedLinear
-from distrust.client.fleet import FleetOptions
-from distrust.client.randomizer import CohortRandomizer, World
+from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.run.round import Round
 from distrust.common.randomness import Stream
-from distrust.lab.run.run_file import RunFile, parse_table
+from distrust.lab.play.run_file import RunFile, parse_table
 from tests.support.limits import lenient
 from tests.support.recording import (
     PARTIES,

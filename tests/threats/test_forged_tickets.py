@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.fleet import FleetOptions
-from distrust.client.http_transport import HttpTransport
-from distrust.client.protocols import sealed
-from distrust.client.uploader import Limits
+from distrust.client.cohort.protocols import sealed
+from distrust.client.cohort.uploader import Limits
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.transport.http import HttpTransport
 from distrust.common.errors import BadTicket, Conflict
 from distrust.common.protocol.crypto.context import SECRET, claim
 from distrust.common.protocol.messages.batch import BatchAnswer

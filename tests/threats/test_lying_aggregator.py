@@ -17,7 +17,7 @@ import pytest
 from distrust.aggregator import protocol
 from distrust.aggregator import service as aggregator_service
 from distrust.aggregator.service import Aggregator
-from distrust.client.secagg import MaskingClient
+from distrust.client.cohort.secagg import MaskingClient
 from distrust.common.modular import Vector, sum_rows, unpack
 from distrust.common.protocol.crypto.context import masking
 from distrust.common.protocol.crypto.graph import Roster

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.client.requirements import PrivacyRequirements
+from distrust.client.checks.requirements import PrivacyRequirements
 from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 from tests.support.recording import record_run
 

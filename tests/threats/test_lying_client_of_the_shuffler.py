@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distrust.client.http_transport import HttpTransport
+from distrust.client.transport.http import HttpTransport
 from distrust.common.protocol.crypto.seal import REPORT_ID, seal, sealed_size
 from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
 from distrust.common.protocol.messages.upload import Upload

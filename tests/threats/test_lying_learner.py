@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.fleet import FleetOptions
+from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.errors import Conflict, Refused
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig

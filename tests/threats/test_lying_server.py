@@ -19,10 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
+from distrust.client.cohort.randomizer import World
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.environments.contextual import GeneralizedLinear
-from distrust.client.fleet import FleetOptions
-from distrust.client.randomizer import World
+from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.errors import Conflict, ProtocolError
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView
@@ -255,7 +255,7 @@ def test_a_client_that_is_told_another_run_finds_no_cohort_and_sends_nothing(
     channel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One client gets another configuration with digests that fit: it refuses, or no intermediary has its cohort."""
-    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.05)
+    monkeypatch.setattr("distrust.client.transport.http.OPENING_SECONDS", 0.05)
     exchanges: list[Exchange] = []
 
     async def play() -> None:

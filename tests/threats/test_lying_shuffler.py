@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from distrust.client.fleet import FleetOptions
-from distrust.client.http_transport import HttpTransport
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.transport.http import HttpTransport
 from distrust.common.dp.mechanisms.families.base import Mechanism
 from distrust.common.errors import Refused
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, RECORD_HASH

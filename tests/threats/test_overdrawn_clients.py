@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.requirements import PrivacyRequirements
-from distrust.client.settings import FleetSettings
+from distrust.client.checks.requirements import PrivacyRequirements
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.lab.run import in_process
-from distrust.lab.run.connection import check_clients
-from distrust.lab.run.fleet_processes import fleet_environment
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.connection import check_clients
+from distrust.lab.services.fleet_processes import fleet_environment
 from distrust.lab.stack.stack import Urls
 from tests.support.limits import lenient
 from tests.support.recording import Exchange, record_run

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from distrust.client.checks.requirements import PrivacyRequirements
+from distrust.client.cohort.randomizer import World
 from distrust.client.environments import build_environment, read_spec
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.http_transport import Addresses, HttpTransport, patience, token_proof
-from distrust.client.memory import Memory
-from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.memory import Memory
+from distrust.client.transport.http import Addresses, HttpTransport, patience, token_proof
 from distrust.common.errors import Refused
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView

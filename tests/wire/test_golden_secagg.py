@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing
 from distrust.aggregator.recovery import recover
-from distrust.client import secagg
+from distrust.client.cohort import secagg
 from distrust.common.modular import pack
 from distrust.common.protocol.crypto import share
 from distrust.common.protocol.crypto.context import claim, confirm_statement, masked_statement, unmask_statement

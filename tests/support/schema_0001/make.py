@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 
 import distrust
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 from tests.support.http_runs import over_http

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from distrust.aggregator.service import Aggregator
+from distrust.client.cohort.randomizer import World
 from distrust.client.environments import Bernoulli, build_environment, read_spec
-from distrust.client.randomizer import World
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
 from distrust.common.dp.mechanisms import Mechanism, plan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distrust.client.agreement import (
+from distrust.client.checks.agreement import (
     DEEPEST,
     _check_equal,
     _overflow_probability,

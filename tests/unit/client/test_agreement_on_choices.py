@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrust.client.agreement import LARGEST, _check_policy, check_own_world
+from distrust.client.checks.agreement import LARGEST, _check_policy, check_own_world
 from distrust.client.environments import build_environment, read_spec
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Link, Screen
 from distrust.common.errors import Refused

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import World
-from distrust.client.settings import FleetSettings
-from distrust.client.stats import FleetStats
-from distrust.client.uploader import Limits, Uploader
-from distrust.client.user import granted
+from distrust.client.cohort.randomizer import World
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.uploader import Limits, Uploader
+from distrust.client.cohort.user import granted
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import MOST_LISTED, Upload, UploadAnswer
 from distrust.common.protocol.run.round import Round

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from distrust.client.departures import NEVER, departures, survives
-from distrust.client.user import User
+from distrust.client.cohort.departures import NEVER, departures, survives
+from distrust.client.cohort.user import User
 from distrust.common.randomness import UnsafeSeededStream
 
 

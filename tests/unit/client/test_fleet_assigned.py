@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client.departures import departures
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import CohortRandomizer, World, true_vectors
-from distrust.client.uploader import Limits
+from distrust.client.cohort.departures import departures
+from distrust.client.cohort.randomizer import CohortRandomizer, World, true_vectors
+from distrust.client.cohort.uploader import Limits
+from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.modular import unpack
 from distrust.common.protocol.crypto.seal import open_record, sealed_size

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.departures import departures, survives
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import World
-from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession, Worker
-from distrust.client.stats import FleetStats
-from distrust.client.user import User
+from distrust.client.cohort.departures import departures, survives
+from distrust.client.cohort.randomizer import World
+from distrust.client.cohort.secagg import Secrets
+from distrust.client.cohort.session import CohortSession, Worker
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.user import User
+from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.protocol.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.protocol.messages.cohort import Cohort, Grant

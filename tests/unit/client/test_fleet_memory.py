@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import pytest
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.memory import HeldSlots, Memory
-from distrust.client.randomizer import World
+from distrust.client.cohort.randomizer import World
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.memory import HeldSlots, Memory
 from distrust.common.errors import BadParameter, BudgetExceeded, Refused, Unavailable
 from distrust.common.protocol.intermediary.service import Intermediary
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import World
-from distrust.client.requirements import PrivacyRequirements
+from distrust.client.checks.requirements import PrivacyRequirements
+from distrust.client.cohort.randomizer import World
+from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.errors import (
     BAD_INPUT,
     BudgetExceeded,

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client.departures import departures, survives
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import World
-from distrust.client.uploader import Limits
+from distrust.client.cohort.departures import departures, survives
+from distrust.client.cohort.randomizer import World
+from distrust.client.cohort.uploader import Limits
+from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.errors import Refused, Unavailable
 from distrust.common.modular import unpack
 from distrust.common.protocol.crypto.seal import open_record, sealed_size

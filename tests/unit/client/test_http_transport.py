@@ -12,9 +12,9 @@ import pytest
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
-from distrust.client.randomizer import World
+from distrust.client.cohort.randomizer import World
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.transport.http import Addresses, HttpTransport, newest_running, patience
 from distrust.common.errors import Aborted, BadMessage, Unavailable, WrongCohort
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.messages.status import StageView
@@ -151,7 +151,7 @@ def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_
     make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
     """It is away before its first answer, or after it."""
-    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 0.5)
+    monkeypatch.setattr("distrust.client.transport.http.OPENING_SECONDS", 0.5)
     error = WrongCohort("cohort demo.1.0.1 is not known here")
     unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
     away = [(503, "")] * 8
@@ -173,7 +173,7 @@ def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_
 def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(
     make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, *, opened: bool
 ) -> None:
-    monkeypatch.setattr("distrust.client.http_transport.OPENING_SECONDS", 60.0 if opened else 0.05)
+    monkeypatch.setattr("distrust.client.transport.http.OPENING_SECONDS", 60.0 if opened else 0.05)
     error = WrongCohort("cohort demo.1.0.1 is not known here")
     unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
     transport, seen = _answering(unknown, unknown, (200, '{"accepted":1,"refused":[]}') if opened else unknown)

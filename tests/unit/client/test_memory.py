@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from distrust.client import memory as module
-from distrust.client.memory import Contribution, HeldSlots, Memory
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet import memory as module
+from distrust.client.fleet.memory import Contribution, HeldSlots, Memory
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of

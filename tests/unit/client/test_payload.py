@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distrust.client.randomizer import record
+from distrust.client.cohort.randomizer import record
 from distrust.common.errors import BadMessage
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from distrust.client.cohort.randomizer import CohortRandomizer, World, true_vectors
 from distrust.client.environments import SideBySide
-from distrust.client.randomizer import CohortRandomizer, World, true_vectors
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.bandit.statistics import ActionMeans, BoundedReward, Reward, Statistic
 from distrust.common.protocol.run.round import Round

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.memory import Memory
-from distrust.client.randomizer import World
+from distrust.client.cohort.randomizer import World
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.memory import Memory
 from distrust.common.errors import Refused
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from distrust.client.requirements import PrivacyRequirements
-from distrust.client.settings import FleetSettings
+from distrust.client.checks.requirements import PrivacyRequirements
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.accounting.guarantee import BudgetSpec

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distrust.client.secagg import MaskingClient, Secrets
+from distrust.client.cohort.secagg import MaskingClient, Secrets
 from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.modular import Vector
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster

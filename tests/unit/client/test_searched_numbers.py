@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from distrust.client.agreement import ROUNDED, check_round
-from distrust.client.fleet import Fleet
-from distrust.client.randomizer import World
+from distrust.client.checks.agreement import ROUNDED, check_round
+from distrust.client.cohort.randomizer import World
+from distrust.client.fleet.fleet import Fleet
 from distrust.common.dp.accounting.techniques.searches import _number, _place
 from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, plan, promise_of
 from distrust.common.errors import BadParameter, Refused

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.client.secagg import MaskingClient, Secrets
+from distrust.client.cohort.secagg import MaskingClient, Secrets
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.common.protocol.crypto.graph import Roster
 from distrust.common.protocol.crypto.keys import BOX

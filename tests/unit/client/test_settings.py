@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from distrust.client.checks.requirements import PrivacyRequirements
 from distrust.client.environments import Bernoulli, Mslr
-from distrust.client.requirements import PrivacyRequirements
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BadParameter
 
 BERNOULLI = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.stats import FleetStats, write_report
+from distrust.client.cohort.stats import FleetStats, write_report
 
 
 def test_the_report_adds_up() -> None:

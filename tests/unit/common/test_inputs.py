@@ -13,7 +13,7 @@ from distrust.client.environments.auto_lending import read_customers
 from distrust.client.environments.contextual_mslr import read_contexts
 from distrust.client.environments.letor import load_compressed
 from distrust.client.environments.mslr import read_counts
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
 from distrust.common.explain import explain_all
 from distrust.common.inputs import Watched, read_file, without_passwords

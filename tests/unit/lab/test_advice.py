@@ -12,9 +12,9 @@ from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter
 from distrust.lab.__main__ import app
-from distrust.lab.run.advice import COLUMNS, _expected, _sum, advise
-from distrust.lab.run.in_process import play_learner
-from distrust.lab.run.run_file import parse
+from distrust.lab.play.advice import COLUMNS, _expected, _sum, advise
+from distrust.lab.play.in_process import play_learner
+from distrust.lab.play.run_file import parse
 from distrust.server.learner.learner import Learner
 
 ARMS = 'environment = {name = "bernoulli", seed = 4, means = [0.5, 0.5]}'

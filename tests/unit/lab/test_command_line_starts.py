@@ -38,7 +38,7 @@ print(*sorted(name for name in sys.modules if "." not in name))
 
 
 def test_fleets_and_commands_that_call_services_import_no_web_server() -> None:
-    code = "import sys, distrust.client.__main__, distrust.lab.run.connection; print(*sys.modules)"
+    code = "import sys, distrust.client.__main__, distrust.lab.services.connection; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "aiohttp" in done.stdout.split()
     assert not {"fastapi", "uvicorn"} & set(done.stdout.split())
@@ -48,7 +48,7 @@ def test_inspect_imports_no_mechanism_to_ask_services_and_no_search_to_read_data
     """It holds both below a second of CPU: SciPy's modules alone take a third of one, and aiohttp a sixth."""
     stored = "distrust.server.transcript, distrust.aggregator.service, distrust.shuffler.service"
     code = f"""
-import sys, distrust.lab.cli.stack, distrust.lab.run.transcripts
+import sys, distrust.lab.cli.stack, distrust.lab.services.transcripts
 assert not {{"sqlalchemy", "aiohttp", "scipy", "distrust.common.dp.mechanisms"}} & set(sys.modules)
 import {stored}
 assert not {{"aiohttp", "fastapi", "scipy.special", "scipy.optimize", "mpmath"}} & set(sys.modules)

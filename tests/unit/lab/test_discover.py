@@ -21,7 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from distrust.client.environments import ENVIRONMENTS
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
 from distrust.common.inputs import as_typed, option
@@ -29,9 +29,9 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.common.specs.policy import POLICIES
 from distrust.lab.__main__ import COMMANDS, app
 from distrust.lab.cli.console import exit_code_of
-from distrust.lab.run import in_process
-from distrust.lab.run.connection import check_clients
-from distrust.lab.run.run_file import parse, read
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import parse, read
+from distrust.lab.services.connection import check_clients
 from distrust.lab.sweep.backends import _config
 from distrust.lab.sweep.cells import known_experiments
 from tests.support.certificates import call_with

@@ -8,12 +8,12 @@ import pytest
 from rich.console import Console
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
-from distrust.lab.run import in_process
-from distrust.lab.run.contextual_failures import missed_widths
-from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.progress import print_result
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse, parse_table
+from distrust.lab.play import in_process
+from distrust.lab.play.contextual_failures import missed_widths
+from distrust.lab.play.failures import tracker_of
+from distrust.lab.play.progress import print_result
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile, parse, parse_table
 
 
 def run_file(

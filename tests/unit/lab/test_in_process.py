@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from distrust.common.dp.accounting.guarantee import ShownGuarantee
-from distrust.lab.run import in_process
-from distrust.lab.run.progress import print_result
-from distrust.lab.run.result import CohortResult, Result, facts
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.progress import print_result
+from distrust.lab.play.result import CohortResult, Result, facts
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.server.learner.rounds import run_ledger
 
 

@@ -13,9 +13,9 @@ from distrust.client.environments.letor import FEATURES
 from distrust.client.environments.mslr import read_counts
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import INTERRUPTED
-from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 

@@ -16,9 +16,9 @@ import pytest
 import distrust
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.notebook import MOST_ROWS, Card, HtmlTable, Shown
-from distrust.lab.run.connection import Connection, connect, done, transcripts_wanted
-from distrust.lab.run.result import COLUMNS, CohortResult, Result
-from distrust.lab.run.run_file import load
+from distrust.lab.play.result import COLUMNS, CohortResult, Result
+from distrust.lab.play.run_file import load
+from distrust.lab.services.connection import Connection, connect, done, transcripts_wanted
 from distrust.lab.stack.stack import Urls
 
 TABLE: dict[str, Any] = {
@@ -356,7 +356,7 @@ def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pyte
         with pytest.raises(KeyboardInterrupt):
             done(endless())
 
-    monkeypatch.setattr("distrust.lab.run.connection.ThreadPoolExecutor", InterruptedPool)
+    monkeypatch.setattr("distrust.lab.services.connection.ThreadPoolExecutor", InterruptedPool)
     asyncio.run(notebook())
     assert stopped == [True]
 

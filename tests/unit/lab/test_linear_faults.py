@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.server.policies.linear import design
 
 

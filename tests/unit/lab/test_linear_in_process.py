@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import BadRunFile, parse
 
 MECHANISMS = {
     "identity": 'name = "identity"',

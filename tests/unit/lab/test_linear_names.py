@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import parse
 
 TEXT = (Path(__file__).parents[3] / "docs" / "linear.md").read_text("utf-8")
 ROWS = {

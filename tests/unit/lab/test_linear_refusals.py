@@ -4,7 +4,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.specs.policy import DpDpeSpec
-from distrust.lab.run.run_file import BadRunFile, parse
+from distrust.lab.play.run_file import BadRunFile, parse
 
 
 def text(policy: str = 'name = "dp-pe"', world: str = 'name = "linear-sphere"\narms = 10', horizon: int = 3000) -> str:

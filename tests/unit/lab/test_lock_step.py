@@ -16,11 +16,11 @@ from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.lab.run import in_process, lock_step
-from distrust.lab.run.lock_step import in_lock_step, play_together
-from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase
-from distrust.lab.run.progress import print_result
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process, lock_step
+from distrust.lab.play.lock_step import in_lock_step, play_together
+from distrust.lab.play.lock_step_draws import BlockDraws, Blocks, LockStepPhase
+from distrust.lab.play.progress import print_result
+from distrust.lab.play.run_file import RunFile, parse
 from tests.support.picked import picked
 
 pytestmark = pytest.mark.slow

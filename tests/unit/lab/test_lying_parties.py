@@ -14,10 +14,10 @@ from distrust.common.protocol.web.client import Http, Patience
 from distrust.common.protocol.web.problems import document, render
 from distrust.lab.__main__ import app
 from distrust.lab.cli import stack
-from distrust.lab.run.connection import Connection
-from distrust.lab.run.outline import Wanted, wanted_of
-from distrust.lab.run.parties import Services
-from distrust.lab.run.replay import all_rounds
+from distrust.lab.services.connection import Connection
+from distrust.lab.services.outline import Wanted, wanted_of
+from distrust.lab.services.parties import Services
+from distrust.lab.services.replay import all_rounds
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 from tests.support.asgi import OverHttpx
@@ -131,7 +131,9 @@ def test_a_round_that_cannot_be_is_refused(number: int | None, cohort: str | Non
 
 def test_an_option_that_was_typed_wins_over_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("distrust.lab.run.transcripts.gather", lambda where, _wanted: asked.append(where) or _none())
+    monkeypatch.setattr(
+        "distrust.lab.services.transcripts.gather", lambda where, _wanted: asked.append(where) or _none()
+    )
     monkeypatch.setenv("DISTRUST_SERVER_URL", "http://127.0.0.1:1")
     for words in (["--data", str(tmp_path)], [], ["--server", "http://s"]):
         assert CliRunner().invoke(stack.app, ["inspect", "readme", *words]).exit_code == 0

@@ -9,8 +9,8 @@ import pytest
 from distrust.common.dp.mechanisms import MECHANISMS, MechanismName
 from distrust.common.errors import BadParameter
 from distrust.common.protocol.messages import policy as specs
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
 from tests.support.picked import picked
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))

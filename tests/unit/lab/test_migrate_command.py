@@ -155,7 +155,14 @@ def test_a_copy_that_cannot_be_written_leaves_the_database_as_it_was(
 
 
 def test_services_and_fleets_do_not_import_alembic() -> None:
-    parties = ("server.app", "shuffler.app", "aggregator.app", "client.settings", "lab.run.parties", "lab.cli.run")
+    parties = (
+        "server.app",
+        "shuffler.app",
+        "aggregator.app",
+        "client.fleet.settings",
+        "lab.services.parties",
+        "lab.cli.run",
+    )
     code = "; ".join(f"import distrust.{name}" for name in parties)
     code += "; import sys; assert 'distrust.common.protocol.storage.database' in sys.modules"
     code += "; assert 'alembic' not in sys.modules"

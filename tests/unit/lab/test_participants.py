@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from distrust.client.settings import FleetSettings
+from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id
 from distrust.lab.__main__ import app

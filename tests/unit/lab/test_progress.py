@@ -8,7 +8,7 @@ from rich.console import Console
 from distrust.common.bandit.decisions import PlayDesign
 from distrust.common.protocol.messages.status import CohortEntry
 from distrust.common.protocol.run.progress import RunView
-from distrust.lab.run.progress import Progress, working
+from distrust.lab.play.progress import Progress, working
 from tests.support.round_report import FILE, LEARNER, REPORT
 
 VIEW = RunView(

@@ -11,7 +11,7 @@ from distrust.common.errors import BadParameter, Conflict, ProtocolError, RunFai
 from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.protocol.run.progress import RunLine
 from distrust.lab.__main__ import app
-from distrust.lab.run.connection import Connection
+from distrust.lab.services.connection import Connection
 
 NOW = time.time()
 STONE = Tombstone(run="old", run_id=bytes(16), run_digest=bytes(32), state="finished", guarantee=None, pruned=0.0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from distrust.client.stats import FleetStats
+from distrust.client.cohort.stats import FleetStats
 from distrust.common.errors import BadParameter, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.run.config import RunConfig
@@ -20,12 +20,12 @@ from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.web.client import from_document
 from distrust.lab.cli.console import exit_code_of, out
 from distrust.lab.cli.run import on_own_stack
-from distrust.lab.run import in_process
-from distrust.lab.run.connection import check_clients
-from distrust.lab.run.fleet_processes import Fleets, fleet_environment
-from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.result import Wire, most_common
-from distrust.lab.run.run_file import BadRunFile, parse, read
+from distrust.lab.play import in_process
+from distrust.lab.play.result import Wire, most_common
+from distrust.lab.play.run_file import BadRunFile, parse, read
+from distrust.lab.services.connection import check_clients
+from distrust.lab.services.fleet_processes import Fleets, fleet_environment
+from distrust.lab.services.over_http import HttpRun
 from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.process import ServiceProcess
 from distrust.lab.stack.stack import Urls

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.server.learner.run_config import _check_stream, check_for_services
 from distrust.server.policies.base import Ask, Query
 

@@ -8,9 +8,9 @@ import pytest
 from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.protocol.messages.status import CohortView
 from distrust.common.protocol.run.progress import RoundReport, Snapshot
-from distrust.lab.run import in_process
-from distrust.lab.run.replay import ReplayDiffers, replay_failures
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.replay import ReplayDiffers, replay_failures
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 

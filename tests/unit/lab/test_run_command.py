@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from distrust.common.errors import BadParameter
 from distrust.lab.__main__ import app
 from distrust.lab.cli.run import on_own_stack, there
-from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 

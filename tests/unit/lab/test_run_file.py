@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import ProtocolError
-from distrust.lab.run.run_file import BadRunFile, parse, read
+from distrust.lab.play.run_file import BadRunFile, parse, read
 
 GOOD = """
 run = "trial"

@@ -12,9 +12,9 @@ from distrust.common.errors import BAD_INPUT, FAILED, RunFailed
 from distrust.common.protocol.run.progress import RunView
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import exit_code_of
-from distrust.lab.run import in_process
-from distrust.lab.run.replay import finished
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import parse
+from distrust.lab.services.replay import finished
 from distrust.server.learner.learner import Learner
 from distrust.server.policies.elimination import SuccessiveElimination
 from tests.support.server_harness import config

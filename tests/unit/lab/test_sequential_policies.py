@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from distrust.common.dp.mechanisms import privacy_of
-from distrust.lab.run import in_process
-from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.result import Result, facts
-from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.run.sequential import SequentialLearner
+from distrust.lab.play import in_process
+from distrust.lab.play.failures import tracker_of
+from distrust.lab.play.result import Result, facts
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.play.sequential import SequentialLearner
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan, spent_by_all
 

@@ -16,8 +16,8 @@ from distrust.common.protocol.intermediary.tables import METADATA, VERSION
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.stored_file import open_stored
 from distrust.lab.__main__ import app
-from distrust.lab.run.outline import Wanted
-from distrust.lab.run.parties import StoredParties
+from distrust.lab.services.outline import Wanted
+from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.keys import RunIdentity, new_keys
 from distrust.server.rows import RunRow

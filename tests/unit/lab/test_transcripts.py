@@ -16,11 +16,11 @@ from distrust.common.protocol.messages.steps import ABORTED
 from distrust.common.protocol.messages.steps import MASKED_STEPS as STEPS
 from distrust.common.protocol.messages.steps import STEPS as ALL_STEPS
 from distrust.common.randomness import SystemStream
-from distrust.lab.run import in_process
-from distrust.lab.run.in_process import held
-from distrust.lab.run.outline import Outline, Pages, Party, Wanted
-from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.run.transcripts import Inspection, Sight, described, print_sights
+from distrust.lab.play import in_process
+from distrust.lab.play.in_process import held
+from distrust.lab.play.run_file import RunFile, parse
+from distrust.lab.services.outline import Outline, Pages, Party, Wanted
+from distrust.lab.services.transcripts import Inspection, Sight, described, print_sights
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner
 from distrust.server.round_messages import round_message

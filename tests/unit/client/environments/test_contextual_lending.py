@@ -15,8 +15,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.specs.contextual import LdpSgdSpec
 from distrust.common.specs.linucb import LinUcbSpec
-from distrust.lab.run.in_process import run
-from distrust.lab.run.run_file import parse
+from distrust.lab.play.in_process import run
+from distrust.lab.play.run_file import parse
 
 HEADER = "Tier,Primary_FICO,Term,Amount_Approved,onemonth,Competition_rate,CarType,mp,apply"
 GOOD = ["1,700,60,20000,1.4,5.5,N,390.5,1", "2,650,48,15000,1.2,6.5,U,370,0", "1,720,36,30000,0,4.5,N,900,0"]

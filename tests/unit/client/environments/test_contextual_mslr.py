@@ -16,10 +16,10 @@ from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.__main__ import app
-from distrust.lab.run.in_process import run
-from distrust.lab.run.progress import print_result
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import parse
+from distrust.lab.play.in_process import run
+from distrust.lab.play.progress import print_result
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import parse
 
 
 def _world(**table: object) -> ContextualMslr:

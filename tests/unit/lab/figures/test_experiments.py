@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from distrust.common.errors import BudgetExceeded
 from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.figures.drawing import drawing
-from distrust.lab.run.run_file import parse_table
+from distrust.lab.play.run_file import parse_table
 from distrust.lab.sweep.cells import known_experiments, load_experiment, read_experiment
 from distrust.lab.sweep.experiment import Experiment, Overlay, merged
 from distrust.server.learner.learner import Learner

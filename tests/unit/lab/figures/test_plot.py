@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from distrust.common.errors import BadParameter
 from distrust.lab.figures import plot
-from distrust.lab.run.in_process import run
-from distrust.lab.run.result import Result
+from distrust.lab.play.in_process import run
+from distrust.lab.play.result import Result
 from distrust.lab.sweep.engine import SweepOutcome, sweep
 
 

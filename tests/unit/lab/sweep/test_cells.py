@@ -9,9 +9,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from distrust.common.errors import BudgetExceeded
-from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play import in_process
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import RunFile
 from distrust.lab.sweep.cells import Failure, cell_run_file, checkpoints, load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.lab.run import in_process
+from distrust.lab.play import in_process
 from distrust.lab.sweep.cells import (
     BadExperiment,
     all_cells,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from distrust.lab.run.lock_step import LockStepResult, play_together
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.lock_step import LockStepResult, play_together
+from distrust.lab.play.run_file import RunFile
 from distrust.lab.sweep import cells
 from distrust.lab.sweep.cells import Failure, all_cells, load_experiment, play_cell, play_group
 from distrust.lab.sweep.engine import MOST_TOGETHER, grouped, run_sweep

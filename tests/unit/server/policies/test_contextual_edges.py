@@ -12,8 +12,8 @@ from distrust.common.dp.mechanisms import MechanismSpec
 from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore

@@ -12,8 +12,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.specs.contextual import GreedySpec, LdpOlsSpec, LdpSgdSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.run_file import parse
 from distrust.server.policies.base import Estimate
 from distrust.server.policies.contextual.base import RoundNoise, first_run
 from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore

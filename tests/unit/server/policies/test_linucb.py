@@ -15,10 +15,10 @@ from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.specs.contextual import BonusSpec, LdpGlocSpec, LdpUcbSpec
 from distrust.common.specs.linucb import LinUcbSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.contextual_failures import missed_widths
-from distrust.lab.run.result import facts as result_facts
-from distrust.lab.run.run_file import RunFile, load, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.contextual_failures import missed_widths
+from distrust.lab.play.result import facts as result_facts
+from distrust.lab.play.run_file import RunFile, load, parse
 from distrust.server.policies.base import PolicyClass, RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
 from distrust.server.policies.contextual.baselines import LdpGloc, LdpUcb

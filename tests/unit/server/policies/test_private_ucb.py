@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from distrust.common.specs.policy import DpUcbSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import parse
+from distrust.lab.play import in_process
+from distrust.lab.play.result import Result
+from distrust.lab.play.run_file import parse
 from distrust.server.policies.base import Ask, Estimate, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
 from distrust.server.policies.private_ucb import AdapUcb, DpUcb

@@ -15,10 +15,10 @@ import pytest
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.linucb import LinUcbSpec, SblbSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.lock_step import play_together
-from distrust.lab.run.result import facts as result_facts
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.lock_step import play_together
+from distrust.lab.play.result import facts as result_facts
+from distrust.lab.play.run_file import RunFile, parse
 from distrust.server.policies.contextual.base import Core, RoundNoise
 from distrust.server.policies.contextual.linucb import LinUcbCore
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound

@@ -11,9 +11,9 @@ from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec
 from distrust.common.specs.linucb import LinUcbSpec
 from distrust.common.specs.thompson import GlocThompsonSpec, LinearThompsonSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.result import facts as result_facts
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.result import facts as result_facts
+from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import Core, RoundNoise, first_run
 from distrust.server.policies.contextual.baselines import GlocCore, GlocThompson

@@ -13,9 +13,9 @@ from scipy.stats import binom, norm
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import RoundSize
 from distrust.common.specs.thompson import ThompsonSpec
-from distrust.lab.run import in_process
-from distrust.lab.run.result import facts as result_facts
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play import in_process
+from distrust.lab.play.result import facts as result_facts
+from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ReleasedCohort
 from distrust.server.policies.base import Ask, Estimate, RunFacts

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 import structlog
 
-from distrust.client.agreement import differing_field
-from distrust.client.stats import FleetStats
-from distrust.client.transport import Transport
-from distrust.client.user import AnyStage, User
+from distrust.client.checks.agreement import differing_field
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.user import AnyStage, User
+from distrust.client.transport.base import Transport
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
 from distrust.common.protocol.crypto.context import cohort_digest
 from distrust.common.protocol.crypto.keys import KEY_HASH

@@ -16,10 +16,10 @@ from distrust.common.explain import first
 from distrust.common.protocol.messages.status import CohortView
 from distrust.common.protocol.run.progress import LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.protocol.web.client import Peer
-from distrust.lab.run.failures import summarize, tracker_of
-from distrust.lab.run.parties import next_page
-from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.failures import summarize, tracker_of
+from distrust.lab.play.result import CohortResult, Result, RoundResult, Truth, Wire
+from distrust.lab.play.run_file import RunFile
+from distrust.lab.services.parties import next_page
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 

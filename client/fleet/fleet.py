@@ -12,18 +12,18 @@ from functools import partial
 
 import structlog
 
-from distrust.client.agreement import check_config, check_own_world
-from distrust.client.departures import departures
-from distrust.client.memory import HeldSlots, Memory
-from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
-from distrust.client.randomizer import CohortRandomizer, World
-from distrust.client.requirements import PrivacyRequirements, most_colluders
-from distrust.client.secagg import Secrets
-from distrust.client.session import CohortSession, Worker
-from distrust.client.stats import FleetStats
-from distrust.client.transport import Transport
-from distrust.client.uploader import LONGEST_POLL, Limits, Uploader
-from distrust.client.user import Own, User, granted, own_hash
+from distrust.client.checks.agreement import check_config, check_own_world
+from distrust.client.checks.requirements import PrivacyRequirements, most_colluders
+from distrust.client.cohort.departures import departures
+from distrust.client.cohort.protocols import SecAggProtocol, ShuffleProtocol
+from distrust.client.cohort.randomizer import CohortRandomizer, World
+from distrust.client.cohort.secagg import Secrets
+from distrust.client.cohort.session import CohortSession, Worker
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.uploader import LONGEST_POLL, Limits, Uploader
+from distrust.client.cohort.user import Own, User, granted, own_hash
+from distrust.client.fleet.memory import HeldSlots, Memory
+from distrust.client.transport.base import Transport
 from distrust.common.dp.accounting.ledger import Entry
 from distrust.common.dp.mechanisms import AnyMechanism
 from distrust.common.errors import (

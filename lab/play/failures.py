@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from distrust.client.environments import ContextualWorld, Environment
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import LedgerClass, Snapshot
-from distrust.lab.run.contextual_failures import ContextualTracker
-from distrust.lab.run.result import (
+from distrust.lab.play.contextual_failures import ContextualTracker
+from distrust.lab.play.result import (
     Bits,
     Driver,
     FormedInterval,
@@ -26,7 +26,7 @@ from distrust.lab.run.result import (
     Truth,
     Wire,
 )
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 from distrust.server.policies.base import Interval, Query

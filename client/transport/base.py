@@ -1,4 +1,4 @@
-"""Defines the calls of a fleet to the services, without HTTP. `client.http_transport` implements them."""
+"""Defines the calls of a fleet to the services, without HTTP. `client.transport.http` implements them."""
 
 from typing import Protocol
 

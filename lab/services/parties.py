@@ -22,7 +22,7 @@ from distrust.common.protocol.messages.status import (
     TranscriptEntry,
 )
 from distrust.common.wire import INTERMEDIARIES, Blob, Message, Via
-from distrust.lab.run.outline import Outline, Pages, Party, Wanted
+from distrust.lab.services.outline import Outline, Pages, Party, Wanted
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 

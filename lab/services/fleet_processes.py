@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.lab.run.result import Wire
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.result import Wire
+from distrust.lab.play.run_file import RunFile
 from distrust.lab.stack.data_dir import write_secret
 from distrust.lab.stack.process import ServiceProcess, stop_all
 from distrust.lab.stack.stack import Urls, extensions_variable

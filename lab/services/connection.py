@@ -26,15 +26,15 @@ from distrust.common.protocol.run.listing import RunList, Tombstone
 from distrust.common.protocol.run.progress import LedgerView, Listed, RoundReport, RunLine, RunView
 from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
-from distrust.lab.run.fleet_processes import Fleets, fleet_environment
-from distrust.lab.run.outline import Wanted, wanted_of
-from distrust.lab.run.over_http import HttpRun, create
-from distrust.lab.run.parties import MOST_READ
-from distrust.lab.run.progress import Progress
-from distrust.lab.run.replay import all_rounds, finished, result_of
-from distrust.lab.run.result import CohortResult, Result
-from distrust.lab.run.run_file import RunFile, Source, load
-from distrust.lab.run.transcripts import Inspection, gather
+from distrust.lab.play.progress import Progress
+from distrust.lab.play.result import CohortResult, Result
+from distrust.lab.play.run_file import RunFile, Source, load
+from distrust.lab.services.fleet_processes import Fleets, fleet_environment
+from distrust.lab.services.outline import Wanted, wanted_of
+from distrust.lab.services.over_http import HttpRun, create
+from distrust.lab.services.parties import MOST_READ
+from distrust.lab.services.replay import all_rounds, finished, result_of
+from distrust.lab.services.transcripts import Inspection, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, running_stack
 from distrust.server.learner.learner import Learner
@@ -298,7 +298,7 @@ def check_clients(file: RunFile) -> None:
     Their limits come from the run file's budget and from this process's variables, as the fleets read them.
     Raises also what planning the first round raises.
     """
-    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
+    from distrust.client.fleet.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
 
     variables = fleet_environment(file, Urls("", "", ""))
     settings = {

@@ -25,7 +25,7 @@ from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.common.specs.policy import DpUcbSpec, SuccessiveEliminationSpec
-from distrust.lab.run.run_file import RunFile, Source, load
+from distrust.lab.play.run_file import RunFile, Source, load
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan, round_guarantee
 

@@ -25,10 +25,10 @@ from distrust.common.dp.mechanisms.families.grid import GridMechanism, Randomnes
 from distrust.common.errors import BadParameter
 from distrust.common.modular import sum_rows
 from distrust.common.specs.contextual import ContextualPolicySpec
-from distrust.lab.run.contextual_failures import missed_widths, states_widths, width_failures
-from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
-from distrust.lab.run.result import Bits, PolicyFailures
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.contextual_failures import missed_widths, states_widths, width_failures
+from distrust.lab.play.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
+from distrust.lab.play.result import Bits, PolicyFailures
+from distrust.lab.play.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy, run_facts
 from distrust.server.policies.base import Estimate

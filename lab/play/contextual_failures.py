@@ -13,8 +13,8 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.specs.contextual import ContextualPolicySpec
-from distrust.lab.run.result import PolicyFailures, Regret, Truth
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.result import PolicyFailures, Regret, Truth
+from distrust.lab.play.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 from distrust.server.policies.contextual.base import ContextualPolicy

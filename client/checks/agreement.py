@@ -2,7 +2,7 @@
 
 A client receives the run's configuration, and for each round a round and a cohort. It computes what follows from the
 configuration, and refuses a round that differs. `differing_field` compares the cohort that the server sent with the
-one that the intermediary serves; `client.uploader` calls it.
+one that the intermediary serves; `client.cohort.uploader` calls it.
 """
 
 import json
@@ -67,9 +67,9 @@ def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Ass
     """Compute a cohort again from the run's configuration and id. Raise Refused, with the field, where it differs.
 
     What follows from the configuration must be equal: rates, minimum, noise floor, decision, statistic, and the
-    probability that a sum wraps around (`client.requirements` checks the size of the graph). The mechanism is planned
-    again, with the numbers told of the fields that its class calls `searched`, and must be equal. Whatever these
-    numbers are, the guarantee that the client computes from them must be at most the configured one.
+    probability that a sum wraps around (`client.checks.requirements` checks the size of the graph). The mechanism is
+    planned again, with the numbers told of the fields that its class calls `searched`, and must be equal. Whatever
+    these numbers are, the guarantee that the client computes from them must be at most the configured one.
 
     The configuration fixes neither the number of the round nor which arms are left, and n for contextual policies only.
     For these, the parts of a round must agree with one another.

@@ -148,7 +148,7 @@ def parse(text: str) -> RunFile:
     (2, 'successive-elimination')
     >>> distrust.parse(text + 'environment = {name = "bernouli"}')
     Traceback (most recent call last):
-    distrust.lab.run.run_file.BadRunFile: environment.name = 'bernouli': must be one of ...
+    distrust.lab.play.run_file.BadRunFile: environment.name = 'bernouli': must be one of ...
     """
     try:
         table = tomllib.loads(text)

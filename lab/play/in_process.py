@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from distrust.client.departures import NEVER, departures, survives
+from distrust.client.cohort.departures import NEVER, departures, survives
+from distrust.client.cohort.randomizer import true_vectors
 from distrust.client.environments import AnyWorld
-from distrust.client.randomizer import true_vectors
 from distrust.common.bandit.decisions import AssignedAction, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.dp.accounting.techniques.searches import one_thread
@@ -27,10 +27,10 @@ from distrust.common.modular import sum_rows
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.lab.run.failures import summarize, tracker_of
-from distrust.lab.run.result import CohortResult, Result, RoundResult
-from distrust.lab.run.run_file import RunFile, Source, load
-from distrust.lab.run.sequential import SequentialLearner
+from distrust.lab.play.failures import summarize, tracker_of
+from distrust.lab.play.result import CohortResult, Result, RoundResult
+from distrust.lab.play.run_file import RunFile, Source, load
+from distrust.lab.play.sequential import SequentialLearner
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import (
     CohortPlan,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from distrust.client.agreement import check_round
+from distrust.client.checks.agreement import check_round
 from distrust.common.dp.accounting.composition import compose
 from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
 from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger

@@ -10,11 +10,11 @@ from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, 
 from distrust.common.protocol.messages.status import CohortList
 from distrust.common.protocol.run.progress import RegretCurve, RoundReport, RunView
 from distrust.common.protocol.web.client import Http, Patience, Peer
-from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.replay import finished, result_of
-from distrust.lab.run.result import Result, Wire, most_common
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.progress import Progress, Standings
+from distrust.lab.play.result import Result, Wire, most_common
+from distrust.lab.play.run_file import RunFile
+from distrust.lab.services.fleet_processes import Fleets
+from distrust.lab.services.replay import finished, result_of
 from distrust.lab.stack.stack import Urls
 
 LOOK_SECONDS = 0.5  # between two looks at a run and its fleets

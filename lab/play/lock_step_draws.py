@@ -18,7 +18,7 @@ from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFac
 from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.dp.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.play.run_file import RunFile
 from distrust.server.policies.contextual.base import RoundNoise
 
 BLOCK = 1 << 15

@@ -13,9 +13,9 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from distrust.client.randomizer import CohortRandomizer, labelled_bits, record
-from distrust.client.secagg import MaskingClient
-from distrust.client.user import AnyStage, User
+from distrust.client.cohort.randomizer import CohortRandomizer, labelled_bits, record
+from distrust.client.cohort.secagg import MaskingClient
+from distrust.client.cohort.user import AnyStage, User
 from distrust.common.errors import BadMessage, ProtocolError
 from distrust.common.protocol.crypto.graph import Roster
 from distrust.common.protocol.crypto.receipts import record_hash

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client.departures import NEVER, STAGES
-from distrust.client.secagg import Secrets
+from distrust.client.cohort.departures import NEVER, STAGES
+from distrust.client.cohort.secagg import Secrets
 from distrust.common.errors import BadMessage
 from distrust.common.protocol.crypto.context import SECRET, claim
 from distrust.common.protocol.crypto.keys import key_hash

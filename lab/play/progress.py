@@ -14,7 +14,7 @@ from rich.text import Text
 
 from distrust.common.protocol.messages.status import CohortEntry, CohortView
 from distrust.common.protocol.run.progress import ARMS_HEAD, RoundReport, RunView, arm_lines
-from distrust.lab.run.result import Result, arms_known, facts
+from distrust.lab.play.result import Result, arms_known, facts
 
 MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines

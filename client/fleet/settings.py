@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from distrust.client.environments import build_environment, read_spec
-from distrust.client.fleet import FleetOptions
-from distrust.client.memory import MEMORY_FILE
-from distrust.client.randomizer import World
-from distrust.client.requirements import (
+from distrust.client.checks.requirements import (
     MAX_DELTA,
     MAX_EPSILON,
     MAX_SPREAD_DELTA,
     MIN_SPREAD,
     PrivacyRequirements,
 )
-from distrust.client.uploader import Limits
+from distrust.client.cohort.randomizer import World
+from distrust.client.cohort.uploader import Limits
+from distrust.client.environments import build_environment, read_spec
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.fleet.memory import MEMORY_FILE
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
 from distrust.common.inputs import MOST_TOML, check_address, hide_passwords, read_file, read_token

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import structlog
 from typing_extensions import override
 
-from distrust.client.protocols import Check, ClientProtocol, ShuffleProtocol
-from distrust.client.stats import FleetStats
-from distrust.client.uploader import LONGEST_POLL, Uploader, cut
-from distrust.client.user import AnyStage, User
+from distrust.client.cohort.protocols import Check, ClientProtocol, ShuffleProtocol
+from distrust.client.cohort.stats import FleetStats
+from distrust.client.cohort.uploader import LONGEST_POLL, Uploader, cut
+from distrust.client.cohort.user import AnyStage, User
 from distrust.common.errors import Aborted, BadMessage, ProtocolError, Refused, Unavailable
 from distrust.common.protocol.crypto.graph import bitmap_flags
 from distrust.common.protocol.messages.cohort import Cohort

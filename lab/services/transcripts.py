@@ -16,13 +16,13 @@ from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.protocol.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.protocol.messages.steps import Life, Step, life
 from distrust.common.wire import INTERMEDIARIES, utc
-from distrust.lab.run.outline import Outline, Pages, Party, Wanted
-from distrust.lab.run.parties import Parties, reached
+from distrust.lab.services.outline import Outline, Pages, Party, Wanted
+from distrust.lab.services.parties import Parties, reached
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 
 if TYPE_CHECKING:
-    from distrust.lab.run.run_file import RunFile
+    from distrust.lab.play.run_file import RunFile
 
 COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the server saw")
 WHY = "what each party holds in a stage, and why it cannot know more"
@@ -99,7 +99,7 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
 
     Raises WrongCohort for an unknown cohort, and BadParameter as `held` does.
     """
-    from distrust.lab.run.in_process import held  # noqa: PLC0415 - transcripts are shown without the clients' code
+    from distrust.lab.play.in_process import held  # noqa: PLC0415 - transcripts are shown without the clients' code
 
     async with reached(where) as parties:
         outline = await parties.outline(wanted)

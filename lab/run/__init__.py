@@ -1,1 +1,0 @@
-"""One run: in this process or over services, its result and its transcripts."""
