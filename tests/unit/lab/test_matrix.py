@@ -8,7 +8,7 @@ import pytest
 
 from distrust.common.dp.mechanisms import MECHANISMS, MechanismName
 from distrust.common.errors import BadParameter
-from distrust.common.protocol.messages import policy as specs
+from distrust.common.specs import policy as specs
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import RunFile, parse
 from tests.support.picked import picked
