@@ -9,7 +9,6 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
-from distrust import advise
 from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.dp.calculator.compare import HEAD, Comparison, compared
 from distrust.common.dp.calculator.query import PrivacyQuery
@@ -205,6 +204,9 @@ def advise_command(
     json: JsonOption = None,
 ) -> None:
     """Rank mechanisms and sizes of batches for a run by the width of its intervals. No client plays."""
+    # Learners and run files take a quarter of a second to import, which `distrust privacy` does without.
+    from distrust import advise  # noqa: PLC0415
+
     with working("all mechanisms", err):
         advice = advise(run_file, mechanism, delta)
     if json != "-":

@@ -3,6 +3,7 @@
 import math
 from functools import reduce
 
+import mpmath
 import pytest
 from dp_accounting import NeighboringRelation, dp_event
 from dp_accounting.pld import privacy_loss_distribution as loss
@@ -80,6 +81,7 @@ def test_renyi_curves_add_up_by_order_and_are_converted_like_dp_accounting() -> 
     total = compose(((one, 10),), 1e-5)
     oracle = RdpAccountant(list(ORDERS))
     oracle.compose(dp_event.GaussianDpEvent(5.0), 10)
+    assert compose(((renyi(1e-5), 1),), 0.1).epsilon == 0.0  # the bound by KL
     assert total.kind == "renyi"
     assert dict(total.rdp)[4.0] == pytest.approx(10 * 4 / 50)
     assert total.epsilon == pytest.approx(oracle.get_epsilon(1e-5), rel=1e-9)
@@ -90,6 +92,18 @@ def test_approximate_guarantees_compose_like_the_worst_pair() -> None:
     for _ in range(8):  # the library's accountant ignores the count of this event
         oracle.compose(dp_event.RandomizedResponseDpEvent(noise_parameter=2 / (1 + math.e), num_buckets=2))
     assert compose(((pure(1.0), 8),), 1e-3).epsilon == pytest.approx(oracle.get_epsilon(1e-3), rel=1e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "own"), [(0.01, 0.0), (1.0, 0.0), (1.0, 1e-6), (20.0, 1e-3)])
+def test_one_release_at_another_delta_is_the_worst_pair_s_own(epsilon: float, own: float) -> None:
+    """δ(ε') = δ + (1 - δ)(e^ε - e^ε')/(e^ε + 1) of one worst pair, at forty digits."""
+    one = approximate(epsilon, own) if own else pure(epsilon)
+    for delta in (2e-3, 0.1, 0.3):
+        with mpmath.workdps(40):
+            left = (mpmath.mpf(delta) - mpmath.mpf(own)) / (1 - mpmath.mpf(own))
+            want = mpmath.log(mpmath.exp(epsilon) - left * (mpmath.exp(epsilon) + 1))
+        found = spent(compose(((one, 1),), delta))
+        assert max(0.0, float(want)) <= found <= max(0.0, float(want)) * (1 + 1e-9)
 
 
 def test_pure_mechanisms_join_renyi_curves_as_randomized_response() -> None:

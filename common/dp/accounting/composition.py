@@ -1,8 +1,8 @@
 """Composes several releases about one client: basic composition, Rényi curves, and privacy loss distributions.
 
-Rényi curves and privacy loss distributions go through dp-accounting. Its accountants ignore the `count` of some events
-(0.6.0: RDP the exponential mechanism's, PLD randomized response's), so curves are added and distributions composed
-here, and no event is used.
+Privacy loss distributions go through dp-accounting. Its accountants ignore the `count` of some events (0.6.0: RDP the
+exponential mechanism's, PLD randomized response's), so curves are added and distributions composed here, and no event
+is used.
 """
 
 import math
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.dp.accounting.guarantee import Guarantee
+from distrust.common.dp.accounting.profile import response_epsilon
+from distrust.common.dp.accounting.techniques.hockey_stick import from_rdp
 from distrust.common.dp.noise.law import Pmf
 from distrust.common.errors import BadParameter
 
@@ -183,10 +185,8 @@ def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta
     if sum(count * one.delta for one, count in parts) <= delta * (1 + 1e-12):
         yield sum(count * (one.epsilon or 0.0) for one, count in parts)
     if curve and delta > 0:
-        from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon  # noqa: PLC0415
-
-        orders, spent = zip(*curve, strict=True)
-        yield float(compute_epsilon(orders, spent, delta)[0])
+        # δ ≤ √(1 - e^-KL), and KL is at most any of the divergences: as `compute_epsilon` of dp-accounting has it
+        yield 0.0 if any(delta**2 + math.expm1(-spent) > 0 for _, spent in curve) else from_rdp(curve, delta)
     if delta > 0 and all(one.kind != "renyi" for one, _ in parts):
         yield _worst_pair(parts, delta)
 
@@ -206,6 +206,11 @@ def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
 
 def _worst_pair(parts: Sequence[Part], delta: float) -> float:
     """Return ε of the composed worst pair of (ε, δ)-close laws, which is optimal (Kairouz, Oh & Viswanath 2015)."""
+    (first, count), *others = parts
+    if count == 1 and not others:
+        # One pair's ε' at δ: δ' + (1 - δ') of randomized response's δ(ε'), δ' its own.
+        left = (delta - first.delta) / (1 - first.delta)
+        return math.inf if left < 0 else response_epsilon(first.epsilon or 0.0, left)
     spread = math.sqrt(sum(count * (one.epsilon or 0.0) ** 2 for one, count in parts))
     finest = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
     # ε is rounded up to whole steps. A whole number of them must not become one more by its last bits.

@@ -30,6 +30,9 @@ LARGEST_RATE = 1e8
 LARGE = 3000.0
 """Variance from which the law is expanded instead of computed step by step."""
 
+FORGOTTEN = 24.0
+"""Half the logarithm by which the error of a Bessel ratio is to shrink: to e^-48 of itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
@@ -163,15 +166,41 @@ def _by_ratios(variance: float, last: int) -> NDArray[np.float64]:
 
     ρ(k) = I_k/I_(k-1) = 1 / (2k/v + ρ(k+1)). Only positive terms are added, and errors shrink by ρ² a step.
     """
+    near = min(last, math.ceil(2 * variance))
+    ratios = np.concatenate((_near(variance, near), _far(variance, near, last)))
+    logs = np.concatenate(([0.0], np.cumsum(np.log(ratios))))
+    logs -= math.log(2 * float(np.sum(np.exp(logs))) - 1)
+    return np.asarray(logs, dtype=np.float64)
+
+
+def _near(variance: float, last: int) -> NDArray[np.float64]:
+    """Return the Bessel ratios ρ(1) … ρ(last), one by one."""
     beyond = int(30 * math.sqrt(variance)) + 30
     steps, ratio, double = [0.0] * last, 0.0, 2 / variance
     for k in range(last + beyond, 0, -1):
         ratio = 1 / (double * k + ratio)
         if k <= last:
             steps[k - 1] = ratio
-    logs = np.concatenate(([0.0], np.cumsum(np.log(steps))))
-    logs -= math.log(2 * float(np.sum(np.exp(logs))) - 1)
-    return np.asarray(logs, dtype=np.float64)
+    return np.array(steps)
+
+
+def _far(variance: float, first: int, last: int) -> NDArray[np.float64]:
+    """Return ρ(first + 1) … ρ(last), first ≥ 2v, many at once."""
+    # From a k on, ρ < v/2k, so that a step takes an error to (v/2k)² of it. The range is cut where k doubles: each part
+    # takes the steps that leave nothing of an error, and has the last bits of single steps.
+    parts = [np.empty(0)]
+    while first < last:
+        end = min(last, 2 * first)
+        steps = math.ceil(FORGOTTEN / math.log(2 * first / variance))
+        linear = 2 / variance * np.arange(first + 1, end + steps + 1)
+        ratios = np.zeros_like(linear)
+        for _ in range(steps):
+            ratios[:-1] = ratios[1:]
+            ratios[-1] = 0.0
+            np.divide(1.0, linear + ratios, out=ratios)
+        parts.append(ratios[: end - first])
+        first = end
+    return np.concatenate(parts)
 
 
 def _expanded(variance: float, last: int) -> NDArray[np.float64]:

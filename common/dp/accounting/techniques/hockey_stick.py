@@ -64,11 +64,11 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
     The stored support must reach α · shift and some standard deviations beyond: of a Gaussian, the points that tell
     lie (α - 1) · shift from its middle, and α · shift from the shifted one. Mass outside is not added.
     """
-    forth = [_renyi(pmf.logs, _shifted(pmf.logs, shift), order) for order in orders]
+    stay, move = pmf.logs[: max(0, pmf.logs.size - shift)], pmf.logs[shift:]
+    forth = _renyi(move, stay, orders)
     if np.array_equal(pmf.logs, pmf.logs[::-1]):
         return forth  # the mirror image
-    back = [_renyi(pmf.logs, _shifted(pmf.logs[::-1], shift)[::-1], order) for order in orders]
-    return [max(pair) for pair in zip(forth, back, strict=True)]
+    return [max(pair) for pair in zip(forth, _renyi(stay, move, orders), strict=True)]
 
 
 def renyi_divergence(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
@@ -172,7 +172,10 @@ def _excess(logs: NDArray[np.float64], others: NDArray[np.float64], epsilon: flo
     return float(np.sum(-np.exp(logs[above]) * np.expm1(gaps[above])))
 
 
-def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], order: float) -> float:
-    """Return the divergence over the part where both are stored."""
-    both = np.isfinite(others)
-    return renyi_divergence(others[both], logs[both] - others[both], order)
+def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], orders: Sequence[float]) -> list[float]:
+    """Return the divergence of each order, over the part where both laws are above 0."""
+    met = np.isfinite(others)
+    if not met.all():
+        logs, others = logs[met], others[met]
+    losses = logs - others
+    return [renyi_divergence(others, losses, order) for order in orders]

@@ -123,7 +123,8 @@ class MoveLosses:
     logs    ln p over its stored support.
     start, stop  A as positions of `logs`; where x - s is not stored, x is left out.
     both    p is not symmetric: the worse direction counts.
-    tails   of a symmetric p's whole law: terms farther than αs + tails from its middle are too small to be added.
+    tails   of a symmetric p's whole law: terms more than αs + tails below its middle, or tails above it, are too
+            small to be added.
     """
 
     logs: NDArray[np.float64]
@@ -156,8 +157,9 @@ class MoveLosses:
     def _window(self, shift: int, order: float) -> tuple[int, int]:
         if self.tails is None:
             return self.start, self.stop
+        # Above the middle ln p(x - s) rises, or falls no faster than ln p(x). So terms fall at least as fast as p(x).
         middle, reach = self.logs.size // 2, math.ceil(order * shift) + self.tails
-        return max(self.start, middle - reach), min(self.stop, middle + reach + 1)
+        return max(self.start, middle - reach), min(self.stop, middle + self.tails + 1)
 
 
 def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[MoveLosses, float]:
@@ -256,7 +258,7 @@ def vector_epsilon(
     if grid.is_box and math.isfinite(boxed):
         return boxed
     found = min(boxed, covered, _by_moments(pmf, grid, delta, both=both, times=times))
-    if _just_above(found, requested):
+    if just_above(found, requested):
         return min(found, _by_moments(pmf, grid, delta, both=both, times=times, closely=True))
     return found
 
@@ -295,7 +297,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
     return least_root(spent, least)  # few steps of noise have tails that tell less than a Gaussian's
 
 
-def _just_above(found: float, enough: float) -> bool:
+def just_above(found: float, enough: float) -> bool:
     """Return whether a bound is above what is enough by no more than a quick search may have left."""
     return enough < found <= enough * (1 + QUICK)
 
@@ -373,6 +375,6 @@ def _worst(
     minimum = scipy.optimize.minimize_scalar(dual, bounds=(-3.0, far), method="bounded", options={"xatol": 1e-4})
     found = min(float(minimum.fun), dual(0.0))
     # The dual is convex in λ. It may have its least at a kink, where a tolerance of 1e-4 shows in the fifth digit.
-    if enough == 0 or _just_above(found, enough):
+    if enough == 0 or just_above(found, enough):
         return min(found, least_value(dual, -3.0, far))
     return found

@@ -25,13 +25,13 @@ from distrust.common.dp.accounting.guarantee import (
     sum_assumptions,
 )
 from distrust.common.dp.accounting.profile import (
+    PROFILE_ORDERS,
     RAISED,
     SHOWN_DELTA,
     Privacy,
     Profile,
     exact,
     filled,
-    law_curve,
     no_privacy,
     spent_as,
 )
@@ -41,6 +41,7 @@ from distrust.common.dp.accounting.techniques.searches import coarsest, least_ro
 from distrust.common.dp.accounting.techniques.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.dp.accounting.techniques.vector_bounds import (
     grid_by_moments,
+    just_above,
     vector_epsilon,
     vector_rdp,
     vector_variance,
@@ -143,6 +144,10 @@ def skellam_epsilon(variance: float, grid: Grid, delta: float, requested: float 
 
     requested  an ε that is enough; see `vector_epsilon`.
     """
+    if math.isfinite(requested):
+        found = skellam_epsilon(variance, grid, delta)
+        if not just_above(found, requested):
+            return found
     law = Skellam(variance)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
@@ -235,7 +240,10 @@ def skellam_profile(variance: float, grid: Grid, delta: float) -> Profile:
     known = _divergences(variance, grid)
     ways = [skellam_epsilon(variance, grid, delta), *([from_rdp(known, delta)] if known else [])]
     if grid.is_box:
-        curve = law_curve(Skellam(variance), grid.precision, grid.dimension)
+        # null: the support that the order needs is too long
+        others = tuple(order for order in PROFILE_ORDERS if order not in dict(known))
+        found = dict((*known, *_divergences(variance, grid, others)))
+        curve = tuple((order, found[order] * RAISED if order in found else None) for order in PROFILE_ORDERS)
     else:
         curve = filled((order, one * RAISED) for order, one in known)
     return Profile(

@@ -122,6 +122,15 @@ def test_log_probabilities_agree_with_fifty_digits(law: Law, oracle: Oracle) -> 
             assert float(mpmath.mpf(pmf.logs[i]) - exact) == pytest.approx(0, abs=1e-11)
 
 
+@pytest.mark.parametrize("variance", [0.01, 3.0, 700.0])
+def test_skellam_tails_that_large_orders_need_agree_with_fifty_digits(variance: float) -> None:
+    pmf = Skellam(variance).pmf(least=40_000)
+    with mpmath.workdps(50):
+        for x in sorted({1, math.ceil(2 * variance), math.ceil(2 * variance) + 1, math.ceil(4 * variance) + 1, 39_999}):
+            exact = mpmath.log(skellam(variance)(x))
+            assert float(mpmath.mpf(pmf.logs[x - pmf.first]) / exact) == pytest.approx(1, abs=1e-13)
+
+
 @pytest.mark.parametrize(("law", "oracle"), LAWS)
 def test_mass_mean_and_deviation_agree_with_the_probabilities(law: Law, oracle: Oracle) -> None:
     pmf = law.pmf()
