@@ -71,6 +71,7 @@ class PolicySpec(Message):
     SEQUENTIAL  every round is one cohort of one client, unless the table has a `batch` above 1.
     PRINTED     whose noise `paper` has for the policy's statistic; None: the mechanism's own constants.
     COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.
+    GAUSSIAN    its theorem takes the noise of each batch as Gaussian; with other mechanisms a run states no failure.
 
     Every policy has `event_probability`. The other members have the usual answer, and a policy replaces them where its
     own differs: `decisions` and `statistic`, what its rounds ask for; `stated_failure`, if a theorem bounds all
@@ -85,6 +86,7 @@ class PolicySpec(Message):
     SEQUENTIAL: ClassVar[bool] = False
     PRINTED: ClassVar[NoiseSource | None] = None
     COUNTS: ClassVar[bool] = False
+    GAUSSIAN: ClassVar[bool] = False
 
     if TYPE_CHECKING:  # each class has it as a Literal of its own
         name: str

@@ -315,10 +315,14 @@ class LdpSgdSpec(GreedySpec):
 
 
 class LdpUcbSpec(BonusSpec):
-    """LDP-UCB (Zheng et al. 2020): LinUCB whose regularizer grows with the noise so far."""
+    """LDP-UCB (Zheng et al. 2020): LinUCB whose regularizer grows with the noise so far.
+
+    The first batch's noise must keep the bounds already, and they are those of Gaussian noise, as of `local-gaussian`.
+    """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpUcb"
     PRINTED: ClassVar[NoiseSource | None] = "LDP-UCB"
+    GAUSSIAN: ClassVar[bool] = True
 
     name: Literal["ldp-ucb"]
     link: Literal["identity"] = "identity"

@@ -122,7 +122,9 @@ def width_failures(config: RunConfig, widths: int, missed: int, indefinite: int 
 def states_widths(config: RunConfig) -> bool:
     """Return whether a theorem of the run's policy bounds the probability that a decision's width misses θ*."""
     policy = config.policy
-    return isinstance(policy, ContextualPolicySpec) and policy.states_widths(config.mechanism.calibration)
+    if not isinstance(policy, ContextualPolicySpec) or config.unproven is not None:
+        return False
+    return policy.states_widths(config.mechanism.calibration)
 
 
 def missed_widths(rule: ChoiceRule, theta: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:

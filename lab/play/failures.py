@@ -188,7 +188,7 @@ def summarize(
         run=config.run,
         driver=driver,
         policy=config.policy.name,
-        unproven=config.policy.unproven,
+        unproven=config.unproven,
         mechanism=config.mechanism.name,
         calibration=config.mechanism.calibration,
         environment=file.environment.name,

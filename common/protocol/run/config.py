@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from distrust.common.dp.accounting.guarantee import BudgetSpec
-from distrust.common.dp.mechanisms import MechanismSpec
+from distrust.common.dp.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.protocol.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
 from distrust.common.specs.base import RoundSize
 from distrust.common.specs.policy import AnyPolicySpec, SuccessiveEliminationSpec
@@ -100,6 +100,18 @@ class RunConfig(Message):
         policy = kept["policy"].items()
         kept["policy"] = {key: value for key, value in policy if value is not None or key not in YOUNGER_IN_POLICY}
         return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def unproven(self) -> str | None:
+        """Return what of this run no theorem of its policy covers, and what follows; None where theorems cover all.
+
+        The run's result says it.
+        """
+        own = self.policy.unproven
+        if not self.policy.GAUSSIAN or MECHANISMS[self.mechanism.name].gaussian:
+            return own
+        noise = f"{self.mechanism.name}: widths take the noise of every batch as Gaussian, which no theorem covers here"
+        return noise if own is None else f"{own}; {noise}"
 
     @property
     def contributions(self) -> int:

@@ -125,7 +125,7 @@ class RunView(Shown, Message):
         facts = [
             *([("reason", self.reason)] if self.reason else []),
             ("policy", config.policy.name),
-            *([("unproven", config.policy.unproven)] if config.policy.unproven is not None else []),
+            *([("unproven", config.unproven)] if config.unproven is not None else []),
             ("mechanism", f"{config.mechanism.name}, {config.mechanism.calibration} calibration"),
             ("pulls", f"{seen.pulls:,} of {seen.horizon:,}, by {self.clients:,} clients"),
             ("round", str(seen.round)),

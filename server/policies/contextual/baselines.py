@@ -6,7 +6,8 @@ or dK where each arm has parameters of its own. Then the contexts are e_a ⊗ x 
 A = ΣM + 2Υ_t I. Clients choose argmax ⟨x, θ̃⟩ + β_t ‖x‖ in the norm of A⁻¹.
 
     UCB, paper   Υ_t = √N (4√D + 2 ln(2T/α)), β_t = 2σ√(D ln T) + (√(3Υ_t) + √(N D/Υ_t)) D ln T, θ̃ = A⁻¹ Σu
-    UCB, exact   CTX Lemma A.2 for this A, so that 2Υ_t is twice the bound on the noise so far
+    UCB, exact   CTX Lemma A.2 for this A, so that 2Υ_t is twice the bound on the noise so far. Bounds are for Gaussian
+                 noise; heavier tails leave them more often, and with these no width is stated (`LdpUcbSpec.GAUSSIAN`)
     GLOC         the same A, β_t = √(√(N D)/ζ) and θ̃ = A⁻¹ Σ M_t θ̂ʰ_{t-1}: of an online learner's predictions, which
                  steps θ̂ʰ_t = Π(θ̂ʰ_{t-1} - step g_t/√T), g the noisy gradient at θ̂ʰ, Π to the ball of radius S
 

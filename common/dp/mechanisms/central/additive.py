@@ -32,6 +32,7 @@ class UnsafeIdentity(GridMechanism):
     """
 
     model: ClassVar[Model] = "none"
+    gaussian: ClassVar[bool] = True
     parts: ClassVar[bool] = True
 
     name: Literal["identity"] = "identity"

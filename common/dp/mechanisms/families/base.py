@@ -186,6 +186,9 @@ class Mechanism(Message):
     of these than the guarantee counts.
     """
 
+    gaussian: ClassVar[bool] = False
+    """True if the noise of a sum is Gaussian, in reals or on a grid, or if there is none."""
+
     joint: ClassVar[bool] = False
     """True if one draw of noise is for a client's whole vector, not for each coordinate on its own."""
 

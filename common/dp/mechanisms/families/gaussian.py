@@ -54,6 +54,7 @@ CODE_STEPS = 10
 class GaussianLike(GridMechanism):
     """A mechanism with noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
 
+    gaussian: ClassVar[bool] = True
     searched: ClassVar[frozenset[str]] = frozenset({"variance"})
 
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]

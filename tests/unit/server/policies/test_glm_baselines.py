@@ -9,6 +9,9 @@ from distrust.common.bandit.contextual_choice import ContextualChoice, link_mean
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.specs.contextual import LdpGlocSpec, LdpUcbSpec
 from distrust.common.specs.linucb import LinUcbSpec
+from distrust.lab.play import in_process
+from distrust.lab.play.result import facts as result_facts
+from distrust.lab.play.run_file import parse
 from distrust.server.policies.contextual.base import RoundNoise, first_run
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore
 from distrust.server.policies.contextual.linucb import LinUcbCore
@@ -183,6 +186,33 @@ def test_regret_is_below_uniform_play(
     spec = spec_for(kind, world)
     game = Lockstep(core(spec, facts(10, 1000), 5), spec, world, 5, deviation=deviation)  # type: ignore[arg-type]
     assert game.play(1000).mean() < most * uniform_regret(world, 1000)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "stated"),
+    [
+        ('name = "local-gaussian", epsilon = 2.0, delta = 0.01', True),
+        ('name = "shuffled-gaussian", epsilon = 1.0, delta = 0.01', True),
+        ('name = "tree", epsilon = 2.0, delta = 0.01, batches = 10', True),
+        ('name = "identity"', True),
+        ('name = "local-laplace-discrete", epsilon = 2.0', False),
+        ('name = "distributed-polya", epsilon = 2.0', False),
+        ('name = "local-sphere", epsilon = 2.0', False),
+    ],
+)
+def test_widths_of_ldp_ucb_are_stated_for_gaussian_noise_only(mechanism: str, *, stated: bool) -> None:
+    words = f"""
+run = "noise"
+horizon = 200
+policy = {{name = "ldp-ucb", batch = 20, failure = 0.1}}
+mechanism = {{{mechanism}}}
+unsafe = {{noise_seed = 3}}
+environment = {{name = "contextual-synthetic", arms = 5, dimension = 2, seed = 11}}
+"""
+    result = in_process.run(parse(words))
+    assert (result.events.failure, result.events.widths > 0) == ((0.1, True) if stated else (None, False))
+    told = "unproven" in dict(result_facts(result))
+    assert told is not stated
 
 
 def test_what_they_state() -> None:
