@@ -1,6 +1,7 @@
 """Defines the contract of a policy: it requests private sums, and receives their estimates."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
@@ -66,6 +67,13 @@ class Ask:
     def cost(self, queries: Sequence[Query]) -> int:
         """Return the pulls that these cohorts take from the horizon."""
         return sum(count for query in queries for _, count in self.pulls(query))
+
+    def by_arm(self, estimates: Sequence["Estimate"]) -> dict[Key, "Estimate"]:
+        """Return the estimates of the whole batch by arm. Raises ValueError unless there is one for each query."""
+        known = {estimate.arm: estimate for estimate in estimates}
+        if len(estimates) != len(known) or known.keys() != {query.arm for query in self.queries}:
+            raise ValueError("a batch must be complete: one estimate for each query")
+        return known
 
     def spend(self, queries: Sequence[Query], left: int) -> dict[Key, int]:
         """Return `left` pulls by arm, spent on these cohorts in turn until they are used up."""
@@ -197,6 +205,28 @@ class PolicyClass(Protocol):
         Raises BadParameter for numbers that do not go together.
         """
         ...
+
+
+class PlannedBatches(ABC):
+    """Common part of policies whose next batch is known before they are asked. The last one may stay unfinished."""
+
+    def ask(self, left: int) -> Ask | None:
+        ask = self._next() if self.going_on else None
+        return ask if ask is not None and ask.size <= left else None
+
+    def leftover(self, left: int) -> dict[Key, int]:
+        """Return the last pulls: the unfinished batch, cohort after cohort, until the horizon."""
+        ask = self._next()
+        return ask.spend(ask.queries, left)
+
+    @property
+    def going_on(self) -> bool:
+        """Return whether there is another batch."""
+        return True
+
+    @abstractmethod
+    def _next(self) -> Ask:
+        """Return the next batch, whether or not it fits in the horizon."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The half width of a private mean's confidence interval is exact, or the paper's 
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal, Self
 
@@ -14,7 +14,7 @@ from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import event_share
 from distrust.common.specs.policy import SuccessiveEliminationSpec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.base import Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
 
 Radius = Callable[[int, ErrorLaw, int, int, float], float]
@@ -82,7 +82,7 @@ RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
 }
 
 
-class EliminationBase(ABC):
+class EliminationBase(PlannedBatches):
     """Common part of policies with an interval an arm. `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
 
     def __init__(self, arms: int) -> None:
@@ -107,21 +107,6 @@ class EliminationBase(ABC):
     def chosen(self) -> int | None:
         return self._chosen
 
-    def ask(self, left: int) -> Ask | None:
-        if not self.going_on:
-            return None
-        ask = self._next()
-        return ask if ask.size <= left else None
-
-    @property
-    def going_on(self) -> bool:
-        """Return whether there is another batch."""
-        return True
-
-    @abstractmethod
-    def _next(self) -> Ask:
-        """Return the next batch, whether or not it fits in the horizon."""
-
 
 class Elimination(EliminationBase):
     """Gives every active arm to `clients` new clients, and drops arms whose upper bound is below the best lower bound.
@@ -135,20 +120,13 @@ class Elimination(EliminationBase):
         self._batch = first
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        by_arm = {estimate.arm: estimate for estimate in estimates if estimate.arm is not None}
-        if len(estimates) != len(by_arm) or sorted(by_arm) != list(self._active):
-            raise ValueError("a batch must be complete: one estimate for each active arm")
+        by_arm = self._next().by_arm(estimates)
         fresh = {arm: self._interval(arm, by_arm[arm]) for arm in self._active}
         self._latest |= fresh
         best = max(interval.lower for interval in fresh.values())
         self._active = tuple(arm for arm in self._active if fresh[arm].upper >= best)
         self._chosen = max(self._active, key=lambda arm: fresh[arm].mean)  # the lowest arm on a tie
         self._batch += 1
-
-    def leftover(self, left: int) -> dict[Key, int]:
-        """Return the last pulls: the unfinished batch, arm after arm, until the horizon."""
-        ask = self._next()
-        return ask.spend(ask.queries, left)
 
     @property
     @abstractmethod

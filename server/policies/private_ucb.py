@@ -13,7 +13,7 @@ from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import RoundSize, event_share
 from distrust.common.specs.policy import AdapUcbSpec, DpUcbSpec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, PlannedBatches, Query, RunFacts
 from distrust.server.policies.elimination import check_failure, exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
 
@@ -56,7 +56,7 @@ class UpperBounds:
         return int(np.argmax(self._means + np.sqrt(logarithm / (2 * self._counts)) + noise / self._counts))
 
 
-class AdapUcb(UpperBounds):
+class AdapUcb(UpperBounds, PlannedBatches):
     """Gives the arm of the largest upper bound to as many new clients as it had so far, one cohort: an episode.
 
     Round 1 gives every arm to `first` clients, side by side (1 in the paper).
@@ -97,25 +97,15 @@ class AdapUcb(UpperBounds):
         check_failure(run.arms, spec.failure, event_share(1, 1 + MOST_EPISODES * run.arms, 1.0))
         return cls(arms=run.arms, first=2**spec.first_batch, alpha=spec.alpha, failure=spec.failure)
 
-    def ask(self, left: int) -> Ask | None:
-        ask = self._next()
-        return ask if ask.size <= left else None
-
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        ask, by_arm = self._next(), {one.arm: one for one in estimates if one.arm is not None}
-        if len(estimates) != len(by_arm) or sorted(by_arm) != list(ask.arms):
-            raise ValueError("a batch must be complete: one estimate for each arm that was asked for")
+        ask = self._next()
+        by_arm = ask.by_arm(estimates)
         for query in ask.queries:
             assert query.arm is not None
             self._learn(query.arm, query.clients, by_arm[query.arm])
         self._fresh = ask.arms
         self._round += 1
         self._arm = self._largest_bound()
-
-    def leftover(self, left: int) -> dict[Key, int]:
-        """Return the last pulls: the unfinished episode, or round 1 arm after arm, until the horizon."""
-        ask = self._next()
-        return ask.spend(ask.queries, left)
 
     @property
     def _together(self) -> int:

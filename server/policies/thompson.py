@@ -35,7 +35,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import PublicStream, uniforms
 from distrust.common.specs.base import event_share
 from distrust.common.specs.thompson import ThompsonSpec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
 from distrust.server.policies.elimination import MOST_BATCHES, EliminationBase, check_failure, exact_radius
 
 LARGEST_K = 1000
@@ -85,9 +85,7 @@ class Thompson(EliminationBase):
         )
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        by_arm = {estimate.arm: estimate for estimate in estimates if estimate.arm is not None}
-        if len(estimates) != len(by_arm) or sorted(by_arm) != list(self._asked):
-            raise ValueError("a batch must be complete: one estimate for each arm that was asked for")
+        by_arm = self._next().by_arm(estimates)
         fresh = {arm: self._interval(arm, by_arm[arm]) for arm in self._asked}
         self._latest |= fresh
         for arm in self._asked:
@@ -95,11 +93,6 @@ class Thompson(EliminationBase):
         chances = win_probabilities(self._means, self._deviations)
         self._chosen = int(chances.argmax())  # the lowest arm on a tie
         self._round, self._asked = self._round + 1, (self._next_full(chances),)
-
-    def leftover(self, left: int) -> dict[Key, int]:
-        """Return the last pulls: those of the unfinished batch, until the horizon."""
-        ask = self._next()
-        return ask.spend(ask.queries, left)
 
     def _next(self) -> Ask:
         share = event_share(len(self._asked), self._round, self._failure)

@@ -148,10 +148,7 @@ class Phased(EliminationBase):
         self._number = 1
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        arms = [query.arm for query in self._ask.queries]
-        if len(estimates) != len(arms) or {estimate.arm for estimate in estimates} != set(arms):
-            raise ValueError("a batch must be complete: one estimate for each query")
-        readings = self.read(self._phase, {estimate.arm: estimate for estimate in estimates})
+        readings = self.read(self._phase, self._ask.by_arm(estimates))
         values = self._phase.candidates @ readings.theta
         widths = self._known(readings, values, self.widths(self._phase, readings))
         self._note(values, widths)
