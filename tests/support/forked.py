@@ -21,8 +21,21 @@ from distrust.lab.stack.data_dir import private, writing
 from distrust.lab.stack.process import ServiceProcess
 from tests.support.attacks import begin, environment
 
-IMPORTED = ("distrust.server.app", "distrust.shuffler.app", "distrust.aggregator.app", "distrust.client.fleet.settings")
-"""The modules that the parties' `__main__` import. They import the heavy libraries."""
+IMPORTED = (
+    "distrust.server.app",
+    "distrust.shuffler.app",
+    "distrust.aggregator.app",
+    "distrust.client.fleet.settings",
+    "distrust.common.protocol.web.serve",
+    "anyio._backends._asyncio",
+    "mpmath",
+    "scipy.fft",
+    "scipy.linalg",
+    "scipy.optimize",
+    "scipy.special",
+    "uvloop",
+)
+"""The modules that the parties' `__main__` import, and the libraries that these import when they are first used."""
 
 
 class Forked(ServiceProcess):
