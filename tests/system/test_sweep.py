@@ -99,7 +99,7 @@ def test_a_sweep_that_was_killed_lost_a_worker_and_was_stopped_ends_with_the_tab
 
 
 def test_a_sweep_plays_on_the_cluster_of_the_schedulers_address(tmp_path: Path) -> None:
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0") as cluster:
         done = start(tmp_path, "--quick", "--backend", "dask", DASK_SCHEDULER_ADDRESS=cluster.scheduler_address)
         _, stderr = done.communicate(timeout=600)
         assert done.returncode == 0, stderr

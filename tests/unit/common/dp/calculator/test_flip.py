@@ -96,7 +96,7 @@ def test_a_sealed_shuffler_sees_one_law_whatever_the_reward() -> None:
     assert (view.change, view.laws, view.epsilon) == ("nothing", None, 0.0)
 
 
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if calibrated(name).via == "aggregator"])
+@pytest.mark.parametrize("name", [name for name, kind in MECHANISMS.items() if kind.vias[0] == "aggregator"])
 def test_the_aggregator_sees_the_sum_as_the_server_does_and_of_a_masked_number_nothing(name: str) -> None:
     views = by_party(calibrated(name))
     aggregator, server = views["aggregator"], views["server"]
