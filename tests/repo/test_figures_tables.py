@@ -7,6 +7,7 @@ from math import floor, log10
 import numpy as np
 import pytest
 
+from distrust.common.specs.contextual import WARM_UP_SHARE
 from distrust.lab.figures.draw import exponent
 from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.row import Row
@@ -266,11 +267,15 @@ def gap(name: str, more: str, less: str) -> str:
 
 
 def glb_1_numbers() -> Iterator[str]:
-    """Yield the tuned numbers of Figure 5.1: a policy and number each, panel by panel, a dash where it has none."""
+    """Yield the tuned numbers of Figure 5.1: a policy and number each, panel by panel, a dash where it has none.
+
+    A policy with a margin has a warm-up, whose share is the default where the experiment says nothing.
+    """
     experiment = load_experiment("glb-1")
     for series in experiment.series:
         tables = [experiment.table(panel, series)["policy"] for panel in experiment.panels]
-        for key in ("step", "margin"):
+        tables = [{"warm_up_share": 1 / WARM_UP_SHARE} | table if "margin" in table else table for table in tables]
+        for key in ("step", "margin", "warm_up_share"):
             if any(key in table for table in tables):
                 yield line(
                     f"{series.label}, `{key}`", *(f"{table[key]:g}" if key in table else "–" for table in tables)

@@ -36,10 +36,10 @@ def test_thirteen_of_sixteen_gaps_to_the_baselines_are_decided_and_none_has_the_
     assert False not in decided.values()
 
 
-def test_gradient_steps_cannot_be_told_from_least_squares_but_in_one_panel_where_they_are_above() -> None:
+def test_gradient_steps_cannot_be_told_from_least_squares_in_any_panel() -> None:
     """The paper has LDP-SGD better under more stringent privacy."""
     table = published("glb-1")
-    assert [table.less(panel, "LDP-SGD", "LDP-OLS") for panel in table.panels] == [None, None, None, False]
+    assert [table.less(panel, "LDP-SGD", "LDP-OLS") for panel in table.panels] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def test_gradient_steps_cannot_be_told_from_least_squares_but_in_one_panel_where
     [
         ("one an arm, ε = 1", "LDP-UCB", (32_000, 32_000)),
         ("one an arm, ε = 1", "LDP-GLOC", (16_000, 16_000)),
-        ("one an arm, ε = 5", "LDP-UCB", (62_000, 72_000)),
-        ("one an arm, ε = 5", "LDP-GLOC", (42_000, 46_000)),
+        ("one an arm, ε = 5", "LDP-UCB", (12_000, 14_000)),
+        ("one an arm, ε = 5", "LDP-GLOC", (6_000, 6_000)),
     ],
 )
 def test_with_one_parameter_an_arm_a_baseline_is_ahead_until_the_warm_up_has_paid(
     panel: str, base: str, until: tuple[int, int]
 ) -> None:
-    """Of the mean curves at fifty checkpoints, 2,000 rounds apart, from the end of the warm-up on."""
+    """Of the mean curves at fifty checkpoints, 2,000 rounds apart."""
     table = published("glb-1")
     theirs = table.curve(panel, base)
     for ours, rounds in zip(OURS, until, strict=True):
         curve = table.curve(panel, ours)
-        assert (theirs[4 : rounds // 2000] < curve[4 : rounds // 2000]).all()
+        assert (theirs[: rounds // 2000] < curve[: rounds // 2000]).all()
         assert (theirs[rounds // 2000 :] > curve[rounds // 2000 :]).all()
 
 
@@ -72,12 +72,24 @@ def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> No
         assert 2 * table.mean("one parameter, ε = 5", ours) > table.mean("one parameter, ε = 5", "LDP-GLOC")
 
 
-def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_5() -> None:
-    """It ends at a tenth of T, the fifth of fifty checkpoints."""
-    table = published("glb-1")
-    for ours in OURS:
-        curve = table.curve("one an arm, ε = 5", ours)
-        assert curve[4] > 0.7 * curve[-1]
+def test_with_one_parameter_an_arm_the_first_rounds_have_a_third_to_a_half_of_the_regret_at_epsilon_5() -> None:
+    """The second of fifty checkpoints is at t = 4,000. The warm-up ends at t = 3,000, 3 % of T."""
+    curves = [published("glb-1").curve("one an arm, ε = 5", ours) for ours in OURS]
+    assert [round(curve[1] / curve[-1], 2) for curve in curves] == [0.46, 0.33]
+
+
+def test_a_warm_up_as_short_as_the_published_codes_loses_two_to_three_and_a_half_times_as_much() -> None:
+    """As the best share of the grid, by the tuning's rows. The two middle shares are told apart in one place."""
+    table = published("glb-1-warm-ups")
+    ratios, apart = [], set()
+    for panel in table.panels:
+        for ours in OURS:
+            short, *_, third, tenth, _ = (f"{ours}, warm-up {share}" for share in (0.003, 0.01, 0.03, 0.1, 0.3))
+            ratios.append(table.mean(panel, short) / min(table.mean(panel, third), table.mean(panel, tenth)))
+            if table.less(panel, third, tenth) is not None:
+                apart.add((panel, ours))
+    assert [min(ratios), max(ratios)] == pytest.approx([2.1, 3.4], abs=0.05)
+    assert apart == {("one an arm, ε = 5", "LDP-OLS")}
 
 
 def test_gradient_steps_are_above_least_squares_and_send_fewer_bits() -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from distrust.common.specs.contextual import WARM_UP_SHARE
 from distrust.lab.play.lock_step import play_together
 from distrust.lab.play.run_file import parse_table
 from distrust.lab.sweep.cells import cell_run_file, load_experiment, run_table
@@ -60,12 +61,16 @@ TUNED = {
         "glb-1",
         ("LDP-OLS", "LDP-SGD"),
         [{"margin": margin} for margin in (0.01, 0.03, 0.1, 0.3, "inf")],
+        later=("warm_up_share",),
     ),
     "glb-1-steps": Tuning(
         "glb-1",
         ("LDP-SGD", "LDP-GLOC"),
         [{"step": step} for step in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)],
-        later=("margin",),  # played with a margin of 0.1, before the margins were compared
+        later=("margin", "warm_up_share"),  # played with a margin of 0.1, before the margins were compared
+    ),
+    "glb-1-warm-ups": Tuning(
+        "glb-1", ("LDP-OLS", "LDP-SGD"), [{"warm_up_share": share} for share in (0.003, 0.01, 0.03, 0.1, 0.3)]
     ),
     "glb-f1-steps": Tuning(
         "glb-f1", ("LDP-SGD", "LDP-GLOC"), [{"step": step} for step in (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)]
@@ -98,8 +103,11 @@ def table_of(name: str, panel: str, series: str) -> Words:
 
 
 def without(table: Words, keys: tuple[str, ...]) -> Words:
-    """Return a run file whose policy lacks these keys."""
-    return {**table, "policy": {key: value for key, value in table["policy"].items() if key not in keys}}
+    """Return a run file whose policy lacks these keys, and a share of the warm-up that is the default."""
+    policy = {key: value for key, value in table["policy"].items() if key not in keys}
+    if policy.get("warm_up_share") == 1 / WARM_UP_SHARE:
+        del policy["warm_up_share"]
+    return {**table, "policy": policy}
 
 
 def test_every_tuning_is_named_here() -> None:
