@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from math import floor, log10
 
 import numpy as np
@@ -29,6 +30,8 @@ TUNED = ", batched, β tuned"  # the end of series of CTX
 JDP, AMP, VEC, LDP = "LinUCB-JDP", "LinUCB-SDP-Amp", "LinUCB-SDP-Vec", "LinUCB-LDP"
 ORDER = (("LinUCB", JDP), (JDP, VEC), (VEC, LDP), (JDP, AMP), (AMP, LDP), (VEC, "secure aggregation"))
 """Pairs whose differences CTX's page shows, the one with less regret by CTX's claim first."""
+BATCHES = ((381, ""), (20, ", B = 20"))
+"""Clients of a batch of ctx-bits, and the end of the series that have them."""
 
 
 @cache
@@ -193,12 +196,21 @@ def difference(name: str, series: str, other: str, variant: str) -> str:
 
 
 def percent(name: str, series: str, other: str) -> list[str]:
-    """Return a difference, panel by panel: `-1.2 ± 0.3 %`, `undecided` where it may be 0."""
-    cells = []
-    for panel in published(name).panels:
-        low, high = (100 * end for end in published(name).differs(panel, series, other))
-        cells.append(f"{'undecided, ' if low <= 0 <= high else ''}{(low + high) / 2:.1f} ± {(high - low) / 2:.1f} %")
-    return cells
+    """Return a difference, panel by panel."""
+    return [shown(published(name).differs(panel, series, other)) for panel in published(name).panels]
+
+
+def shown(interval: tuple[float, float]) -> str:
+    """Return a difference as `-1.2 ± 0.3 %`, `undecided` where it may be 0."""
+    low, high = (100 * end for end in interval)
+    return f"{'undecided, ' if low <= 0 <= high else ''}{(low + high) / 2:.1f} ± {(high - low) / 2:.1f} %"
+
+
+def ctx_1_falls() -> Iterator[str]:
+    """Yield what a larger ε changes, from each panel to the next."""
+    table = published("ctx-1")
+    for series in dict.fromkeys(row.series for row in table.rows):
+        yield line(series, *(shown(table.changes(series, more, less)) for less, more in pairwise(table.panels)))
 
 
 def ctx_1_batches(name: str = "ctx-1") -> Iterator[str]:
@@ -222,10 +234,18 @@ def ctx_1_tuned() -> Iterator[str]:
 
 
 def ctx_bits() -> Iterator[str]:
-    for batch, variant in ((381, ""), (20, ", B = 20")):
+    for batch, variant in BATCHES:
         for one in dict.fromkeys(series.partition(", ")[0] for _, series in table("ctx-bits")):
             cells = [cell("ctx-bits", f"ε = {epsilon:g}", one + variant) for epsilon in (0.2, 1, 10)]
             yield line(one, batch, *cells)
+
+
+def ctx_bits_differences() -> Iterator[str]:
+    """Yield what secure aggregation loses more than the tree, and one of its noises more than the other."""
+    tree, gauss, skellam = "central tree", "secure aggregation (discrete Gaussian)", "secure aggregation (Skellam)"
+    for batch, variant in BATCHES:
+        for one, other in ((gauss, tree), (skellam, tree), (skellam, gauss)):
+            yield line(f"{one} less {other}", batch, *percent("ctx-bits", one + variant, other + variant))
 
 
 def models() -> Iterator[str]:
@@ -291,8 +311,8 @@ def glb_f1_gaps() -> Iterator[str]:
 
 
 MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
-CTX_1 = (ctx_1, ctx_1_differences, ctx_1_batches, ctx_1_tuned, ctx_1_tuned_order, ctx_bits)
-CTX_2 = (ctx_2, ctx_2_differences, ctx_2_batches)
+CTX_1 = (ctx_1, ctx_1_differences, ctx_1_batches, ctx_1_falls, ctx_1_tuned, ctx_1_tuned_order)
+CTX_2 = (ctx_2, ctx_2_differences, ctx_2_batches, ctx_bits, ctx_bits_differences)
 GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_f1, glb_f1_gaps)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 

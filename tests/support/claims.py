@@ -44,11 +44,14 @@ class PublishedRows:
         Differences are paired, over the repetitions that both series have. Both ends above 0: the first series has more
         regret. Ends of both signs: undecided.
         """
-        more, less = self.regret(panel, series), self.regret(panel, other)
-        more, less = more[: less.size], less[: more.size]
-        differences = (more - less) / less.mean()
-        half = t.ppf(0.975, less.size - 1) * differences.std(ddof=1) / np.sqrt(less.size)
-        return float(differences.mean() - half), float(differences.mean() + half)
+        return _paired(self.regret(panel, series), self.regret(panel, other))
+
+    def changes(self, series: str, panel: str, other: str) -> tuple[float, float]:
+        """Return the same interval for a difference of two panels of one series, as shares of its regret in the other.
+
+        They are paired by their worlds alone: panels have other rewards.
+        """
+        return _paired(self.regret(panel, series), self.regret(other, series))
 
     def sign(self, panel: str, series: str, other: str) -> int:
         """Return 1 where the first series has more regret, -1 where it has less, and 0 where that is undecided."""
@@ -83,6 +86,14 @@ class PublishedRows:
         result = [getattr(row, column) for row in self.rows if (row.panel, row.series) == (panel, series)]
         assert result, f"no rows for {panel!r}, {series!r}"
         return np.array(result, dtype=np.float64)
+
+
+def _paired(more: Floats, less: Floats) -> tuple[float, float]:
+    """Return the ends of the 95 % interval (Student's t) of a mean difference, as shares of the second one's mean."""
+    more, less = more[: less.size], less[: more.size]
+    differences = (more - less) / less.mean()
+    half = t.ppf(0.975, less.size - 1) * differences.std(ddof=1) / np.sqrt(less.size)
+    return float(differences.mean() - half), float(differences.mean() + half)
 
 
 def standard_error(values: Floats) -> float:

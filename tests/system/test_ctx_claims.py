@@ -96,10 +96,13 @@ def test_an_amplified_message_has_the_stated_share_of_a_local_clients_noise(
         assert round(ratio, 2) == share
 
 
-def test_regret_falls_as_epsilon_grows() -> None:
+def test_regret_falls_as_epsilon_grows_and_without_noise_it_does_not() -> None:
+    """Every step is decided, from ε = 0.2 to 1 and from 1 to 10, with proven β and with tuned ones."""
     table = published("ctx-1")
-    for series in (JDP, FACTORS, VEC, AGGREGATED, AMP, LDP):
-        assert (np.diff(table.means(series)) < 0).all()
+    for series in {row.series for row in table.rows}:
+        for less, more in pairwise(table.panels):
+            low, high = table.changes(series, more, less)
+            assert low < 0 < high if series.split(", ")[0] == LINUCB else high < 0
 
 
 def test_larger_batches_help_every_model_whose_noise_is_shared() -> None:
@@ -207,15 +210,22 @@ def test_labelled_bits_have_the_regret_of_secure_aggregation_within_its_interval
 
 
 def test_in_batches_of_381_secure_aggregation_has_nine_to_fourteen_percent_more_regret_than_the_tree() -> None:
+    """At B = 20 it is 45 to 66 %. All differences are decided."""
     table = published("ctx-bits")
-    ratio = np.array([table.means(one) / table.means("central tree") for one in MASKED])
-    assert ((ratio > 1.085) & (ratio < 1.145)).all()
+    for variant, (least, most) in {"": (0.085, 0.145), ", B = 20": (0.445, 0.665)}.items():
+        for panel in table.panels:
+            for one in MASKED:
+                low, high = table.differs(panel, one + variant, f"central tree{variant}")
+                assert low > 0
+                assert least < (low + high) / 2 < most
 
 
 def test_the_two_noises_of_secure_aggregation_have_one_regret_for_the_same_bits() -> None:
+    """All six differences of their regrets hold both signs, and their means are at most 2.4 %."""
     table = published("ctx-bits")
     for panel in table.panels:
         for variant in ("", ", B = 20"):
-            gauss, skellam = (table.of(panel, one + variant, "payload_bits") for one in MASKED)
-            assert (gauss == skellam).all()
-            assert table.mean(panel, MASKED[1] + variant) == pytest.approx(table.mean(panel, MASKED[0] + variant), 0.03)
+            gauss, skellam = (one + variant for one in MASKED)
+            assert (table.of(panel, gauss, "payload_bits") == table.of(panel, skellam, "payload_bits")).all()
+            assert table.less(panel, skellam, gauss) is None
+            assert table.mean(panel, skellam) == pytest.approx(table.mean(panel, gauss), 0.0245)
