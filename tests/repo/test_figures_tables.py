@@ -12,7 +12,7 @@ from distrust.common.specs.contextual import WARM_UP_SHARE
 from distrust.lab.figures.draw import exponent
 from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.row import Row
-from tests.support.claims import published
+from tests.support.claims import PublishedRows, published
 from tests.support.published import FIGURES, PUBLISHED, rows
 
 INDEX = FIGURES.with_suffix(".md").read_text("utf-8")
@@ -26,7 +26,7 @@ MODELS = {
     "shuffled": "Alg. 3 (shuffled)",
     "local": "Alg. 2 (local)",
 }
-TUNED = ", batched, β tuned"  # the end of series of CTX
+TUNED, THEIRS = ", batched, β tuned", ", their noise"  # the ends of series of CTX
 JDP, AMP, VEC, LDP = "LinUCB-JDP", "LinUCB-SDP-Amp", "LinUCB-SDP-Vec", "LinUCB-LDP"
 ORDER = (("LinUCB", JDP), (JDP, VEC), (VEC, LDP), (JDP, AMP), (AMP, LDP), (VEC, "secure aggregation"))
 """Pairs whose differences CTX's page shows, the one with less regret by CTX's claim first."""
@@ -213,6 +213,31 @@ def ctx_1_falls() -> Iterator[str]:
         yield line(series, *(shown(table.changes(series, more, less)) for less, more in pairwise(table.panels)))
 
 
+def ctx_code() -> Iterator[str]:
+    return by_series("ctx-code")
+
+
+def ctx_code_differences() -> Iterator[str]:
+    yield from (difference("ctx-code", *pair, "") for pair in ORDER if pair != ORDER[-1])
+    yield difference("ctx-code", AMP, LDP, THEIRS)
+    for series in (AMP, LDP):
+        yield line(f"{series}, their noise less ours", *percent("ctx-code", series + THEIRS, series))
+
+
+def ctx_code_levels() -> Iterator[str]:
+    """Yield what the code's λ and β change of the regrets of ctx-1, and then what its noise does, panel by panel.
+
+    Worlds are others, so that pairs of repetitions are independent.
+    """
+    ours = (row.model_copy(update={"series": f"{row.series}, ours"}) for row in rows("ctx-1"))
+    both = PublishedRows([*rows("ctx-code"), *ours])
+    for series in dict.fromkeys(series for _, series in table("ctx-code")):
+        label = series.removesuffix(THEIRS)
+        changed = "λ and β" if series == label else "λ, β and noise"
+        cells = (shown(both.differs(panel, series, f"{label}, ours")) for panel in both.panels)
+        yield line(f"{label}, {changed}", *cells)
+
+
 def ctx_1_batches(name: str = "ctx-1") -> Iterator[str]:
     """Yield what larger batches change, panel by panel."""
     for series in dict.fromkeys(series.partition(", ")[0] for _, series in table(name)):
@@ -312,12 +337,14 @@ def glb_f1_gaps() -> Iterator[str]:
 
 MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
 CTX_1 = (ctx_1, ctx_1_differences, ctx_1_batches, ctx_1_falls, ctx_1_tuned, ctx_1_tuned_order)
+CTX_CODE = (ctx_code, ctx_code_differences, ctx_code_levels)
 CTX_2 = (ctx_2, ctx_2_differences, ctx_2_batches, ctx_bits, ctx_bits_differences)
 GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_f1, glb_f1_gaps)
+FREE = (free_2_regret, free_3, free_4_regret)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 
-@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2_regret, free_3, free_4_regret, *CTX_1, *CTX_2, *GLB, models])
+@pytest.mark.parametrize("lines", [*MAB, *DLB, *FREE, *CTX_1, *CTX_CODE, *CTX_2, *GLB, models])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected, page = list(lines()), PAGES[lines.__name__.partition("_")[0]]
     assert expected

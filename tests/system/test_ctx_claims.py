@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from distrust.client.environments.contextual import GeneralizedLinear
+from distrust.lab.figures.drawing import uniform_play
 from distrust.lab.sweep.cells import cell_run_file, load_experiment
 from distrust.lab.sweep.row import Cell
 from distrust.server.learner.learner import Learner
@@ -73,9 +74,9 @@ def test_shuffled_bits_have_the_regret_of_secure_aggregation_and_send_far_more(f
             assert 5 < table.bits(panel, bits).mean() / table.bits(panel, ours).mean() < 20
 
 
-def message_noise(panel: str, series: str) -> float:
+def message_noise(panel: str, series: str, name: str = "ctx-1") -> float:
     """Return the deviation of one client's part of the noise in a sum of a Figure 1 cohort."""
-    file = cell_run_file(load_experiment("ctx-1"), Cell(panel, series, 0))
+    file = cell_run_file(load_experiment(name), Cell(panel, series, 0))
     mechanism = Learner(file.config).rounds[0].mechanism
     return mechanism.error(mechanism.clients).std / math.sqrt(mechanism.clients)
 
@@ -150,7 +151,27 @@ def test_uniform_play_and_the_first_arm_in_a_batch_lose_what_the_page_says(
     assert all(table.mean(panel, series) < uniform for series in {row.series for row in table.rows})
 
 
-TUNED = ", batched, β tuned"
+TUNED, THEIRS = ", batched, β tuned", ", their noise"
+
+
+def test_with_the_authors_constants_the_order_is_as_claimed_and_amplified_noise_is_below_local_noise() -> None:
+    """At ε = 10 the latter is decided with the code's noise alone."""
+    for less, more in ((LINUCB, JDP), (JDP, VEC), (VEC, LDP), (JDP, AMP)):
+        assert all(decided("ctx-code", "", less, more))
+    assert decided("ctx-code", "", AMP, LDP) == [True, True, None]
+    assert decided("ctx-code", THEIRS, AMP, LDP) == [True, True, True]
+
+
+def test_the_worlds_of_the_authors_constants_have_the_stated_regret_of_uniform_play() -> None:
+    lines = uniform_play(load_experiment("ctx-code"), published("ctx-code").rows)
+    assert list(lines.values()) == pytest.approx([9457] * 3, abs=0.5)
+
+
+@pytest.mark.parametrize(("series", "shares"), [(LDP, [1.84, 0.78, 0.29]), (AMP, [1.14, 0.33, 0.09])])
+def test_the_authors_noise_is_the_stated_share_of_what_keeps_epsilon(series: str, shares: list[float]) -> None:
+    panels = published("ctx-code").panels
+    ratios = [message_noise(panel, series + THEIRS, "ctx-code") / message_noise(panel, series) for panel in panels]
+    assert [round(ratio, 2) for ratio in ratios] == shares
 
 
 def test_a_tuned_width_saves_half_and_more_where_noise_is_shared_and_less_behind_a_shuffler() -> None:
