@@ -297,9 +297,17 @@ def glb_1_factors() -> Iterator[str]:
         yield line(f"below {baseline}", *cells)
 
 
-def glb_1_gaps() -> Iterator[str]:
-    yield from (gap("glb-1", more, less) for more in ("LDP-UCB", "LDP-GLOC") for less in GLB_OURS)
-    yield gap("glb-1", "LDP-SGD", "LDP-OLS")
+def glb_1_gaps(name: str = "glb-1") -> Iterator[str]:
+    yield from (gap(name, more, less) for more in ("LDP-UCB", "LDP-GLOC") for less in GLB_OURS)
+    yield gap(name, "LDP-SGD", "LDP-OLS")
+
+
+def glb_1_40() -> Iterator[str]:
+    return by_series("glb-1-40")
+
+
+def glb_1_40_gaps() -> Iterator[str]:
+    return glb_1_gaps("glb-1-40")
 
 
 def gap(name: str, more: str, less: str) -> str:
@@ -339,7 +347,7 @@ MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
 CTX_1 = (ctx_1, ctx_1_differences, ctx_1_batches, ctx_1_falls, ctx_1_tuned, ctx_1_tuned_order)
 CTX_CODE = (ctx_code, ctx_code_differences, ctx_code_levels)
 CTX_2 = (ctx_2, ctx_2_differences, ctx_2_batches, ctx_bits, ctx_bits_differences)
-GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_f1, glb_f1_gaps)
+GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_1_40, glb_1_40_gaps, glb_f1, glb_f1_gaps)
 FREE = (free_2_regret, free_3, free_4_regret)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 

@@ -16,7 +16,7 @@ from distrust.lab.sweep.experiment import Experiment, Overlay, merged
 from distrust.server.learner.learner import Learner
 
 ROOT = Path(__file__).parents[4]
-OURS = ["ctx-bits", "ctx-code", "mab-2-200", "mab-returning", "mab-scale", "mab-shuffle", "models"]
+OURS = ["ctx-bits", "ctx-code", "glb-1-40", "mab-2-200", "mab-returning", "mab-scale", "mab-shuffle", "models"]
 """Experiments of what no figure of the papers shows."""
 PAPERS = [name for name in known_experiments() if name != "smoke"]
 
