@@ -113,7 +113,7 @@ POLICIES |= {
     if row.world != ARMS
 }
 PAIRS = [(policy, mechanism) for policy in POLICIES for mechanism in MECHANISMS]
-SHARE = 6
+SHARE = 9
 """Of the mechanisms that a policy may use, one in so many is played. CI plays all."""
 
 

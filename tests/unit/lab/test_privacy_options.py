@@ -34,6 +34,7 @@ def compared(norm: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+@pytest.mark.few(1)
 def test_every_mechanism_answers_for_a_vector_or_says_why_not(norm: str) -> None:
     rows = compared(norm)
     assert sorted(rows) == sorted(MECHANISMS)

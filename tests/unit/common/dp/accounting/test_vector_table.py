@@ -57,7 +57,7 @@ def planned_mechanism(name: MechanismName, norm: Norm, dimension: int, calibrati
 SHAPES = [(norm, dimension) for norm in NORMS for dimension in DIMENSIONS]
 DIFFERENT = [(norm, dimension) for norm, dimension in SHAPES if dimension > 1 or norm == "linf"]
 """The shapes without repeats: in one coordinate all norms are one."""
-FEW = 5  # mechanisms; CI tests all
+FEW = 3  # mechanisms; CI tests all
 every = pytest.mark.parametrize("name", picked(list(MECHANISMS), FEW, "mechanisms of vectors"))
 
 
