@@ -5,7 +5,7 @@
 The figures are CPU of all threads. `first` calibrates its mechanisms. `again`, a median, finds their laws in a cache,
 as the later runs of a sweep do. The limit is the CPU that numpy takes to draw T normal numbers, the rewards alone. It
 is measured here, once for each horizon. The sizes are the papers': 10 arms (MAB), 1000 actions in 20 dimensions
-(DLB), 10 or 1000 on the circle (FREE).
+(DLB), 10 or 1000 on the circle (FREE). AdaP-UCB and Thompson sampling have 100 arms, too.
 
 Contextual policies follow, all repetitions of a figure in lock step: 50 of T = 20,000 (CTX), 10 of a tenth of T = 10⁵
 (GLB). Their limit is the CPU that numpy takes here for scores and inverses alone: each round R products of contexts and
@@ -28,6 +28,7 @@ from distrust.lab.play.lock_step import play_together
 from distrust.lab.play.run_file import RunFile, parse
 
 MAB = '{name = "gaussian-easy", arms = 10, seed = 1}'
+MANY = '{name = "gaussian-easy", arms = 100, seed = 1}'
 DLB = '{name = "linear-distributed", arms = 1000, dimension = 20, seed = 1}'
 FREE = '{name = "linear-sphere", arms = 10, dimension = 2, seed = 1}'
 FREE_MANY = '{name = "linear-sphere", arms = 1000, dimension = 2, seed = 1}'
@@ -55,6 +56,11 @@ CASES = (
     Case("successive elimination", ELIMINATION, f'"local-laplace-discrete"{PURE}', MAB),
     Case("DP-SE", 'name = "dp-se"', f'"central-laplace"{PURE}', MAB),
     Case("VB-SDP-AE", 'name = "vb-sdp-ae"', f'"shuffled-binomial"{APPROXIMATE}', MAB),
+    Case("AdaP-UCB", 'name = "adap-ucb"', f'"distributed-polya"{PURE}', MAB),
+    Case("AdaP-UCB", 'name = "adap-ucb"', f'"distributed-polya"{PURE}', MANY),
+    Case("DP-UCB", 'name = "dp-ucb", batch = 100', f'"tree", batches = 10000{APPROXIMATE}', MAB),
+    Case("Thompson sampling", 'name = "thompson"', f'"distributed-polya"{PURE}', MAB),
+    Case("Thompson sampling", 'name = "thompson"', f'"distributed-polya"{PURE}', MANY),
     Case("UCB1", 'name = "ucb1"', '"identity", via = "shuffler"', MAB),
     Case("DPE", SIDE_BY_SIDE, '"identity"', DLB),
     Case("DPE-FixedU", f"{SIDE_BY_SIDE}, clients = 1400", '"identity"', DLB),
@@ -173,10 +179,14 @@ TOGETHER = (
     Together("LinUCB-SDP-Amp", TWENTY, f'"shuffled-gaussian"{HALF}', *CTX),
     Together("LinUCB-SDP-Vec", TWENTY, f'"shuffled-binomial"{HALF}', *CTX),
     Together("LinUCB, aggregator", TWENTY, f'"distributed-discrete-gaussian"{HALF}', *CTX),
+    Together("LinUCB, switching rarely", f"{TWENTY}, switch = 0.5", f'"shuffled-gaussian"{HALF}', *CTX),
+    Together("SBLB", 'name = "sblb", batch = 20', f'"shuffled-gaussian"{HALF}', *CTX),
+    Together("linear Thompson sampling", 'name = "linear-thompson", batch = 20', f'"shuffled-gaussian"{HALF}', *CTX),
     Together("LDP-OLS", 'name = "ldp-ols"', f'"local-gaussian"{HALF}', *GLB),
     Together("LDP-SGD", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *GLB),
     Together("LDP-UCB", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *GLB),
     Together("LDP-GLOC", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *GLB),
+    Together("GLOC with Thompson sampling", 'name = "gloc-thompson"', f'"local-gaussian"{HALF}', *GLB),
     Together("LDP-OLS, multi", 'name = "ldp-ols"', f'"local-gaussian"{HALF}', *MULTI),
     Together("LDP-SGD, multi", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *MULTI),
     Together("LDP-UCB, multi", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *MULTI),
