@@ -302,6 +302,10 @@ def glb_1_gaps(name: str = "glb-1") -> Iterator[str]:
     yield gap(name, "LDP-SGD", "LDP-OLS")
 
 
+def glb_1_clips() -> Iterator[str]:
+    return (gap("glb-1", "LDP-SGD, clipped", other) for other in (*GLB_OURS, "LDP-UCB", "LDP-GLOC"))
+
+
 def glb_1_40() -> Iterator[str]:
     return by_series("glb-1-40")
 
@@ -328,7 +332,7 @@ def glb_1_numbers() -> Iterator[str]:
     for series in experiment.series:
         tables = [experiment.table(panel, series)["policy"] for panel in experiment.panels]
         tables = [{"warm_up_share": 1 / WARM_UP_SHARE} | table if "margin" in table else table for table in tables]
-        for key in ("step", "margin", "warm_up_share"):
+        for key in ("step", "margin", "warm_up_share", "clip"):
             if any(key in table for table in tables):
                 yield line(
                     f"{series.label}, `{key}`", *(f"{table[key]:g}" if key in table else "–" for table in tables)
@@ -347,7 +351,7 @@ MAB = (mab_2_200, mab_4_regret, mab_scale, mab_shuffle, mab_returning)
 CTX_1 = (ctx_1, ctx_1_differences, ctx_1_batches, ctx_1_falls, ctx_1_tuned, ctx_1_tuned_order)
 CTX_CODE = (ctx_code, ctx_code_differences, ctx_code_levels)
 CTX_2 = (ctx_2, ctx_2_differences, ctx_2_batches, ctx_bits, ctx_bits_differences)
-GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_1_40, glb_1_40_gaps, glb_f1, glb_f1_gaps)
+GLB = (glb_1, glb_1_factors, glb_1_gaps, glb_1_numbers, glb_1_clips, glb_1_40, glb_1_40_gaps, glb_f1, glb_f1_gaps)
 FREE = (free_2_regret, free_3, free_4_regret)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 

@@ -57,6 +57,12 @@ LINUCB = (
 WIDTHS: list[Words] = [{"width_scale": scale} for scale in (1.0, 0.5, 0.25, 0.125, 0.0625, 0.0)]
 TUNED = {
     "ctx-1-widths": Tuning("ctx-1", LINUCB, WIDTHS, ", batched, β tuned"),
+    "glb-1-clips": Tuning(
+        "glb-1",
+        ("LDP-SGD",),
+        [{"clip": clip, "step": step} for clip in (0.25, 0.5, 1.0) for step in (1.0, 3.0, 10.0, 30.0)],
+        ", clipped",
+    ),
     "glb-1-margins": Tuning(
         "glb-1",
         ("LDP-OLS", "LDP-SGD"),
