@@ -26,7 +26,7 @@ from distrust.common.protocol.crypto.keys import KEY_HASH, key_hash
 from distrust.common.protocol.messages.cohort import Cohort, KeyHashes
 from distrust.common.protocol.messages.status import StatementList
 from distrust.common.protocol.web.client import Http
-from distrust.server.ticket_issuer import sign
+from distrust.server.runs.ticket_issuer import sign
 
 BLOCK = 512
 MASKED = STAGES.index("masked")

@@ -42,12 +42,12 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.play.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from distrust.server.active_run import ActiveRun
-from distrust.server.keys import KeyFolder, Keys, RunIdentity, folder_for, new_keys, new_run_id
 from distrust.server.learner.learner import Learner
-from distrust.server.receipts import ReceiptBook
-from distrust.server.rows import GrantRow
-from distrust.server.store import Store, open_database
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.runs.receipts import ReceiptBook
+from distrust.server.storage.keys import KeyFolder, Keys, RunIdentity, folder_for, new_keys, new_run_id
+from distrust.server.storage.rows import GrantRow
+from distrust.server.storage.store import Store, open_database
 
 BLOCK = 512
 CLIENTS = (64, 1024, 16_384)

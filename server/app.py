@@ -43,19 +43,19 @@ from distrust.common.protocol.web.app import Each, OperatorOnly, Participation, 
 from distrust.common.protocol.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body
 from distrust.common.protocol.web.problems import RETRY_SECONDS, mark_fault, problems
 from distrust.common.protocol.web.waiting import ChangeNotifier, NotifierDep, Wait
-from distrust.server.admission import Admission
-from distrust.server.coordinator import RunCoordinator
 from distrust.server.dashboard import answer_with_pages, static_routes
 from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
-from distrust.server.intermediaries import Housekeeper, Intermediaries
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.keys import KeyFolder
-from distrust.server.service import Service
+from distrust.server.runs.admission import Admission
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.runs.intermediaries import Housekeeper, Intermediaries
+from distrust.server.runs.service import Service
+from distrust.server.runs.ticket_issuer import MOST_GRANTED
 from distrust.server.settings import ServerSettings
-from distrust.server.store import Store, open_database
-from distrust.server.ticket_issuer import MOST_GRANTED
+from distrust.server.storage.keys import KeyFolder
+from distrust.server.storage.store import Store, open_database
 
 HEARTBEAT_SECONDS = 15.0  # without an event; then a comment keeps the stream's connection open
 

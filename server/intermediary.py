@@ -8,7 +8,7 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import DeliveryList, PrunedRun, Settled, StatementList
 from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.common.wire import Via
-from distrust.server.intermediaries import Intermediaries
+from distrust.server.runs.intermediaries import Intermediaries
 
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""

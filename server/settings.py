@@ -9,8 +9,8 @@ from pydantic import Field
 from distrust.common.protocol.web.settings import ServiceSettings
 from distrust.common.protocol.web.tls import caller_context
 from distrust.common.wire import Via
-from distrust.server.keys import folder_for
-from distrust.server.service import WINDOW
+from distrust.server.runs.service import WINDOW
+from distrust.server.storage.keys import folder_for
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
 ReadersUrl = Annotated[str, Field(pattern=r"^(https?://[^/?#@*,;\s]+)?$")]

@@ -49,12 +49,12 @@ from distrust.lab.audit.observation import evidence, most_replicas, observed, re
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.stack.stack import Urls
-from distrust.server.analyzer import check_count, content_sum, open_all
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.keys import Keys, new_keys
+from distrust.server.learner.analyzer import check_count, content_sum, open_all
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
-from distrust.server.round_messages import round_message
-from distrust.server.ticket_issuer import sign
+from distrust.server.runs.round_messages import round_message
+from distrust.server.runs.ticket_issuer import sign
+from distrust.server.storage.keys import Keys, new_keys
 
 AT_ONCE = 8  # cohorts in flight
 STAGE_SECONDS = 60.0  # for a stage of a cohort; then its clients count as lost

@@ -5,20 +5,21 @@ from typing import Annotated
 
 import typer
 
-from distrust import common, server
 from distrust.common.errors import BadParameter
+from distrust.common.protocol import intermediary
 from distrust.common.protocol.storage.migration import History, check_database, migrate
 from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import NAMES
-from distrust.server.keys import destroy_first_keys
+from distrust.server import storage
+from distrust.server.storage.keys import destroy_first_keys
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 HISTORIES = (
-    History(Path(server.__path__[0], "migrations"), table="runs", number=2),
-    History(Path(common.__path__[0], "intermediary", "migrations"), table="messages", number=4),
+    History(Path(storage.__path__[0], "migrations"), table="runs", number=2),
+    History(Path(intermediary.__path__[0], "migrations"), table="messages", number=4),
 )
 """The server's schema, and the one of shuffler and aggregator."""
 

@@ -126,7 +126,7 @@ class CohortsInProcess:
             else:
                 estimate = mechanism.estimate(total, survivors, analyzer)
             return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
-        except Exception as error:  # noqa: BLE001 - as the server does (`server.active_run`): the run ends and says why
+        except Exception as error:  # noqa: BLE001 - as the server does (`server.runs.active_run`): the run ends and says why
             return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
 
     def _vectors(self, plan: RoundPlan, cohort: CohortPlan, order: Order | None) -> NDArray[np.float64]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from distrust.common.protocol.run.progress import RoundList
     from distrust.common.protocol.storage.stored_database import StoredDatabase
     from distrust.common.protocol.web.client import Peer
-    from distrust.server.rows import RunRow
-    from distrust.server.transcript import SealKey
+    from distrust.server.reading.transcript import SealKey
+    from distrust.server.storage.rows import RunRow
 
 PAGE = 500  # entries of a transcript in one answer
 MOST_EACH = 1000  # messages of each stage and direction that a service picks out; more are read page by page
@@ -232,8 +232,8 @@ class StoredParties:
     """
 
     def __init__(self, data_dir: DataDir) -> None:
-        from distrust.server.store import Store  # noqa: PLC0415 - a running stack is asked without it
-        from distrust.server.tables import VERSION  # noqa: PLC0415
+        from distrust.server.storage.store import Store  # noqa: PLC0415 - a running stack is asked without it
+        from distrust.server.storage.tables import VERSION  # noqa: PLC0415
 
         self._data_dir = data_dir
         self.missing: dict[Party, str] = {}
@@ -249,7 +249,7 @@ class StoredParties:
 
     async def outline(self, wanted: Wanted) -> Outline:
         """Return a round as the server stored it. Raises WrongCohort, RunFailed."""
-        from distrust.server.transcript import stored_round  # noqa: PLC0415
+        from distrust.server.reading.transcript import stored_round  # noqa: PLC0415
 
         with _readable(f"round {wanted.round} of run {wanted.run}"):
             row = self._run(wanted.run)
@@ -259,7 +259,7 @@ class StoredParties:
 
     async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
         """Return the first messages of each stage; None for an intermediary whose database is not here."""
-        from distrust.server.transcript import stored_sample  # noqa: PLC0415
+        from distrust.server.reading.transcript import stored_sample  # noqa: PLC0415
 
         if party == "server":
             with _readable(f"cohort {name_in(address)}"):
@@ -278,13 +278,13 @@ class StoredParties:
 
     async def terms(self, _party: Via, wanted: Wanted, address: str) -> Cohort:
         """Return a cohort as the server opened it. Raises WrongCohort."""
-        from distrust.server.transcript import stored_cohort  # noqa: PLC0415
+        from distrust.server.reading.transcript import stored_cohort  # noqa: PLC0415
 
         with _readable(f"cohort {name_in(address)}"):
             return stored_cohort(self._store, wanted.run, name_in(address))
 
     def _run(self, run: str) -> "RunRow":
-        from distrust.server.transcript import stored_run  # noqa: PLC0415
+        from distrust.server.reading.transcript import stored_run  # noqa: PLC0415
 
         if run not in self._runs:
             self._runs[run] = stored_run(self._store, run)
@@ -292,7 +292,7 @@ class StoredParties:
 
     def _key(self, row: "RunRow") -> "SealKey":
         """Return the run's key, or None where it is not at hand. Then records show as refused."""
-        from distrust.server.keys import KeyFolder, folder_for  # noqa: PLC0415
+        from distrust.server.storage.keys import KeyFolder, folder_for  # noqa: PLC0415
 
         digest = run_digest(row.config.digest(), row.identity.run_id)
         try:

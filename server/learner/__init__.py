@@ -1,1 +1,1 @@
-"""The learner: the state machine of a run, replayed from its outcomes, without input or output."""
+"""A round from its plan to its estimates: the machine that replays a run, and the analyzer. No input or output."""

@@ -28,11 +28,11 @@ from distrust.lab.cli.migrate import HISTORIES
 from distrust.lab.services.outline import Wanted
 from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
-from distrust.server.keys import KeyFolder, new_keys
-from distrust.server.service import Service
-from distrust.server.store import open_database
-from distrust.server.tables import COHORTS
-from distrust.server.transcript import NO_KEY
+from distrust.server.reading.transcript import NO_KEY
+from distrust.server.runs.service import Service
+from distrust.server.storage.keys import KeyFolder, new_keys
+from distrust.server.storage.store import open_database
+from distrust.server.storage.tables import COHORTS
 from distrust.shuffler.service import Shuffler
 from tests.support.manual_clock import ManualClock
 from tests.support.schemas import content, engine, first_schema

@@ -25,7 +25,7 @@ from distrust.common.protocol.storage.migration import migrate, upgrade
 from distrust.common.protocol.storage.schema import create_schema, stored_schema
 from distrust.lab.__main__ import app
 from distrust.lab.cli.migrate import HISTORIES
-from distrust.server.tables import RUNS as STORED_RUNS
+from distrust.server.storage.tables import RUNS as STORED_RUNS
 from tests.support.schemas import HISTORY, METADATA, OURS, PARTIES, VERSION, content, differences, engine
 
 RUNS = {"summed": "finished", "shuffled": "finished", "open-summed": "failed", "open-shuffled": "failed"}

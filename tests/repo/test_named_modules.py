@@ -18,7 +18,7 @@ DOTTED = re.compile(rf"(?<![\w.\-/:])((?:distrust\.)?(?:{'|'.join((*FOLDERS, *IN
 NOUNS = {"client.get", "client.post", "client.put"}
 """Calls of an object that is called `client` in examples."""
 IMPORTS = re.compile(r"^[ \t]*(?:from [\w.]+ import .*|import [\w.]+.*)$", re.MULTILINE)
-FILES = {"json", "log", "md", "sqlite3", "toml", "token"}
+FILES = {"json", "keys", "log", "md", "sqlite3", "toml", "token"}
 """Endings of files, such as server.log, that look like modules."""
 
 

@@ -20,7 +20,7 @@ NAMED_UNSAFE = {
     "client/cohort/randomizer.py",  # rewards; noise only with a noise seed, which settings refuse without allow_unsafe
     "client/fleet/fleet.py",  # departures
     "shuffler/assignment.py",  # the order of assigned actions, only with [unsafe] noise_seed, which clients refuse
-    "server/settlement.py",  # analyzer noise only with [unsafe] noise_seed
+    "server/runs/settlement.py",  # analyzer noise only with [unsafe] noise_seed
 }
 
 

@@ -18,7 +18,7 @@ from distrust.common.protocol.messages.upload import Receipts
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from distrust.server.receipts import most_absent
+from distrust.server.runs.receipts import most_absent
 from tests.support.parties_that_forget import BLOCKS, LIAR, RUN, Parties, TokenState
 from tests.support.shuffler_lies import Client, Lie
 

@@ -35,10 +35,10 @@ from distrust.common.protocol.messages.upload import (
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.storage.database import Database
-from distrust.server.admission import Admission
-from distrust.server.coordinator import RunCoordinator
-from distrust.server.service import Service
-from distrust.server.store import open_database
+from distrust.server.runs.admission import Admission
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.runs.service import Service
+from distrust.server.storage.store import open_database
 from distrust.shuffler.service import REPORT
 from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock

@@ -41,8 +41,8 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.web.client import Http
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
-from distrust.server.keys import Keys
 from distrust.server.settings import ServerSettings
+from distrust.server.storage.keys import Keys
 from distrust.shuffler.app import ShufflerSettings
 from tests.support.asgi import OverHttpx
 from tests.support.limits import lenient

@@ -14,7 +14,7 @@ from distrust.common.protocol.intermediary import tables as intermediary
 from distrust.common.protocol.storage.database import parse_url
 from distrust.common.protocol.storage.migration import History
 from distrust.lab.cli.migrate import HISTORIES
-from distrust.server import tables as server
+from distrust.server.storage import tables as server
 
 PARTIES = ("server", "shuffler", "aggregator")
 OURS = {"alembic_version", "schema_version", "readiness", "holder"}

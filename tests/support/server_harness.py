@@ -15,10 +15,10 @@ from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.run.round import TicketAnswer
-from distrust.server.coordinator import RunCoordinator
-from distrust.server.keys import KeyFolder, Keys
-from distrust.server.service import Service
-from distrust.server.store import open_database
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.runs.service import Service
+from distrust.server.storage.keys import KeyFolder, Keys
+from distrust.server.storage.store import open_database
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 
 REWARDS = [[0.0, 0.25], [0.5, 0.5], [1.0, 0.75]]

@@ -13,7 +13,7 @@ import pytest
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.participants import Participants
 from distrust.lab.stack.stack import NAMES, Stack
-from distrust.server.tables import VERSION
+from distrust.server.storage.tables import VERSION
 from tests.support.forked import forking
 from tests.support.http_runs import over_http, smallest_run, until
 from tests.support.pages import blocks, play

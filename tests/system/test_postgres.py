@@ -23,7 +23,7 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.storage import database as module
 from distrust.common.protocol.storage.database import POOL, Database
 from distrust.common.protocol.storage.database_faults import repeated
-from distrust.server.tables import METADATA as SERVER_METADATA
+from distrust.server.storage.tables import METADATA as SERVER_METADATA
 from distrust.shuffler.service import Shuffler
 from tests.support.attacks import OPERATOR, attacked, refusal
 from tests.support.cohorts import Authority, address

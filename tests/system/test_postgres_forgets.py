@@ -14,12 +14,12 @@ from sqlalchemy import Engine, event, select
 from distrust.common.protocol.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
 from distrust.common.protocol.messages.status import Settled
 from distrust.common.protocol.storage.database import Database
-from distrust.server.coordinator import RunCoordinator
-from distrust.server.intermediaries import Housekeeper
-from distrust.server.service import Service
-from distrust.server.store import open_database
-from distrust.server.tables import BATCHES, TOMBSTONES
-from distrust.server.tables import METADATA as SERVER_METADATA
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.runs.intermediaries import Housekeeper
+from distrust.server.runs.service import Service
+from distrust.server.storage.store import open_database
+from distrust.server.storage.tables import BATCHES, TOMBSTONES
+from distrust.server.storage.tables import METADATA as SERVER_METADATA
 from distrust.shuffler.service import REPORT, Shuffler
 from tests.support.cohorts import Authority, report
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries

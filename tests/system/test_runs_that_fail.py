@@ -30,7 +30,7 @@ intermediary = {{dropout = 0.05, stage_seconds = {seconds}}}
 """
 PATCH = """
 import numpy
-from distrust.server import settlement
+from distrust.server.runs import settlement
 from distrust.server.policies.elimination import SuccessiveElimination
 
 honest_read, honest_analyze = SuccessiveElimination.read, settlement.analyze

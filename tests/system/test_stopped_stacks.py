@@ -12,7 +12,7 @@ from distrust.lab.__main__ import app
 from distrust.lab.services.connection import Connection
 from distrust.lab.services.outline import Wanted
 from distrust.lab.services.transcripts import Inspection, described
-from distrust.server.transcript import NO_KEY
+from distrust.server.reading.transcript import NO_KEY
 from tests.support.forked import forking
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]

@@ -26,11 +26,11 @@ from distrust.common.protocol.messages.upload import (
     UploadAnswer,
 )
 from distrust.common.protocol.run.config import RunConfig
-from distrust.server.active_run import ActiveRun
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.keys import KeyFolder, read_keys
-from distrust.server.receipts import ReceiptBook
-from distrust.server.ticket_issuer import sign
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.runs.receipts import ReceiptBook
+from distrust.server.runs.ticket_issuer import sign
+from distrust.server.storage.keys import KeyFolder, read_keys
 from tests.support.recording import Exchange, RecordedRun, record_run
 
 CLIENTS = 48

@@ -9,7 +9,7 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
-from distrust.server.analyzer import IMPOSSIBLE, possible
+from distrust.server.learner.analyzer import IMPOSSIBLE, possible
 
 LINES = (Path(__file__).parents[2] / "docs/privacy/impossible-sums.md").read_text("utf-8").splitlines()
 DELTAS = {"distributed-polya": None, "distributed-skellam": 1e-6, "distributed-discrete-gaussian": 1e-6}

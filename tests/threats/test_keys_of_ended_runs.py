@@ -23,11 +23,11 @@ from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Upload
 from distrust.common.protocol.run.config import RunConfig
-from distrust.server.analyzer import analyze
-from distrust.server.keys import KeyFolder, Keys
+from distrust.server.learner.analyzer import analyze
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import OUTCOME_JSON, ReleasedCohort
-from distrust.server.settlement import analyzer_stream
+from distrust.server.runs.settlement import analyzer_stream
+from distrust.server.storage.keys import KeyFolder, Keys
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.recording import RecordedRun, record_run
 from tests.support.server_harness import REWARDS, ServerHarness

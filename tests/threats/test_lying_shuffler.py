@@ -29,7 +29,7 @@ from distrust.common.protocol.messages.upload import Receipts, Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import SystemStream
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
-from distrust.server.receipts import ReceiptBook
+from distrust.server.runs.receipts import ReceiptBook
 from distrust.shuffler.service import REPORT, Shuffler, permute_records
 from tests.support.recording import Exchange, RecordedRun, record_run
 

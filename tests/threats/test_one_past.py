@@ -21,9 +21,9 @@ from distrust.common.protocol.messages.status import DeliveryList
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.run.round import TicketAnswer
-from distrust.server.deliveries import NotComparedError
 from distrust.server.learner.rounds import ReleasedCohort
-from distrust.server.settlement import analyzer_stream
+from distrust.server.runs.deliveries import NotComparedError
+from distrust.server.runs.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, fill_first_round, serve, until
 

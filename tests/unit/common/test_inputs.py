@@ -23,7 +23,7 @@ from distrust.lab.__main__ import app
 from distrust.lab.stack.stack import Urls
 from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.table import read_rows
-from distrust.server.keys import read_keys
+from distrust.server.storage.keys import read_keys
 from tests.support.asgi import OverHttpx
 
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {

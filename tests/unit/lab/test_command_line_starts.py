@@ -46,7 +46,7 @@ def test_fleets_and_commands_that_call_services_import_no_web_server() -> None:
 
 def test_inspect_imports_no_mechanism_to_ask_services_and_no_search_to_read_databases() -> None:
     """It holds both below a second of CPU: SciPy's modules alone take a third of one, and aiohttp a sixth."""
-    stored = "distrust.server.transcript, distrust.aggregator.service, distrust.shuffler.service"
+    stored = "distrust.server.reading.transcript, distrust.aggregator.service, distrust.shuffler.service"
     code = f"""
 import sys, distrust.lab.cli.stack, distrust.lab.services.transcripts
 assert not {{"sqlalchemy", "aiohttp", "scipy", "distrust.common.dp.mechanisms"}} & set(sys.modules)

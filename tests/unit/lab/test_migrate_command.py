@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from distrust.common.errors import BadParameter, Unavailable, exit_status
 from distrust.lab.__main__ import app
 from distrust.lab.cli.migrate import DESTROYED
-from distrust.server.tables import VERSION
+from distrust.server.storage.tables import VERSION
 from tests.support.schemas import PARTIES, first_schema
 
 FIRST_KEYS = '{"ticket": "AAAA", "seal": "AAAA"}'

@@ -13,7 +13,7 @@ from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id
 from distrust.lab.__main__ import app
 from distrust.lab.stack.data_dir import DataDir
-from distrust.server.admission import Admission, read_participants
+from distrust.server.runs.admission import Admission, read_participants
 
 ENVIRONMENT = '{"name": "bernoulli", "means": [0.2, 0.8], "seed": 1}'
 

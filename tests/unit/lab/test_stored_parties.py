@@ -19,9 +19,9 @@ from distrust.lab.__main__ import app
 from distrust.lab.services.outline import Wanted
 from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
-from distrust.server.keys import RunIdentity, new_keys
-from distrust.server.rows import RunRow
-from distrust.server.store import open_database
+from distrust.server.storage.keys import RunIdentity, new_keys
+from distrust.server.storage.rows import RunRow
+from distrust.server.storage.store import open_database
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import Authority, address, labelled
 from tests.support.manual_clock import ManualClock

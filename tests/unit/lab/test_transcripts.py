@@ -21,9 +21,9 @@ from distrust.lab.play.in_process import held
 from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.services.outline import Outline, Pages, Party, Wanted
 from distrust.lab.services.transcripts import Inspection, Sight, described, print_sights
-from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner
-from distrust.server.round_messages import round_message
+from distrust.server.runs.round_messages import round_message
+from distrust.server.storage.keys import PublicKeys
 from tests.support.round_report import REPORT
 
 KEY = bytes(range(32)).hex()

@@ -17,8 +17,8 @@ from distrust.common.protocol.crypto.seal import open_record, seal
 from distrust.common.protocol.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
 from distrust.common.protocol.messages.cohort import Cohort, LabelledBits, Masking, Sealed
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.analyzer import analyze, ones_by_label
-from distrust.server.keys import new_keys
+from distrust.server.learner.analyzer import analyze, ones_by_label
+from distrust.server.storage.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 

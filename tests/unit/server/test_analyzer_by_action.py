@@ -16,8 +16,8 @@ from distrust.common.protocol.crypto.seal import open_record, seal, sealed_size
 from distrust.common.protocol.messages.batch import Batch, Content, GroupedRecords, Records
 from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort, Sealed
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.analyzer import analyze, analyze_parts
-from distrust.server.keys import new_keys
+from distrust.server.learner.analyzer import analyze, analyze_parts
+from distrust.server.storage.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 

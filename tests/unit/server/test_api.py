@@ -18,7 +18,7 @@ from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.web.bodies import MOST_BODIES
 from distrust.common.wire import Version, encode_blob
 from distrust.server.app import server_app
-from distrust.server.service import Service
+from distrust.server.runs.service import Service
 from distrust.server.settings import ServerSettings
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, config

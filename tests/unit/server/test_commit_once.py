@@ -10,7 +10,7 @@ import pytest
 from distrust.common.errors import Unavailable
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
-from distrust.server.store import Store, Writing
+from distrust.server.storage.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients
 from tests.support.server_harness import REWARDS, ServerHarness, config
 

@@ -9,7 +9,7 @@ from distrust.common.errors import ProtocolError, Unauthorized, Unavailable
 from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
-from distrust.server.coordinator import RENEWAL_SECONDS, RunCoordinator
+from distrust.server.runs.coordinator import RENEWAL_SECONDS, RunCoordinator
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config
 
@@ -78,7 +78,7 @@ def test_a_cohort_is_opened_again_before_more_of_its_tickets_are_handed_out_late
 ) -> None:
     """Its first deadline runs from its opening: a ticket of its last second would be worth nothing."""
     now = [0.0]
-    monkeypatch.setattr("distrust.server.coordinator.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("distrust.server.runs.coordinator.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     async def late() -> list[list[str]]:
         harness.service.create(config())

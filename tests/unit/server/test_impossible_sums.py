@@ -18,8 +18,8 @@ from distrust.common.protocol.crypto.seal import open_record, seal
 from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum
 from distrust.common.protocol.messages.cohort import AssignedRecords, Masking
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts, analyze_stream
-from distrust.server.keys import new_keys
+from distrust.server.learner.analyzer import IMPOSSIBLE, analyze, analyze_parts, analyze_stream
+from distrust.server.storage.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 from tests.support.planned import planned

@@ -14,8 +14,8 @@ from distrust.common.errors import Conflict, Gone, RunFailed, Unavailable, Wrong
 from distrust.common.protocol.messages.status import MOST_SETTLED
 from distrust.common.protocol.run.listing import RunList, Tombstone
 from distrust.common.protocol.run.progress import RunView
-from distrust.server import tables
-from distrust.server.intermediaries import Housekeeper
+from distrust.server.runs.intermediaries import Housekeeper
+from distrust.server.storage import tables
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.manual_clock import ManualClock
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve

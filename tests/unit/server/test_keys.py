@@ -9,8 +9,8 @@ import structlog
 
 from distrust.common.errors import RunFailed, Unavailable
 from distrust.common.protocol.messages.cohort import Cohort, Masking
-from distrust.server.keys import KeyFolder, Keys, folder_for, new_keys
-from distrust.server.ticket_issuer import sign
+from distrust.server.runs.ticket_issuer import sign
+from distrust.server.storage.keys import KeyFolder, Keys, folder_for, new_keys
 from tests.support.in_memory_intermediaries import BadTicket, check_ticket
 from tests.support.server_harness import key_folder
 
@@ -114,7 +114,7 @@ def test_destroyed_keys_are_overwritten_and_removed_and_the_disk_is_told(
         if os.fstat(handle).st_ino == folder.path.stat().st_ino:
             synced.append(folder.file(R).exists())
 
-    monkeypatch.setattr("distrust.server.keys.os.fsync", noted)
+    monkeypatch.setattr("distrust.server.storage.keys.os.fsync", noted)
     folder.destroy(R)
     assert set((tmp_path / "name").read_bytes()) == {0}
     assert list(folder.path.iterdir()) == []
@@ -131,7 +131,7 @@ def test_keys_are_written_whole_to_the_disk_the_file_before_its_name(
         facts = os.fstat(handle)
         synced.append((facts.st_ino == folder.path.stat().st_ino, facts.st_size))
 
-    monkeypatch.setattr("distrust.server.keys.os.fsync", noted)
+    monkeypatch.setattr("distrust.server.storage.keys.os.fsync", noted)
     folder.write(R, new_keys())
     assert [one for one, _ in synced] == [False, True]
     assert synced[0][1] == folder.file(R).stat().st_size == 128

@@ -15,10 +15,10 @@ from distrust.common.errors import Unavailable, WrongStage
 from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.common.protocol.run.progress import RunView
 from distrust.server.app import server_app
-from distrust.server.keys import KeyFolder, Keys, PublicKeys
+from distrust.server.reading.transcript import NO_KEY
 from distrust.server.settings import ServerSettings
-from distrust.server.store import Writing
-from distrust.server.transcript import NO_KEY
+from distrust.server.storage.keys import KeyFolder, Keys, PublicKeys
+from distrust.server.storage.store import Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
@@ -124,7 +124,7 @@ def test_a_runs_keys_are_on_the_disk_before_it_is_committed(
         happened.append("run")
         commit(*words)
 
-    monkeypatch.setattr("distrust.server.keys.os.fsync", synced)
+    monkeypatch.setattr("distrust.server.storage.keys.os.fsync", synced)
     monkeypatch.setattr(Writing, "run", committed)
     harness.service.create(config())
     assert happened == ["file", "folder", "run"]
@@ -137,7 +137,7 @@ def test_a_run_whose_keys_cannot_be_written_is_not_made(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("distrust.server.keys.os.fsync", full)
+        patch.setattr("distrust.server.storage.keys.os.fsync", full)
         with pytest.raises(Unavailable, match=r"key file .*: No space left on device"):
             harness.service.create(config())
     assert harness.service.runs().runs == []

@@ -17,7 +17,7 @@ from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.common.protocol.storage.database_faults import Collision
 from distrust.server.learner.learner import Learner
-from distrust.server.store import Store, Writing
+from distrust.server.storage.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, unnamed, until
 

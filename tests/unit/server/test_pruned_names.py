@@ -11,11 +11,11 @@ from distrust.common.errors import Conflict, Gone, ProtocolError, RunFailed, Una
 from distrust.common.protocol.messages.status import Statement, StatementList
 from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.protocol.run.progress import RegretCurve
-from distrust.server import tables
-from distrust.server.coordinator import RunCoordinator
-from distrust.server.intermediaries import Housekeeper
-from distrust.server.keeping import Keeping
-from distrust.server.service import Service
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.runs.intermediaries import Housekeeper
+from distrust.server.runs.service import Service
+from distrust.server.storage import tables
+from distrust.server.storage.keeping import Keeping
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness
 from tests.unit.server.test_api import OPERATOR, create, over_http, play

@@ -26,7 +26,7 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import encode_blob
 from distrust.server.dashboard.parties import cohort_context
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from distrust.server.receipts import most_absent
+from distrust.server.runs.receipts import most_absent
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness
 

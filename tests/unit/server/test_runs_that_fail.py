@@ -10,11 +10,11 @@ import pytest
 
 from distrust.common.errors import RunFailed
 from distrust.common.protocol.run.progress import RunView
-from distrust.server import active_run, settlement
 from distrust.server.learner import rounds
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.elimination import SuccessiveElimination
+from distrust.server.runs import active_run, settlement
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
@@ -162,7 +162,7 @@ def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
     harness.service.create(config())
     serve(harness, "demo", InMemoryClients(intermediaries, REWARDS), until=2)
     harness.database.close()
-    monkeypatch.setattr("distrust.server.active_run.round_message", divides)
+    monkeypatch.setattr("distrust.server.runs.active_run.round_message", divides)
     first, second = (restarted(tmp_path, intermediaries) for _ in range(2))
     assert (first.state, first.reason) == ("failed", "round 2: ZeroDivisionError: division by zero")
     assert second == first

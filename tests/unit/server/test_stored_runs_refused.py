@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select, update
 
 from distrust.common.errors import Conflict, RunFailed, Unavailable
-from distrust.server import tables
-from distrust.server.intermediaries import Housekeeper
+from distrust.server.runs.intermediaries import Housekeeper
+from distrust.server.storage import tables
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 from tests.unit.server.test_lost_confirmations import Faults

@@ -16,10 +16,10 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import Assignment, Round
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.common.wire import Via
-from distrust.server import tables
-from distrust.server.intermediaries import Housekeeper
 from distrust.server.learner.rounds import ReleasedCohort
-from distrust.server.settlement import analyzer_stream
+from distrust.server.runs.intermediaries import Housekeeper
+from distrust.server.runs.settlement import analyzer_stream
+from distrust.server.storage import tables
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config
 
@@ -132,7 +132,7 @@ def two_batches(folder: Path, first: float, monkeypatch: pytest.MonkeyPatch) -> 
         seeds.setdefault(given[2].cohort, made.bytes(32))
         return analyzer_stream(*given, **past)
 
-    monkeypatch.setattr("distrust.server.settlement.analyzer_stream", noted)
+    monkeypatch.setattr("distrust.server.runs.settlement.analyzer_stream", noted)
     intermediaries = InMemoryIntermediaries()
     for number in (3, 4):
         harness = ServerHarness(folder, intermediaries)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
-from distrust.server.ticket_issuer import MOST_GRANTED
+from distrust.server.runs.ticket_issuer import MOST_GRANTED
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 

@@ -14,10 +14,10 @@ from distrust.common.errors import Aborted, Gone, Unavailable
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.server.learner.rounds import LostCohort
-from distrust.server.rows import GrantRow
-from distrust.server.store import Store, Writing
-from distrust.server.ticket_issuer import TicketIssuer
-from distrust.server.waiting_places import WaitingPlace
+from distrust.server.runs.ticket_issuer import TicketIssuer
+from distrust.server.runs.waiting_places import WaitingPlace
+from distrust.server.storage.rows import GrantRow
+from distrust.server.storage.store import Store, Writing
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import (
     REWARDS,

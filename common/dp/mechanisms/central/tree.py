@@ -327,7 +327,7 @@ class Counter:
     Secrets  The true sums are the server's secret: the server never writes them or a node where clients can read.
     Rule     `add` draws the noise of every node that the new batch completes, once. A caller that adds the same batch
              to the same state again with another stream gets other noise, and must not publish both. The server's
-             stream follows from the batch (`server.settlement.analyzer_stream`).
+             stream follows from the batch (`server.runs.settlement.analyzer_stream`).
     """
 
     mechanism: Tree

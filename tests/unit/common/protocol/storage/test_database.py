@@ -14,7 +14,7 @@ from distrust.common.protocol.storage import database_faults
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.database_faults import Collision, repeated
 from distrust.common.protocol.storage.schema import another_schema
-from distrust.server.tables import METADATA as SERVER
+from distrust.server.storage.tables import METADATA as SERVER
 
 METADATA = MetaData()
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True), Column("value", Integer))

@@ -22,26 +22,26 @@ from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
-from distrust.server import views
-from distrust.server.active_run import ActiveRun
-from distrust.server.admission import OPERATOR, Admission, Caller
-from distrust.server.deliveries import Deliveries, unknown_statements
-from distrust.server.keys import KeyFolder
-from distrust.server.known_runs import KnownRuns
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
-from distrust.server.receipts import ReceiptBook
-from distrust.server.rows import RunRow
-from distrust.server.settlement import Settlement
-from distrust.server.store import Store
-from distrust.server.ticket_issuer import TicketIssuer
-from distrust.server.transcript import cohort_transcript
-from distrust.server.waiting_places import Serving, WaitingPlace
+from distrust.server.reading.transcript import cohort_transcript
+from distrust.server.runs import views
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.runs.admission import OPERATOR, Admission, Caller
+from distrust.server.runs.deliveries import Deliveries, unknown_statements
+from distrust.server.runs.known_runs import KnownRuns
+from distrust.server.runs.receipts import ReceiptBook
+from distrust.server.runs.settlement import Settlement
+from distrust.server.runs.ticket_issuer import TicketIssuer
+from distrust.server.runs.waiting_places import Serving, WaitingPlace
+from distrust.server.storage.keys import KeyFolder
+from distrust.server.storage.rows import RunRow
+from distrust.server.storage.store import Store
 
 _log = structlog.get_logger("distrust.server")
 
 WINDOW = 8192
-"""Default number of clients in flight in one run; see server.ticket_issuer."""
+"""Default number of clients in flight in one run; see server.runs.ticket_issuer."""
 
 
 class Service(KnownRuns):
@@ -211,13 +211,13 @@ class Service(KnownRuns):
         return self.store.has_batch(self._opened(run, cohort).cohort)
 
     def collect_for_receipts(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
-        """Store a batch that was collected, so that clients see its records. See server.receipts."""
+        """Store a batch that was collected, so that clients see its records. See server.runs.receipts."""
         stored = self._receipts.collect(self.active_run(cohort.run), cohort, answer)
         self._notify(cohort.run)
         return stored
 
     def take_receipts(self, run: str, receipts: Receipts) -> UploadAnswer:
-        """Commit receipts, and return how many. Raises WrongCohort, WrongStage, BadMessage; see server.receipts."""
+        """Commit receipts, and return how many. Raises WrongCohort, WrongStage, BadMessage; see receipts.py."""
         return self._receipts.take(self.active_run(run), self._opened(run, receipts.cohort), receipts)
 
     def receipts_complete(self, cohort: Cohort, survivors: int) -> bool:

@@ -18,11 +18,11 @@ import structlog
 from distrust.common.errors import BadMessage, Conflict, ForeignToken, NotAdmitted, WrongStage
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.run.round import TicketAnswer
-from distrust.server.active_run import ActiveRun
-from distrust.server.admission import OPERATOR, Caller
-from distrust.server.rows import CohortRow
-from distrust.server.store import Writing
-from distrust.server.ticket_issuer import Granted, TicketIssuer
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.runs.admission import OPERATOR, Caller
+from distrust.server.runs.ticket_issuer import Granted, TicketIssuer
+from distrust.server.storage.rows import CohortRow
+from distrust.server.storage.store import Writing
 
 _log = structlog.get_logger("distrust.server")
 

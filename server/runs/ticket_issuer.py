@@ -26,11 +26,11 @@ from distrust.common.protocol.crypto.keys import KEY_HASH
 from distrust.common.protocol.messages.cohort import Cohort, Grant, KeyHashes, TicketRequest, ticket_text
 from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.storage.database_faults import repeated
-from distrust.server.active_run import ActiveRun
-from distrust.server.admission import OPERATOR, Admission, Caller
-from distrust.server.keys import Keys
-from distrust.server.rows import CohortRow, GrantRow
-from distrust.server.store import Store, Writing
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.runs.admission import OPERATOR, Admission, Caller
+from distrust.server.storage.keys import Keys
+from distrust.server.storage.rows import CohortRow, GrantRow
+from distrust.server.storage.store import Store, Writing
 
 _UNGRANTED = 512  # requests of a run of which the server remembers that they have got no slots
 
@@ -84,7 +84,7 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
 
 
 class TicketIssuer:
-    """Issues the tickets of all runs. Requests that wait as a cohort is settled get theirs by `server.waiting_places`.
+    """Issues the tickets of all runs. Requests that wait as a cohort is settled get theirs by `waiting_places`.
 
     admission  looks again whether a caller that may have waited still gets slots.
     window    no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the

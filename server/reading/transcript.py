@@ -42,7 +42,7 @@ from distrust.common.protocol.messages.status import (
 )
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import Via
-from distrust.server.analyzer import ones_by_label
+from distrust.server.learner.analyzer import ones_by_label
 from distrust.server.learner.rounds import (
     SEEDED,
     CohortPlan,
@@ -53,8 +53,8 @@ from distrust.server.learner.rounds import (
     round_guarantee,
 )
 from distrust.server.policies.base import Ask
-from distrust.server.rows import CohortRow, GrantRow, RunRow, UnreadRun
-from distrust.server.store import Store
+from distrust.server.storage.rows import CohortRow, GrantRow, RunRow, UnreadRun
+from distrust.server.storage.store import Store
 
 SealKey = X25519PrivateKey | None
 """The run's key, which opens sealed records; None once it is destroyed, or where its file may not be read."""

@@ -19,10 +19,10 @@ from distrust.common.protocol.run.progress import EventKind, RegretCurve, RunEve
 from distrust.common.protocol.storage.database import POOL, Database
 from distrust.common.protocol.storage.database_faults import Collision
 from distrust.common.wire import Via
-from distrust.server.keys import PublicKeys, RunIdentity
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
-from distrust.server.rows import CohortRow, EventDetails, GrantRow, RunRow, UnreadRun, read_run
-from distrust.server.tables import (
+from distrust.server.storage.keys import PublicKeys, RunIdentity
+from distrust.server.storage.rows import CohortRow, EventDetails, GrantRow, RunRow, UnreadRun, read_run
+from distrust.server.storage.tables import (
     BATCHES,
     COHORTS,
     ENDED,

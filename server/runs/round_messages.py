@@ -7,8 +7,8 @@ from distrust.common.protocol.crypto.parameters import neighbourhood
 from distrust.common.protocol.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import Assignment, Round, cohort_terms
-from distrust.server.keys import PublicKeys
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.storage.keys import PublicKeys
 
 
 def cohort_channel(

@@ -22,8 +22,8 @@ from distrust.common.protocol.messages.status import RecordList
 from distrust.common.protocol.messages.upload import Item, Receipts, UploadAnswer
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.storage.database_faults import repeated
-from distrust.server.active_run import ActiveRun
-from distrust.server.store import Store
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.storage.store import Store
 
 _CROWDS = 32  # cohorts in memory
 

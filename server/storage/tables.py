@@ -1,6 +1,6 @@
-"""The tables of the server's database. `server.store` reads and writes them.
+"""The tables of the server's database. `store.py` reads and writes them.
 
-runs        configuration, digest, id, public keys, state; the private keys are in files (server/keys.py)
+runs        configuration, digest, id, public keys, state; the private keys are in files (server/storage/keys.py)
 cohorts     cohorts that were opened at their intermediary, and their state. A row is the server's intent to collect the
             cohort's batch: it is committed before the first ticket, and closed with the outcome
 grants      slots by ticket request; of callers with a limit, who they are, until the cohort's outcome
@@ -89,7 +89,7 @@ GRANTS = Table(
     Column("cohort", String(80), nullable=False),
     Column("first", Integer, nullable=False),
     Column("count", Integer, nullable=False),
-    Column("participant", String(64)),  # the id of a caller with a limit (server.admission), until the outcome
+    Column("participant", String(64)),  # the id of a caller with a limit (server.runs.admission), until the outcome
     # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
     Column("key_hashes", LargeBinary, nullable=False),
     UniqueConstraint("run", "request", "cohort"),

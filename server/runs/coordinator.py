@@ -28,11 +28,11 @@ from distrust.common.protocol.messages.cohort import COHORT_DIGEST, Cohort, Tick
 from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.common.wire import INTERMEDIARIES, Via
-from distrust.server.admission import OPERATOR, Caller
-from distrust.server.deliveries import NotComparedError, misnumbered
-from distrust.server.intermediaries import Intermediaries
-from distrust.server.service import Service
-from distrust.server.waiting_places import WaitingPlace, WaitingPlaces
+from distrust.server.runs.admission import OPERATOR, Caller
+from distrust.server.runs.deliveries import NotComparedError, misnumbered
+from distrust.server.runs.intermediaries import Intermediaries
+from distrust.server.runs.service import Service
+from distrust.server.runs.waiting_places import WaitingPlace, WaitingPlaces
 
 _log = structlog.get_logger("distrust.server")
 

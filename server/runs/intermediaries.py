@@ -15,7 +15,7 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import DeliveryList, StatementList
 from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.wire import INTERMEDIARIES, Via
-from distrust.server.service import Service
+from distrust.server.runs.service import Service
 
 TURN_SECONDS = 1.0
 """Pause between two turns."""

@@ -24,13 +24,13 @@ from distrust.common.protocol.run.progress import RunState, Snapshot
 from distrust.common.protocol.run.round import Round, RoundView
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
-from distrust.server.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.learner.rounds import RoundPlan
 from distrust.server.policies.base import Key
-from distrust.server.round_messages import round_message
-from distrust.server.rows import CohortRow, RunRow
-from distrust.server.store import Store
+from distrust.server.runs.round_messages import round_message
+from distrust.server.storage.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
+from distrust.server.storage.rows import CohortRow, RunRow
+from distrust.server.storage.store import Store
 
 _log = structlog.get_logger("distrust.server")
 
@@ -72,7 +72,7 @@ class ActiveRun:
         self._stale = False
         self._round: Round | None = None
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
-        self.delivered: dict[Via, list[bytes]] = {}  # see server.deliveries
+        self.delivered: dict[Via, list[bytes]] = {}  # see server.runs.deliveries
         self.ungranted: dict[str, None] = {}  # requests for tickets that have got none, the newest last
         self.streams: dict[Key, CountedStream] = {}  # by arm; one that is not there has no batch, or is to be restored
 

@@ -12,7 +12,7 @@ from distrust.common.protocol.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
 from distrust.common.protocol.messages.status import CohortState
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunState
-from distrust.server.keys import RunIdentity
+from distrust.server.storage.keys import RunIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from distrust.common.protocol.run.listing import RunList, Tombstone
 from distrust.common.protocol.run.progress import RunState
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import INTERMEDIARIES, Via
-from distrust.server import views
-from distrust.server.active_run import ActiveRun
-from distrust.server.keeping import Keeping, StoredRun, tombstone_of
-from distrust.server.keys import KeyFolder
-from distrust.server.rows import UnreadRun
-from distrust.server.store import Store
+from distrust.server.runs import views
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.storage.keeping import Keeping, StoredRun, tombstone_of
+from distrust.server.storage.keys import KeyFolder
+from distrust.server.storage.rows import UnreadRun
+from distrust.server.storage.store import Store
 
 _log = structlog.get_logger("distrust.server")
 

@@ -22,13 +22,13 @@ from distrust.common.protocol.run.progress import (
     RunState,
     RunView,
 )
-from distrust.server.active_run import ActiveRun
-from distrust.server.keeping import StoredRun
 from distrust.server.learner.rounds import RoundRecord, round_guarantee, spent_by_all
 from distrust.server.policies.base import Query
-from distrust.server.rows import CohortRow, UnreadRun
-from distrust.server.store import Store
-from distrust.server.transcript import cohort_view
+from distrust.server.reading.transcript import cohort_view
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.storage.keeping import StoredRun
+from distrust.server.storage.rows import CohortRow, UnreadRun
+from distrust.server.storage.store import Store
 
 
 def run_view(active: ActiveRun, store: Store) -> RunView:

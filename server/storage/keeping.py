@@ -21,8 +21,8 @@ from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.protocol.run.progress import RunState
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
-from distrust.server.store import Store
-from distrust.server.tables import (
+from distrust.server.storage.store import Store
+from distrust.server.storage.tables import (
     BATCHES,
     COHORTS,
     ENDED,

@@ -21,15 +21,15 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import EventKind
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
-from distrust.server.active_run import ActiveRun, CountedStream, state_of
-from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
-from distrust.server.keys import Keys
+from distrust.server.learner.analyzer import analyze, analyze_parts, analyze_stream, content_sum
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.base import Key
-from distrust.server.receipts import ReceiptBook
-from distrust.server.rows import CohortRow
-from distrust.server.store import Store, Writing, unread
+from distrust.server.runs.active_run import ActiveRun, CountedStream, state_of
+from distrust.server.runs.receipts import ReceiptBook
+from distrust.server.storage.keys import Keys
+from distrust.server.storage.rows import CohortRow
+from distrust.server.storage.store import Store, Writing, unread
 
 _log = structlog.get_logger("distrust.server")
 
@@ -65,7 +65,7 @@ def _history(past: bytes, cohort: Cohort, totals: NDArray[np.uint64], survivors:
 
 
 class PlannedTickets(Protocol):
-    """Requests that wait for tickets, as a settlement commits what they get: `distrust.server.waiting_places.Serving`.
+    """Requests that wait for tickets, as a settlement commits what they get: `waiting_places.Serving`.
 
     rows  the open round's cohorts once it is committed.
     """

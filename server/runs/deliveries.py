@@ -17,8 +17,8 @@ from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import STATED, STATEMENT, Statement
 from distrust.common.wire import INTERMEDIARIES, Via
-from distrust.server.active_run import ActiveRun
-from distrust.server.store import Store
+from distrust.server.runs.active_run import ActiveRun
+from distrust.server.storage.store import Store
 
 _ADVICE = "nothing more of the run is released; docs/operations.md says what a restore may do"
 _LOST = "the {via}'s database was lost or is an old copy; " + _ADVICE

@@ -1,0 +1,1 @@
+"""What is shown of runs: their state, rounds, costs, events and transcripts. Nothing here changes a run."""
