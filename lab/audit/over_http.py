@@ -50,7 +50,7 @@ from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.stack.stack import Urls
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.learner.analyzer import check_count, content_sum, open_all
+from distrust.server.learner.analyzer import check_count, content_sums, open_all
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
 from distrust.server.runs.round_messages import round_message
 from distrust.server.runs.ticket_issuer import sign
@@ -188,7 +188,7 @@ class CohortHarness:
         opener = partial(open_record, self.keys.seal, cohort)
         if self.apart and batch.content.kind == "records" and cohort.channel.kind == "sealed":
             return open_all(self.mechanism, cohort.channel, batch.content, batch.survivors, opener)
-        return content_sum(self.mechanism, cohort, batch, opener)[0].reshape(1, -1)
+        return content_sums(self.mechanism, cohort, batch, opener)[0].reshape(1, -1)
 
     def _round(self, cohort: str) -> Round:
         mechanism = self.mechanism

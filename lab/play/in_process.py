@@ -31,6 +31,7 @@ from distrust.lab.play.failures import summarize, tracker_of
 from distrust.lab.play.result import CohortResult, Result, RoundResult
 from distrust.lab.play.run_file import RunFile, Source, load
 from distrust.lab.play.sequential import SequentialLearner
+from distrust.server.learner.analyzer import estimate
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import (
     CohortPlan,
@@ -114,18 +115,17 @@ class CohortsInProcess:
         survivors = int(np.count_nonzero(stay))
         if survivors < cohort.minimum:
             return LostCohort(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
-        analyzer = _noise(file, cohort.cohort, "analyzer")
         try:
-            if isinstance(plan.decision, AssignedAction) and order is not None:
-                return estimates_by_action(cohort, plan.decision, rows[stay], order[stay], analyzer)
-            total = sum_rows(rows[stay], mechanism.modulus)
+            totals, counts = _added(cohort, plan.decision, rows[stay], None if order is None else order[stay])
+            before = None
             if plan.cumulative and mechanism.takes_batches:
                 before = self._counters.get(cohort.arm) or mechanism.counter()
-                self._counters[cohort.arm], released = before.add(total, survivors, analyzer)
-                estimate = released.prefix
-            else:
-                estimate = mechanism.estimate(total, survivors, analyzer)
-            return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
+            found = estimate(mechanism, totals, counts, _noise(file, cohort.cohort, "analyzer"), before)
+            if found.after is not None:
+                self._counters[cohort.arm] = found.after
+            by_action = None if order is None else counts.tolist()
+            sums = found.sums.tolist()
+            return ReleasedCohort(cohort=cohort.cohort, sum=sums, survivors=survivors, counts=by_action)
         except Exception as error:  # noqa: BLE001 - as the server does (`server.runs.active_run`): the run ends and says why
             return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
 
@@ -143,6 +143,18 @@ def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
     if not isinstance(plan.decision, AssignedAction):
         return None
     return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
+
+
+def _added(
+    cohort: CohortPlan, decision: Decision, rows: NDArray[np.uint64], order: Order | None
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the sums of the survivors' messages mod m and their counts, as in `Estimated`: by action if assigned."""
+    modulus = cohort.mechanism.modulus
+    if order is None or not isinstance(decision, AssignedAction):
+        return sum_rows(rows, modulus), np.array([len(rows)])
+    actions, places = len(decision.actions), decision.places()[order]
+    totals = np.stack([sum_rows(rows[places == place], modulus) for place in range(actions)])
+    return totals, np.bincount(places, minlength=actions)
 
 
 def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:
@@ -190,21 +202,6 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
         survivors=released.survivors if released else None,
         estimate=released.sum if released else None,
     )
-
-
-def estimates_by_action(
-    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], positions: NDArray[np.int64], stream: Stream
-) -> ReleasedCohort:
-    """Return the estimate of each action's group of reports, as a shuffler that assigns actions releases them.
-
-    FREE Alg. 3. The slots in a group are not part of the result.
-    """
-    mechanism, actions = cohort.mechanism, len(assigned.actions)
-    places = assigned.places()[positions]
-    counts = np.bincount(places, minlength=actions)
-    totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
-    sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
-    return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=len(rows), counts=counts.tolist())
 
 
 def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:

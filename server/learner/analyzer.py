@@ -6,14 +6,13 @@ shuffler with records of its own, can make it count as lost.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.dp.mechanisms.families.base import StreamCounter
-from distrust.common.dp.mechanisms.families.streams import StoredBatch
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.modular import sum_rows, unpack, unpack_rows
 from distrust.common.protocol.crypto.seal import checksum_of, sealed_size
@@ -28,8 +27,11 @@ from distrust.common.protocol.messages.cohort import (
 )
 from distrust.common.randomness import Stream
 
-OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
-"""Opens a sealed record: returns its report id (16 bytes) and payload. Raises BadMessage."""
+OpenRecord = Callable[..., tuple[bytes, bytes]]
+"""Opens a sealed record: returns its report id (16 bytes) and payload. Raises BadMessage.
+
+A record of assigned actions opens at the place of its action only, the second argument.
+"""
 
 AnalyzerNoise = Callable[[NDArray[np.uint64], NDArray[np.int64]], Stream]
 """Return the stream of the analyzer's noise for a batch's totals mod m and its survivors (by action, or one count)."""
@@ -37,66 +39,72 @@ AnalyzerNoise = Callable[[NDArray[np.uint64], NDArray[np.int64]], Stream]
 IMPOSSIBLE = 1e-9
 """Probability that noise which does not wrap carries a sum of honest clients outside its bounds."""
 
-OpenAssigned = Callable[[bytes, int], tuple[bytes, bytes]]
-"""Opens a sealed record of assigned actions, given the place of its action: it opens at no other place."""
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """A batch's estimate, and what it was computed from.
+
+    sums    of the survivors' true values, in data units, by coordinate or by assigned action, shape (s,). Where a
+            stream is counted they are over all its batches.
+    own     this batch's own sums: `sums` where no stream is counted.
+    totals  sums of the messages mod m, shape (dimension,), or by assigned action, shape (s, dimension).
+    counts  survivors, shape (1,), or by assigned action, shape (s,).
+    after   the stream's state after this batch; None where none is counted.
+    """
+
+    sums: NDArray[np.float64]
+    own: NDArray[np.float64]
+    totals: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    after: StreamCounter | None = None
 
 
-def analyze(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
-) -> tuple[NDArray[np.float64], int]:
-    """Return the estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
+def estimate(
+    mechanism: Mechanism,
+    totals: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    stream: Stream,
+    before: StreamCounter | None = None,
+) -> Estimated:
+    """Return the estimate of a batch, `totals` and `counts` as in `Estimated`.
 
-    noise_of  draws the noise of central mechanisms. The caller gives the same totals of a cohort the same stream, or
-              publishes one estimate of it only.
+    stream  draws the noise of central mechanisms.
+    before  the state of the batch's stream; None: no stream is counted.
+    Raises  TooSmall with fewer survivors than the mechanism's `floor`, BadParameter after a stream's last batch.
+    """
+    if before is not None:
+        after, released = before.add(totals, int(counts[0]), stream)
+        return Estimated(released.prefix, released.batch, totals, counts, after)
+    if totals.ndim > 1:
+        own = mechanism.estimate_parts(totals, counts, stream)[:, 0]
+    else:
+        own = mechanism.estimate(totals, int(counts[0]), stream)
+    return Estimated(own, own, totals, counts)
+
+
+def analyze(  # noqa: PLR0917  a batch, and what opens it
+    mechanism: Mechanism,
+    cohort: Cohort,
+    batch: Batch,
+    noise_of: AnalyzerNoise,
+    open_record: OpenRecord,
+    before: StreamCounter | None = None,
+) -> Estimated:
+    """Return the estimate of a batch. For assigned actions the cohort's minimum counts all groups; one may be empty.
+
+    noise_of  gives the same stream to the same totals, of a stream behind the same earlier batches only: their noise is
+              in this batch's, too. Or the caller publishes one estimate of the cohort only.
+    before    as of `estimate`. The caller keeps the new state only if it commits the estimate.
     Raises    BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
     """
     check_count(cohort, batch)
-    summed, survivors = content_sum(mechanism, cohort, batch, open_record)
-    estimate = mechanism.estimate(summed, survivors, noise_of(summed, np.array([survivors])))
-    check_possible(mechanism, estimate, np.full(len(estimate), survivors))
-    return estimate, survivors
-
-
-def analyze_stream(
-    before: StreamCounter, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenRecord
-) -> tuple[StoredBatch, StreamCounter]:
-    """Return the batch with the estimate of the sum over all batches of its stream, and the state after this batch.
-
-    before    the state before it. The caller keeps the new state only if it commits the estimate.
-    noise_of  gives the same stream to the same totals behind the same earlier batches alone: their noise is in this
-              batch's, too.
-    Raises    as `analyze` does.
-    """
-    check_count(cohort, batch)
-    mechanism = before.mechanism
-    summed, survivors = content_sum(mechanism, cohort, batch, open_record)
-    stream = noise_of(summed, np.array([survivors]))
-    after, released = before.add(summed, survivors, stream)
+    totals, counts = content_sums(mechanism, cohort, batch, open_record)
+    found = estimate(mechanism, totals, counts, noise_of(totals, counts), before)
     # The batch's own leaf is looked at, not the prefix. A refused batch is replaced, and the nodes that it completed
     # are drawn again: their refusals would show earlier clients' sums, with noise that the ledger does not count.
-    if mechanism.judged:
-        check_possible(mechanism, released.batch, np.full(len(released.batch), survivors))
-    return StoredBatch(summed, survivors, released.prefix, stream), after
-
-
-def analyze_parts(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, noise_of: AnalyzerNoise, open_record: OpenAssigned
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return for assigned actions the estimated true sums and the survivors by action, each of shape (s,).
-
-    Raises like `analyze`. The minimum counts the whole cohort; an action's group may be empty.
-    """
-    check_count(cohort, batch)
-    content, channel = batch.content, cohort.channel
-    if not isinstance(channel, AssignedRecords) or not isinstance(content, GroupedRecords):
-        raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
-    groups = open_groups(mechanism, channel, content, batch.survivors, open_record)
-    counts = np.array([len(group) for group in groups], dtype=np.int64)
-    _check_enough(cohort, int(counts.sum()))
-    totals = np.stack([sum_rows(group, mechanism.modulus) for group in groups])
-    sums = mechanism.estimate_parts(totals, counts, noise_of(totals, counts))[:, 0]
-    check_possible(mechanism, sums, counts)
-    return sums, counts
+    if before is None or mechanism.judged:
+        check_possible(mechanism, found.own, np.broadcast_to(counts, found.own.shape))
+    return found
 
 
 def check_possible(mechanism: Mechanism, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
@@ -141,28 +149,31 @@ def check_count(cohort: Cohort, batch: Batch) -> None:
         raise TooSmall(batch.survivors, cohort.minimum)
 
 
-def _check_enough(cohort: Cohort, survivors: int) -> None:
-    if survivors < cohort.minimum:
-        raise TooSmall(survivors, cohort.minimum, "records that open")
-
-
-def content_sum(
+def content_sums(
     mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record: OpenRecord
-) -> tuple[NDArray[np.uint64], int]:
-    """Return Σ of the survivors' messages mod m, shape (dimension,), for every kind of channel, and the survivors.
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return Σ of the survivors' messages mod m, for every kind of channel, and the survivors, as in `Estimated`.
 
     Raises BadMessage for a batch that does not add up, TooSmall for fewer records that count than the minimum.
     """
     content, channel = batch.content, cohort.channel
     if isinstance(channel, Masking) and isinstance(content, ModularSum):
-        return unpack(content.body, channel.modulus, channel.dimension), batch.survivors
+        return unpack(content.body, channel.modulus, channel.dimension), np.array([batch.survivors])
+    if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
+        return ones_by_label(content.body, channel, batch.survivors), np.array([batch.survivors])
     if isinstance(channel, Sealed) and isinstance(content, Records):
         rows = open_all(mechanism, channel, content, batch.survivors, open_record)
-        _check_enough(cohort, len(rows))
-        return sum_rows(rows, mechanism.modulus), len(rows)
-    if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
-        return ones_by_label(content.body, channel, batch.survivors), batch.survivors
-    raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
+        totals, counts = sum_rows(rows, mechanism.modulus), np.array([len(rows)])
+    elif isinstance(channel, AssignedRecords) and isinstance(content, GroupedRecords):
+        groups = open_groups(mechanism, channel, content, batch.survivors, open_record)
+        totals = np.stack([sum_rows(group, mechanism.modulus) for group in groups])
+        counts = np.array([len(group) for group in groups])
+    else:
+        raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
+    survivors = int(counts.sum())
+    if survivors < cohort.minimum:
+        raise TooSmall(survivors, cohort.minimum, "records that open")
+    return totals, counts
 
 
 def open_all(
@@ -178,7 +189,7 @@ def open_groups(
     channel: AssignedRecords,
     records: GroupedRecords,
     survivors: int,
-    open_record: OpenAssigned,
+    open_record: OpenRecord,
 ) -> list[NDArray[np.uint64]]:
     """Return for each group the vectors in those of its records that count: they open at the group's action."""
     if len(records.counts) != len(channel.deal.times):
@@ -188,12 +199,8 @@ def open_groups(
     cut, end, groups = _cut(channel, records, sum(records.counts), survivors), 0, []
     for place, count in enumerate(records.counts):
         begin, end = end, end + count
-        groups.append(_rows(mechanism, _opened(cut[begin:end], partial(_open_at, open_record, place))))
+        groups.append(_rows(mechanism, _opened(cut[begin:end], open_record, place)))
     return groups
-
-
-def _open_at(open_record: OpenAssigned, place: int, record: bytes) -> tuple[bytes, bytes]:
-    return open_record(record, place)
 
 
 def _cut(channel: SealedRecords, records: Records | GroupedRecords, count: int, survivors: int) -> list[bytes]:
@@ -208,12 +215,12 @@ def _cut(channel: SealedRecords, records: Records | GroupedRecords, count: int, 
     return cut
 
 
-def _opened(records: Iterable[bytes], open_record: OpenRecord) -> list[bytes]:
+def _opened(records: Iterable[bytes], open_record: OpenRecord, *place: int) -> list[bytes]:
     """Return the payloads of the records that open, each record once."""
     payloads = []
     for record in dict.fromkeys(records):
         try:
-            payloads.append(open_record(record)[1])
+            payloads.append(open_record(record, *place)[1])
         except BadMessage:  # a liar, or a record that was damaged
             continue
     return payloads

@@ -21,7 +21,7 @@ from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import EventKind
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
-from distrust.server.learner.analyzer import analyze, analyze_parts, analyze_stream, content_sum
+from distrust.server.learner.analyzer import analyze, content_sums
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.base import Key
@@ -126,26 +126,23 @@ class Settlement:
         record = active.learner.rounds[cohort.round - 1]
         mechanism = record.mechanisms[cohort.clients]
         noise_of = partial(analyzer_stream, active.config, keys.noise, cohort)
+        before = counter = after = None
         try:
-            opener = partial(open_record, keys.seal, cohort)
-            if isinstance(cohort.channel, AssignedRecords):
-                sums, counts = analyze_parts(mechanism, cohort, answer.batch, noise_of, opener)
-                survivors, parts = int(counts.sum()), counts.tolist()
-                return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=parts), None
-            after = None
             if record.ask.cumulative and mechanism.takes_batches:
                 arm = next(one.arm for one in record.cohorts if one.cohort == cohort.cohort)
                 before = active.streams.get(arm) or self._restored(active, keys, mechanism, arm)
+                counter = before.counter
                 noise_of = partial(noise_of, past=before.past)
-                batch, counter = analyze_stream(before.counter, cohort, answer.batch, noise_of, opener)
-                estimate, survivors = batch.prefix, batch.survivors
-                after = CountedStream(arm, counter, _history(before.past, cohort, batch.total, np.array([survivors])))
-            else:
-                estimate, survivors = analyze(mechanism, cohort, answer.batch, noise_of, opener)
+            opener = partial(open_record, keys.seal, cohort)
+            found = analyze(mechanism, cohort, answer.batch, noise_of, opener, counter)
+            if before is not None and found.after is not None:
+                past = _history(before.past, cohort, found.totals, found.counts)
+                after = CountedStream(before.arm, found.after, past)
             released = ReleasedCohort(
                 cohort=cohort.cohort,
-                sum=estimate.tolist(),
-                survivors=survivors,
+                sum=found.sums.tolist(),
+                survivors=int(found.counts.sum()),
+                counts=found.counts.tolist() if isinstance(cohort.channel, AssignedRecords) else None,
                 liars=answer.batch.liars,
                 disputes=answer.batch.disputes,
             )
@@ -167,10 +164,10 @@ class Settlement:
                 assert cohort is not None
                 assert answer is not None
                 assert answer.batch is not None
-                total, count = content_sum(mechanism, cohort, answer.batch, partial(open_record, keys.seal, cohort))
-                survivors = np.array([count])
+                opener = partial(open_record, keys.seal, cohort)
+                total, survivors = content_sums(mechanism, cohort, answer.batch, opener)
                 stream = analyzer_stream(active.config, keys.noise, cohort, total, survivors, past)
-                batches.append(StoredBatch(total, count, np.array(outcome.sum), stream))
+                batches.append(StoredBatch(total, int(survivors[0]), np.array(outcome.sum), stream))
                 past = _history(past, cohort, total, survivors)
         return CountedStream(arm, mechanism.counter().restored(batches), past)
 

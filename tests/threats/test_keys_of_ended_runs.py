@@ -158,8 +158,8 @@ def fitting_noise(tried: set[bytes], one: Stolen) -> list[bytes]:
     def released_with(secret: bytes, cohort: Cohort, answer: BatchAnswer, outcome: ReleasedCohort) -> bool:
         assert answer.batch is not None
         noise_of = partial(analyzer_stream, run, secret, cohort)
-        estimate, _ = analyze(mechanism, cohort, answer.batch, noise_of, partial(open_record, unused, cohort))
-        return estimate.tolist() == outcome.sum
+        found = analyze(mechanism, cohort, answer.batch, noise_of, partial(open_record, unused, cohort))
+        return found.sums.tolist() == outcome.sum
 
     return [secret for secret in tried if all(released_with(secret, *cohort) for cohort in cohorts)]
 

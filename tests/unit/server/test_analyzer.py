@@ -61,9 +61,8 @@ def records(rows: NDArray[np.uint64], others: Sequence[bytes] = ()) -> Records:
 
 def analyzed(kind: AnyMechanism, of: Cohort, content: Content, survivors: int = N) -> tuple[float, int]:
     batch = Batch(cohort=of.cohort, survivors=survivors, content=content)
-    estimate, count = analyze(kind, of, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, of))
-    assert estimate.shape == (1,)
-    return float(estimate[0]), count
+    found = analyze(kind, of, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, of))
+    return found.sums.item(), found.counts.item()
 
 
 def expected(kind: AnyMechanism, rows: NDArray[np.uint64]) -> tuple[float, int]:

@@ -2,7 +2,6 @@
 
 import secrets
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from distrust.common.protocol.crypto.seal import open_record, seal, sealed_size
 from distrust.common.protocol.messages.batch import Batch, Content, GroupedRecords, Records
 from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort, Sealed
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.learner.analyzer import analyze, analyze_parts
+from distrust.server.learner.analyzer import analyze
 from distrust.server.storage.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
@@ -58,8 +57,8 @@ def grouped(
 
 def analyzed(content: Content, survivors: int, cohort: Cohort = COHORT) -> tuple[list[float], list[int]]:
     batch = Batch(cohort=cohort.cohort, survivors=survivors, content=content)
-    sums, counts = analyze_parts(MECHANISM, cohort, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, cohort))
-    return sums.tolist(), counts.tolist()
+    found = analyze(MECHANISM, cohort, batch, lambda *_: STREAM, partial(open_record, KEYS.seal, cohort))
+    return found.sums.tolist(), found.counts.tolist()
 
 
 @pytest.mark.parametrize("counts", [TIMES, [9, 6, 3], [9, 4, 5]])
@@ -118,10 +117,6 @@ def test_below_the_minimum_of_records_that_open_nothing_is_released() -> None:
 
 
 def test_groups_come_out_of_dealt_cohorts_only() -> None:
-    opener: Any = partial(open_record, KEYS.seal, COHORT)
-    batch = Batch(cohort=COHORT.cohort, survivors=N, content=grouped(TIMES))
-    with pytest.raises(BadMessage, match="dealt channel"):
-        analyze(MECHANISM, COHORT, batch, lambda *_: STREAM, opener)
     plain = COHORT.model_copy(update={"channel": Sealed(size=SIZE, server_key=KEYS.public.seal)})
     with pytest.raises(BadMessage, match="kind grouped in a sealed channel"):
-        analyzed(batch.content, N, plain)
+        analyzed(grouped(TIMES), N, plain)

@@ -18,7 +18,7 @@ from distrust.common.protocol.crypto.seal import open_record, seal
 from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum
 from distrust.common.protocol.messages.cohort import AssignedRecords, Masking
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.learner.analyzer import IMPOSSIBLE, analyze, analyze_parts, analyze_stream
+from distrust.server.learner.analyzer import IMPOSSIBLE, analyze
 from distrust.server.storage.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
@@ -54,7 +54,7 @@ def opened(mechanism: AnyMechanism, summed: NDArray[np.uint64]) -> float:
     content = ModularSum(body=pack(summed, mechanism.modulus))
     batch = Batch(cohort=of.cohort, survivors=N, content=content)
     opener = partial(open_record, KEYS.seal, of)
-    return float(analyze(mechanism, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener)[0][0])
+    return analyze(mechanism, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener).sums.item()
 
 
 def residue(mechanism: AnyMechanism, steps: int) -> NDArray[np.uint64]:
@@ -105,8 +105,7 @@ def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
         content = GroupedRecords(counts=TIMES, body=b"".join(sealed), checksum=checksum(sealed))
         batch = Batch(cohort=of.cohort, survivors=N, content=content)
         opener = partial(open_record, KEYS.seal, of)
-        result = analyze_parts(BY_ACTION, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener)[0]
-        return [float(one) for one in result]
+        return analyze(BY_ACTION, of, batch, lambda *_: UnsafeSeededStream(1, "analyzer"), opener).sums.tolist()
 
     rewards = np.where(places == place, 1.0, -1.0)[:, np.newaxis]
     rows = BY_ACTION.randomize(rewards, UnsafeSeededStream(1, "rows"))
@@ -136,7 +135,7 @@ def second_batch(before: Counter | Prefixes, rewards: int) -> None:
     summed = pack(np.array([rewards * tree.precision], dtype=np.uint64), tree.modulus)
     batch = Batch(cohort=of.cohort, survivors=80, content=ModularSum(body=summed))
     opener = partial(open_record, KEYS.seal, of)
-    analyze_stream(before, of, batch, lambda *_: UnsafeSeededStream(1, "second"), opener)
+    analyze(tree, of, batch, lambda *_: UnsafeSeededStream(1, "second"), opener, before)
 
 
 def test_a_refused_batch_of_a_stream_tells_nothing_of_earlier_batches() -> None:

@@ -11,6 +11,7 @@ import pytest
 from distrust.common.errors import RunFailed
 from distrust.common.protocol.run.progress import RunView
 from distrust.server.learner import rounds
+from distrust.server.learner.analyzer import Estimated
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.elimination import SuccessiveElimination
@@ -74,6 +75,11 @@ def with_numpy_as_errors() -> Any:
         return np.log(np.zeros(1))
 
 
+def estimated(value: float, survivors: int) -> Estimated:
+    sums = np.array([value])
+    return Estimated(sums, sums, np.zeros(1, dtype=np.uint64), np.array([survivors]))
+
+
 FAULTS = {
     "policy-divides-by-zero": (read_raises(ZeroDivisionError("division by zero")), "round 2: ZeroDivisionError: div"),
     "policy-leaves-a-domain": (read_raises(ValueError("math domain error")), "round 2: ValueError: math domain error"),
@@ -97,11 +103,11 @@ FAULTS = {
         "round 2: cohort demo.2.X.1: the analyzer raised: FloatingPointError",
     ),
     "analyzer-estimates-nothing": (
-        from_round_2(settlement, "analyze", lambda *_: (np.array([np.nan]), 64)),
+        from_round_2(settlement, "analyze", lambda *_: estimated(np.nan, 64)),
         "round 2: cohort demo.2.X.1: the analyzer raised: ValidationError",
     ),
     "analyzer-counts-too-many": (
-        from_round_2(settlement, "analyze", lambda *_: (np.array([1.0]), 10**6)),
+        from_round_2(settlement, "analyze", lambda *_: estimated(1.0, 10**6)),
         "round 2: cohort demo.2.X.1: the learner refused it: BadMessage",
     ),
     "round-cannot-be-told": (from_round_2(active_run, "round_message", divides), "round 2: ZeroDivisionError"),
