@@ -13,6 +13,7 @@ from html import escape as html_escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from distrust.common.errors import BadParameter, without_controls
+from distrust.common.extras import lacking, pandas
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -137,7 +138,6 @@ def data_frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> "Da
     Raises ModuleNotFoundError, naming the extra, where pandas is not installed.
     """
     try:
-        from pandas import DataFrame  # noqa: PLC0415 - a second of every start, and an extra
+        return pandas.DataFrame(list(rows), columns=list(columns))
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("data frames need pandas: pip install 'distrust[lab]'", name="pandas") from error
-    return DataFrame(list(rows), columns=list(columns))
+        raise ModuleNotFoundError(lacking(error, "data frames need"), name=error.name) from error

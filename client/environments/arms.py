@@ -12,6 +12,7 @@ from pydantic import Field
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.errors import BadParameter
+from distrust.common.extras import stats
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 RANGES = {"gaussian-easy": (0.25, 0.75), "gaussian-hard": (0.45, 0.55)}
@@ -115,8 +116,6 @@ class ClippedGaussian:
 
 def clipped_mean(centre: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
     """Return E min(1, max(0, X)) for X ~ N(centre, deviation²), exactly: ∫₀¹ P(X > x) dx in closed form."""
-    from scipy.stats import norm  # noqa: PLC0415 - half a second of every start, for this environment only
-
-    zero, one = -centre / deviation, (1 - centre) / deviation
-    inside = centre * (norm.cdf(one) - norm.cdf(zero)) + deviation * (norm.pdf(zero) - norm.pdf(one))
-    return np.asarray(inside + norm.sf(one), dtype=np.float64)
+    normal, zero, one = stats.norm, -centre / deviation, (1 - centre) / deviation
+    inside = centre * (normal.cdf(one) - normal.cdf(zero)) + deviation * (normal.pdf(zero) - normal.pdf(one))
+    return np.asarray(inside + normal.sf(one), dtype=np.float64)

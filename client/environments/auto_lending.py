@@ -38,6 +38,7 @@ from distrust.client.environments.contextual import (
 )
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.extras import linear_model
 from distrust.common.inputs import MOST_TABLE, open_file
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 from distrust.common.specs.base import PolicySpec
@@ -206,10 +207,9 @@ def _demand(source: Source, radius: float | None, how: LongContexts, bound: floa
 
 def _fitted(contexts: Floats, applied: NDArray[np.int64], least: float, bound: float | None) -> Floats:
     """Return θ* by logistic regression with the penalty `least` ‖θ‖²/2, or a larger one that keeps ‖θ*‖ ≤ bound."""
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - an extra, which takes a second to import
 
     def fit(penalty: float) -> Floats:
-        model = LogisticRegression(C=1 / penalty, fit_intercept=False, solver="newton-cholesky", tol=1e-8)
+        model = linear_model.LogisticRegression(C=1 / penalty, fit_intercept=False, solver="newton-cholesky", tol=1e-8)
         model.fit(contexts, applied)
         return np.asarray(model.coef_[0], dtype=np.float64)
 

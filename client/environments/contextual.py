@@ -18,6 +18,7 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, Link, link_mean
 from distrust.common.bandit.contextual_sum import Observation, shortened
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.extras import stats
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 from distrust.common.specs.base import PolicySpec
 from distrust.common.specs.contextual import Parameters
@@ -197,9 +198,7 @@ class GeneralizedLinear:
         if self.noiseless:
             return means
         if self.link == "poisson":
-            from scipy.stats import poisson  # noqa: PLC0415 - half a second of every start, for these rewards only
-
-            counts: Floats = poisson.ppf(luck, means)
+            counts: Floats = stats.poisson.ppf(luck, means)
             return np.clip(counts, low, high)  # the quantile of luck 0 is -1
         return np.where(luck < (means - low) / (high - low), high, low)
 

@@ -22,6 +22,7 @@ from distrust.client.environments.contextual_mslr import ContextTable
 from distrust.client.environments.mslr import HIGHEST_LABEL, LABELS
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.extras import clustering, preprocessing, sampling
 from distrust.common.inputs import open_file
 
 FEATURES = 136  # of a row of MSLR
@@ -171,12 +172,11 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
     random. The same files, seed and scikit-learn give the same table.
     Raises BadParameter on a bad line, on clusters < 2, and on fewer different rows than clusters.
     """
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415 - an extra, which takes a second to import
-
+    scaler = preprocessing.StandardScaler(copy=False)  # before the files are read: scikit-learn may be missing
     if clusters < 2:
         raise BadParameter("clusters", clusters, "at least 2 arms are needed")
     labels, features = load_compressed(paths)
-    points = StandardScaler(copy=False).fit_transform(features)
+    points = scaler.fit_transform(features)
     different = _different(points, clusters)
     if different < clusters:
         raise BadParameter("clusters", clusters, f"the files have only {different} different rows")
@@ -211,14 +211,11 @@ def _different(points: Points, enough: int) -> int:
 
 def _clusters(points: Points, clusters: int, seed: int) -> NDArray[np.int64]:
     """Return the cluster of each row, shape (n,). May overwrite `points`."""
-    from sklearn.cluster import KMeans  # noqa: PLC0415 - an extra
-    from sklearn.utils.random import sample_without_replacement  # noqa: PLC0415
-
     if len(points) <= MANY:
-        return np.asarray(KMeans(clusters, n_init=STARTS, random_state=seed).fit(points).labels_, dtype=np.int64)
-    sample = points[np.sort(sample_without_replacement(len(points), SAMPLE, random_state=seed))]
-    centres = KMeans(clusters, n_init=STARTS, random_state=seed).fit(sample).cluster_centers_
-    fitted = KMeans(clusters, init=centres, n_init=1, random_state=seed, copy_x=False).fit(points)
+        return np.asarray(clustering.KMeans(clusters, n_init=STARTS, random_state=seed).fit(points).labels_, np.int64)
+    sample = points[np.sort(sampling.sample_without_replacement(len(points), SAMPLE, random_state=seed))]
+    centres = clustering.KMeans(clusters, n_init=STARTS, random_state=seed).fit(sample).cluster_centers_
+    fitted = clustering.KMeans(clusters, init=centres, n_init=1, random_state=seed, copy_x=False).fit(points)
     return np.asarray(fitted.labels_, dtype=np.int64)
 
 

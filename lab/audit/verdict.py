@@ -17,6 +17,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.errors import BadParameter
+from distrust.common.extras import stats
 from distrust.common.notebook import Card, NamedRows, Shown
 from distrust.common.wire import Message, Norm
 from distrust.lab.audit.observation import evidence_names
@@ -40,17 +41,13 @@ EVENTS = 2 * len(FAMILIES)
 
 def at_least(hits: Counts, trials: int, alarm: float) -> NDArray[np.float64]:
     """Return Clopper–Pearson's lower end, entry by entry: P(the true probability lies below it) ≤ alarm."""
-    from scipy.stats import beta  # noqa: PLC0415 - half a second of every start, for audits only
-
-    low = beta.ppf(alarm, np.maximum(hits, 1), trials - hits + 1)
+    low = stats.beta.ppf(alarm, np.maximum(hits, 1), trials - hits + 1)
     return np.where(hits > 0, low, 0.0)
 
 
 def at_most(hits: Counts, trials: int, alarm: float) -> NDArray[np.float64]:
     """Return Clopper–Pearson's upper end, entry by entry: P(the true probability lies above it) ≤ alarm."""
-    from scipy.stats import beta  # noqa: PLC0415
-
-    high = beta.isf(alarm, hits + 1, np.maximum(trials - hits, 1))
+    high = stats.beta.isf(alarm, hits + 1, np.maximum(trials - hits, 1))
     return np.where(hits < trials, high, 1.0)
 
 

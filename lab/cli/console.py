@@ -10,16 +10,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from distrust import EXTRAS
 from distrust.common.errors import BAD_INPUT, LATER, TRY_LATER, BadParameter, ProtocolError, without_controls
+from distrust.common.extras import lacking, late, pydantic
 from distrust.common.inputs import NO_OPTION, NO_VALUE, option, print_error
 from distrust.lab.stack.data_dir import check_target, write_result
+
+if TYPE_CHECKING:
+    from distrust.common import explain
+else:
+    explain = late("distrust.common.explain")
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -110,10 +115,6 @@ def usage_errors() -> Iterator[None]:
 
 def _in_our_words(error: Any) -> BadParameter | None:
     """Return typer's error as ours; None for one that names neither an option nor an argument."""
-    from pydantic import ValidationError  # noqa: PLC0415 - `distrust --version` needs none of it
-
-    from distrust.common.explain import refused  # noqa: PLC0415 - likewise
-
     command, flag = getattr(error.ctx, "command_path", "distrust"), getattr(error, "option_name", None)
     if flag is not None:
         if not hasattr(error, "possibilities"):
@@ -124,8 +125,8 @@ def _in_our_words(error: Any) -> BadParameter | None:
         return None
     typed = parameter.param_type_name == "option"
     name = max(parameter.opts, key=len) if typed else (parameter.metavar or parameter.name).strip("[]")
-    if isinstance(error.__cause__, ValidationError):
-        return refused(error.__cause__, name)
+    if isinstance(error.__cause__, pydantic.ValidationError):
+        return explain.refused(error.__cause__, name)
     meaning = str(parameter.help)
     meaning = meaning[:1].lower() + meaning[1:] if meaning[1:2].islower() else meaning
     return None if error.message else BadParameter(name, None, meaning)
@@ -152,10 +153,10 @@ def _flushed(command: Callable[[], object]) -> int:
     except ProtocolError as error:
         return print_error(_with_option(error), sys.argv[1:])
     except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in EXTRAS:
+        install = lacking(error, "this command needs")
+        if install is None:
             raise
-        err.print(f"this command needs {library}: pip install 'distrust[{EXTRAS[library]}]'", markup=False)
+        err.print(install, markup=False)
         return BAD_INPUT
     except KeyboardInterrupt:
         return _interrupted()

@@ -3,6 +3,7 @@
 import json as json_text
 import re
 import secrets
+import sqlite3
 import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -10,15 +11,33 @@ from contextlib import closing, suppress
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from distrust.common.errors import BadParameter
+from distrust.common.extras import late
 from distrust.lab.cli.console import JsonOption, StackOption, examples, out, say
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, check_target, write_result, writing
+
+if TYPE_CHECKING:
+    from distrust.client import environments
+    from distrust.common.dp import mechanisms
+    from distrust.common.dp.accounting.techniques import searches
+    from distrust.common.protocol.storage import stored_file
+    from distrust.common.specs import policy as policy_specs
+    from distrust.lab.play import run_file
+    from distrust.lab.sweep import cells
+else:
+    cells = late("distrust.lab.sweep.cells")
+    environments = late("distrust.client.environments")
+    mechanisms = late("distrust.common.dp.mechanisms")
+    policy_specs = late("distrust.common.specs.policy")
+    run_file = late("distrust.lab.play.run_file")
+    searches = late("distrust.common.dp.accounting.techniques.searches")
+    stored_file = late("distrust.common.protocol.storage.stored_file")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -60,20 +79,14 @@ def list_command(
 def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
     """Yield name and meaning of each thing of a kind. The code behind a kind takes up to a second to import."""
     if kind is Kind.FIGURES:
-        from distrust.lab.sweep.cells import known_experiments, read_experiment  # noqa: PLC0415
-
-        yield from ((name, read_experiment(name).title) for name in known_experiments())
+        yield from ((name, cells.read_experiment(name).title) for name in cells.known_experiments())
     elif kind is Kind.RUNS:
         yield from _runs(data_dir)
     else:
-        from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
-        from distrust.common.dp.mechanisms import MECHANISMS  # noqa: PLC0415
-        from distrust.common.specs.policy import POLICIES  # noqa: PLC0415
-
         known: dict[Kind, Mapping[str, type]] = {
-            Kind.POLICIES: POLICIES,
-            Kind.MECHANISMS: MECHANISMS,
-            Kind.ENVIRONMENTS: ENVIRONMENTS,
+            Kind.POLICIES: policy_specs.POLICIES,
+            Kind.MECHANISMS: mechanisms.MECHANISMS,
+            Kind.ENVIRONMENTS: environments.ENVIRONMENTS,
         }
         yield from ((name, _first_line(known[kind][name])) for name in known[kind])
 
@@ -88,17 +101,13 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
 
     Raises BadParameter for a folder that is not there, but for the default one.
     """
-    import sqlite3  # noqa: PLC0415 - only this kind needs it
-
-    from distrust.common.protocol.storage.stored_file import open_stored  # noqa: PLC0415
-
     if data_dir.path != DEFAULT and not data_dir.path.is_dir():
         raise BadParameter("data", str(data_dir.path), "is no folder; `distrust up --data` makes one")
     path = data_dir.path / "server.sqlite3"
     if not path.exists():
         return
     try:
-        with closing(open_stored(path)) as database:
+        with closing(stored_file.open_stored(path)) as database:
             # All at once: a snapshot that stays open would keep a running server from emptying its log.
             rows = database.execute("SELECT run, state FROM runs ORDER BY rowid").fetchall()
         if not all(isinstance(word, str) for row in rows for word in row):  # a column holds values of any type
@@ -188,13 +197,11 @@ def _first_that_plays(
     path: Path, policy: str | None, mechanism: str | None, environment: str | None
 ) -> tuple[str | None, str]:
     """Return the text of the best run file that is accepted, or None; and the last refusal."""
-    from distrust.lab.play.run_file import BadRunFile, parse  # noqa: PLC0415 - takes half a second to import
-
     refusal = ""
     for text in _run_files(path, policy, mechanism, environment):
         try:
-            parse(text)
-        except (BadRunFile, BadParameter) as error:
+            run_file.parse(text)
+        except (run_file.BadRunFile, BadParameter) as error:
             refusal = error.detail
         else:
             return text, refusal
@@ -205,13 +212,11 @@ def _misfit(
     path: Path, policy: str | None, mechanism: str | None, environment: str | None, refusal: str
 ) -> BadParameter:
     """Return an error that names the options that do not go together, why, and the policies that would."""
-    from distrust.common.specs.policy import POLICIES  # noqa: PLC0415
-
     stated = [("environment", environment), ("mechanism", mechanism), ("policy", policy)]
     (field, value), *others = [(name, value) for name, value in stated if value is not None]
     rest = " and ".join(f"--{name} {value}" for name, value in reversed(others)) or "any policy"
     fitting = []
-    for one in POLICIES:
+    for one in policy_specs.POLICIES:
         with suppress(BadParameter):  # of another kind than the environment
             fitting += [one] if _first_that_plays(path, one, mechanism, environment)[0] else []
     instead = f"; policies that fit: {', '.join(fitting)}" if fitting else ""
@@ -228,11 +233,8 @@ def config_command(path: Annotated[Path, typer.Argument(metavar="RUN.toml", help
     The public actions of a linear environment are drawn from its seed, if they are not given. A seed that can be
     guessed, such as 1, thus discloses the world.
     """
-    from distrust.common.dp.accounting.techniques.searches import one_thread  # noqa: PLC0415
-    from distrust.lab.play.run_file import read  # noqa: PLC0415 - takes a second to import
-
-    with one_thread():
-        config = read(path).config
+    with searches.one_thread():
+        config = run_file.read(path).config
     sys.stdout.write(config.model_dump_json(indent=2) + "\n")
 
 
@@ -241,11 +243,8 @@ def _run_files(path: Path, policy: str | None, mechanism: str | None, environmen
 
     Raises BadParameter for a name that is not known, and for a policy and an environment of two kinds.
     """
-    from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
-    from distrust.common.dp.mechanisms import MECHANISMS  # noqa: PLC0415
-    from distrust.common.specs.policy import DEFAULT_POLICY as USUAL  # noqa: PLC0415
-    from distrust.common.specs.policy import POLICIES  # noqa: PLC0415
-
+    ENVIRONMENTS, MECHANISMS = environments.ENVIRONMENTS, mechanisms.MECHANISMS
+    POLICIES, USUAL = policy_specs.POLICIES, policy_specs.DEFAULT_POLICY
     stated = (
         ("policy", policy, POLICIES),
         ("mechanism", mechanism, MECHANISMS),

@@ -8,14 +8,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal
 
 import typer
 
-from distrust import EXTRAS
 from distrust.common.errors import FAILED, BadParameter
+from distrust.common.extras import EXTRAS
 from distrust.common.protocol.web.tls import CALLER_FILES, caller_context
 from distrust.lab.cli.console import JsonOption, StackOption, examples, out
 from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, write_result
@@ -62,8 +62,6 @@ def _python(_: DataDir) -> Iterator[Check]:
 
 
 def _libraries(_: DataDir) -> Iterator[Check]:
-    from importlib.metadata import requires  # noqa: PLC0415
-
     for line in requires("distrust") or ():
         name = line.partition(";")[0].split("[")[0]
         for sign in "<>=!~ ":

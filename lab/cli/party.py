@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.extras import late
 from distrust.common.inputs import NO_ADDRESS, NO_VALUE, flags_of, option, without_passwords
 from distrust.common.protocol.web.tls import SPEAKS_TLS, caller_context, speaks_tls, tls_fault
 from distrust.lab.cli.console import JsonOption, examples, no_option, out, say
@@ -25,6 +26,14 @@ from distrust.lab.stack.data_dir import check_target
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+if TYPE_CHECKING:
+    from distrust.client.fleet import settings
+    from distrust.common.protocol.web import proxy, serve
+else:
+    proxy = late("distrust.common.protocol.web.proxy")
+    serve = late("distrust.common.protocol.web.serve")
+    settings = late("distrust.client.fleet.settings")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -67,11 +76,9 @@ def serve_command(
 
 def _write_proxy_config(party: ServiceName, target: Path | None) -> int:
     """Print haproxy.cfg for a service with these variables, or write it to a file that any user may read."""
-    from distrust.common.protocol.web.proxy import haproxy_config  # noqa: PLC0415 - as the next one
-    from distrust.common.protocol.web.serve import with_settings  # noqa: PLC0415 - other commands of this file need neither
 
     def write(settings: Any) -> int:
-        text = haproxy_config(settings)
+        text = proxy.haproxy_config(settings)
         if target is None:
             sys.stdout.write(text)
             return 0
@@ -81,7 +88,7 @@ def _write_proxy_config(party: ServiceName, target: Path | None) -> int:
         return 0
 
     module = importlib.import_module(f"distrust.{party.value}.app")
-    return with_settings(getattr(module, f"{party.value.capitalize()}Settings"), write)
+    return serve.with_settings(getattr(module, f"{party.value.capitalize()}Settings"), write)
 
 
 class FleetCommand(TyperCommand):
@@ -122,10 +129,10 @@ def _checked_words(context: typer.Context) -> list[str]:
 
     Refuse what is no option of a fleet, and a file that cannot be written, as the other commands do.
     """
-    from distrust.client.fleet.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
-
     flags = {
-        flag: field.annotation is bool for name, field in FleetSettings.model_fields.items() for flag in flags_of(name)
+        flag: field.annotation is bool
+        for name, field in settings.FleetSettings.model_fields.items()
+        for flag in flags_of(name)
     }
     flags |= {flag.replace("--", "--no-", 1): True for flag, switch in flags.items() if switch}
     words, checked = iter(context.args), []
@@ -151,9 +158,7 @@ def _checked_words(context: typer.Context) -> list[str]:
 
 def _fleet_options() -> Iterator[tuple[str, str]]:
     """Yield option with type, and meaning, of each setting of a fleet."""
-    from distrust.client.fleet.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
-
-    for name, field in FleetSettings.model_fields.items():
+    for name, field in settings.FleetSettings.model_fields.items():
         switch = field.annotation is bool
         facts = [] if switch or field.default in (None, "") or field.is_required() else [f"default: {field.default}"]
         facts += ["required"] if field.is_required() else filter(None, [_range(field.metadata)])

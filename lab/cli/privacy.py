@@ -4,7 +4,7 @@ import json as json_text
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.table import Table
@@ -20,10 +20,20 @@ from distrust.common.dp.calculator.report import (
 from distrust.common.dp.mechanisms.families.cohort import Noise
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
+from distrust.common.extras import late
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import JsonOption, err, examples, missing_options, out
 from distrust.lab.play.progress import working
 from distrust.lab.stack.data_dir import write_result
+
+if TYPE_CHECKING:
+    from distrust.lab.audit import ring_cuts
+    from distrust.lab.papers import errata
+    from distrust.lab.play import advice
+else:
+    advice = late("distrust.lab.play.advice")
+    errata = late("distrust.lab.papers.errata")
+    ring_cuts = late("distrust.lab.audit.ring_cuts")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -147,11 +157,10 @@ def ring_command(
 
     The colluders are a random set. The aggregator chooses members and survivors within all that clients check.
     """
-    # scipy and the protocol's messages take half a second to import.
-    from distrust.lab.audit.ring_cuts import COLLUDING_SHARES, ring_attacks  # noqa: PLC0415
-
     rates = {"dropout": dropout, "corrupt": corrupt}
-    attacks = ring_attacks(clients, **rates, shares=share or COLLUDING_SHARES, rings=rings, seed=seed)
+    attacks = ring_cuts.ring_attacks(
+        clients, **rates, shares=share or ring_cuts.COLLUDING_SHARES, rings=rings, seed=seed
+    )
     if json != "-":
         heads = ("share", "colluders", f"rings cut, of {rings}", "fewest in an opened sum", "rings with t around one")
         table = Table(*heads, title=f"n = {clients}, calibrated to {dropout:.0%} lost and {corrupt:.0%} colluders")
@@ -167,16 +176,13 @@ def ring_command(
 @app.command("errata", epilog=examples("distrust errata --paper CTX", "distrust errata --json errata.json"))
 def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
     """Show the papers' errors, each with a counter-example."""
-    # scipy.stats takes half a second to import.
-    from distrust.lab.papers.errata import checked_errata, errata_markdown, errata_table  # noqa: PLC0415
-
-    errata = checked_errata(paper)
+    checked = errata.checked_errata(paper)
     if markdown:
-        sys.stdout.write(errata_markdown(errata))
+        sys.stdout.write(errata.errata_markdown(checked))
     elif json != "-":
-        out.print(errata_table(errata))
+        out.print(errata.errata_table(checked))
     if json is not None:
-        write_result(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)
+        write_result(json_text.dumps([asdict(one) for one in checked], indent=2, ensure_ascii=False) + "\n", json)
 
 
 WIDE = 156
@@ -204,21 +210,18 @@ def advise_command(
     json: JsonOption = None,
 ) -> None:
     """Rank mechanisms and sizes of batches for a run by the width of its intervals. No client plays."""
-    # Learners and run files take a quarter of a second to import, which `distrust privacy` does without.
-    from distrust import advise  # noqa: PLC0415
-
     with working("all mechanisms", err):
-        advice = advise(run_file, mechanism, delta)
+        found = advice.advise(run_file, mechanism, delta)
     if json != "-":
-        table = Table(title=advice.title, box=None, padding=(0, 2, 0, 0), width=WIDE)
-        for head in advice.HEAD:
+        table = Table(title=found.title, box=None, padding=(0, 2, 0, 0), width=WIDE)
+        for head in found.HEAD:
             table.add_column(head, no_wrap=True)
-        for line in advice.lines():
+        for line in found.lines():
             table.add_row(*line)
-        table.caption = "\n".join(advice.notes)
+        table.caption = "\n".join(found.notes)
         out.print(table)
     if json is not None:
-        write_result(json_of(advice.described()), json)
+        write_result(json_of(found.described()), json)
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -5,15 +5,24 @@ import json as json_text
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from distrust.common.errors import BadParameter
+from distrust.common.extras import late
 from distrust.common.inputs import MOST_TOKEN, check_address
 from distrust.lab.cli.console import JsonOption, examples, out, say
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls
+
+if TYPE_CHECKING:
+    from distrust.lab.play import run_file
+    from distrust.lab.services import outline, transcripts
+else:
+    outline = late("distrust.lab.services.outline")
+    run_file = late("distrust.lab.play.run_file")
+    transcripts = late("distrust.lab.services.transcripts")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -142,10 +151,7 @@ def inspect_command(
 
     --data wins over addresses that come from variables.
     """
-    from distrust.lab.services.outline import wanted_of  # noqa: PLC0415 - `up` needs none of it
-    from distrust.lab.services.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
-
-    wanted = wanted_of(run, round_number, cohort, limit)
+    wanted = outline.wanted_of(run, round_number, cohort, limit)
     addresses = {"server": server, "shuffler": shuffler, "aggregator": aggregator}
     typed = [  # the enumeration of sources has no public name in typer, which has its own copy of click
         name
@@ -157,15 +163,15 @@ def inspect_command(
     named = "data" not in typed and any(url is not None for url in addresses.values())
     where = _urls(server, shuffler, aggregator, token_file, inspector_file) if named else DataDir(data)
     if held is not None:
-        from distrust.lab.play.run_file import read  # noqa: PLC0415
-
-        sys.stdout.write(json_text.dumps(asyncio.run(gather_held(where, wanted, read(held)))) + "\n")
+        sys.stdout.write(
+            json_text.dumps(asyncio.run(transcripts.gather_held(where, wanted, run_file.read(held)))) + "\n"
+        )
         return
-    sights = asyncio.run(gather(where, wanted))
+    sights = asyncio.run(transcripts.gather(where, wanted))
     if json != "-":
-        print_sights(sights, out)
+        transcripts.print_sights(sights, out)
     if json is not None:
-        write_result(json_text.dumps(described(wanted, sights), indent=2, ensure_ascii=False) + "\n", json)
+        write_result(json_text.dumps(transcripts.described(wanted, sights), indent=2, ensure_ascii=False) + "\n", json)
 
 
 def named_services(

@@ -1,11 +1,12 @@
 """Implements `distrust sweep` and `figure`: plays an experiment on all cores, and draws its rows."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from distrust.common.errors import FAILED, BadParameter
+from distrust.common.extras import late
 from distrust.lab.cli.console import JsonOption, err, examples, out, say
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
@@ -16,6 +17,12 @@ from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import differing_columns, read_rows
+
+if TYPE_CHECKING:
+    from distrust.lab.figures import composition, draw
+else:
+    composition = late("distrust.lab.figures.composition")
+    draw = late("distrust.lab.figures.draw")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -160,10 +167,6 @@ def figure_command(
     json: JsonOption = None,
 ) -> None:
     """Draw a figure of the papers."""
-    # Matplotlib takes most of a second to import.
-    from distrust.lab.figures import composition  # noqa: PLC0415
-    from distrust.lab.figures.draw import draw  # noqa: PLC0415
-
     plays: dict[str, object] = {"backend": backend, "jobs": jobs}
     if name == COMPOSITION:
         _unused(
@@ -182,7 +185,9 @@ def figure_command(
     if not name.endswith(".toml") and name not in known_experiments():
         raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known_experiments()))}")
     experiment = load_experiment(name, quick=quick)
-    drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
+    # A sweep may take minutes: what would fail after it, as without Matplotlib, fails before.
+    drawing(experiment)
+    picture = draw.draw
     with writing(out_, "out"):
         out_.mkdir(parents=True, exist_ok=True)
     rows = (
@@ -192,7 +197,7 @@ def figure_command(
     )
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "out"):
-        _tell(name, draw(experiment, rows, stem), json)
+        _tell(name, picture(experiment, rows, stem), json)
 
 
 def _unused(options: dict[str, object], why: str) -> None:

@@ -26,6 +26,7 @@ from matplotlib.ticker import MaxNLocator
 
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
+from distrust.common.extras import pyplot
 from distrust.lab.figures.drawing import Band, Spread, band_of, repetitions_of
 from distrust.lab.figures.faces import COLOURS, MARKERS
 from distrust.lab.figures.sheet import LINES, styles
@@ -298,9 +299,7 @@ def _axes(axes: Axes | None) -> Axes:
     """Return the caller's axes, or axes of a new figure: pyplot's where a notebook shows it."""
     if axes is not None:
         return axes
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - chooses a window system when it is imported
-
-    figure: Figure = plt.figure(figsize=INCHES, layout="constrained")
+    figure: Figure = pyplot.figure(figsize=INCHES, layout="constrained")
     return figure.subplots()
 
 

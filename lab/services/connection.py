@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from rich.console import Console
 from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Refused, Unavailable
 from distrust.common.explain import first
+from distrust.common.extras import late
 from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.protocol.messages.status import CohortView
 from distrust.common.protocol.run.listing import RunList, Tombstone
@@ -38,6 +39,11 @@ from distrust.lab.services.transcripts import Inspection, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, Urls, running_stack
 from distrust.server.learner.learner import Learner
+
+if TYPE_CHECKING:
+    from distrust.client.fleet import settings as fleet_settings
+else:
+    fleet_settings = late("distrust.client.fleet.settings")
 
 Answer = TypeVar("Answer")
 
@@ -298,16 +304,14 @@ def check_clients(file: RunFile) -> None:
     Their limits come from the run file's budget and from this process's variables, as the fleets read them.
     Raises also what planning the first round raises.
     """
-    from distrust.client.fleet.settings import FleetSettings  # noqa: PLC0415 - a sixteenth of a second of every start
-
     variables = fleet_environment(file, Urls("", "", ""))
     settings = {
         name.removeprefix("DISTRUST_").lower(): value for name, value in variables.items() if "_URL" not in name
     }
     try:
-        limits = FleetSettings.model_validate(settings).requirements()
+        limits = fleet_settings.FleetSettings.model_validate(settings).requirements()
     except ValidationError as error:
-        line, field = first(error, FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])
+        line, field = first(error, fleet_settings.FleetSettings), str(error.errors(include_url=False)[0]["loc"][0])
         raise BadMessage(f"the fleets: {as_typed(line, field, (), variables)}") from error
     with one_thread():
         mechanisms = Learner(file.config).rounds[0].mechanisms.values()

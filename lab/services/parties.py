@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 
 from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.errors import BadMessage, BadParameter, RunFailed, Unauthorized, Unavailable, WrongCohort
+from distrust.common.extras import late
 from distrust.common.protocol.crypto.context import run_digest
 from distrust.common.protocol.messages.cohort import Cohort, name_in
 from distrust.common.protocol.messages.status import (
@@ -27,12 +28,31 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls, running_stack
 
 if TYPE_CHECKING:
+    from distrust.aggregator import service as aggregator
+    from distrust.common.protocol.intermediary import deadlines
+    from distrust.common.protocol.intermediary import tables as intermediary_tables
     from distrust.common.protocol.intermediary.service import Intermediary
     from distrust.common.protocol.run.progress import RoundList
+    from distrust.common.protocol.storage import stored_database
     from distrust.common.protocol.storage.stored_database import StoredDatabase
+    from distrust.common.protocol.web import client
     from distrust.common.protocol.web.client import Peer
     from distrust.server.reading.transcript import SealKey
+    from distrust.server.storage import keys, store, transcript
+    from distrust.server.storage import tables as server_tables
     from distrust.server.storage.rows import RunRow
+    from distrust.shuffler import service as shuffler
+else:
+    aggregator = late("distrust.aggregator.service")
+    client = late("distrust.common.protocol.web.client")
+    deadlines = late("distrust.common.protocol.intermediary.deadlines")
+    intermediary_tables = late("distrust.common.protocol.intermediary.tables")
+    keys = late("distrust.server.storage.keys")
+    shuffler = late("distrust.shuffler.service")
+    store = late("distrust.server.storage.store")
+    stored_database = late("distrust.common.protocol.storage.stored_database")
+    server_tables = late("distrust.server.storage.tables")
+    transcript = late("distrust.server.reading.transcript")
 
 PAGE = 500  # entries of a transcript in one answer
 MOST_EACH = 1000  # messages of each stage and direction that a service picks out; more are read page by page
@@ -94,9 +114,7 @@ class Services:
     """Services that are up, by their addresses; any of them may be missing. Use it in an `async with` block."""
 
     def __init__(self, urls: Urls) -> None:
-        from distrust.common.protocol.web.client import Http, Patience  # noqa: PLC0415 - a stopped stack is read without it
-
-        self._urls, self._http = urls, Http(Patience(first=0.2, longest=1.0, total=5.0), most=MOST_READ)
+        self._urls, self._http = urls, client.Http(client.Patience(first=0.2, longest=1.0, total=5.0), most=MOST_READ)
         self.missing: dict[Party, str] = {}
         everyone: tuple[Party, ...] = (*INTERMEDIARIES, "server")
         for party in everyone:
@@ -232,9 +250,6 @@ class StoredParties:
     """
 
     def __init__(self, data_dir: DataDir) -> None:
-        from distrust.server.storage.store import Store  # noqa: PLC0415 - a running stack is asked without it
-        from distrust.server.storage.tables import VERSION  # noqa: PLC0415
-
         self._data_dir = data_dir
         self.missing: dict[Party, str] = {}
         path = data_dir.file("server")
@@ -243,28 +258,26 @@ class StoredParties:
             if closed or os.access(path, os.F_OK):
                 raise BadParameter("data", str(data_dir.path), f"{path.name} may be read by its owner only")
             raise BadParameter("data", str(data_dir.path), "no server's database is there: nothing has run on it")
-        self._store: Store = Store(_stored(path, VERSION))
+        self._store = store.Store(_stored(path, server_tables.VERSION))
         self._runs: dict[str, RunRow] = {}
         self._services: dict[Via, Intermediary | None] = {}
 
     async def outline(self, wanted: Wanted) -> Outline:
         """Return a round as the server stored it. Raises WrongCohort, RunFailed."""
-        from distrust.server.reading.transcript import stored_round  # noqa: PLC0415
-
         with _readable(f"round {wanted.round} of run {wanted.run}"):
             row = self._run(wanted.run)
-            stored = stored_round(self._store, row.config, wanted.round)
+            stored = transcript.stored_round(self._store, row.config, wanted.round)
         facts, config = (stored.number, stored.intermediary, stored.guarantee, stored.cohorts), row.config.digest()
         return Outline(*facts, run_digest(config, row.identity.run_id), config)
 
     async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
         """Return the first messages of each stage; None for an intermediary whose database is not here."""
-        from distrust.server.reading.transcript import stored_sample  # noqa: PLC0415
-
         if party == "server":
             with _readable(f"cohort {name_in(address)}"):
                 row = self._run(wanted.run)
-                sample = stored_sample(self._store, self._key(row), row.config, name_in(address), wanted.limit)
+                sample = transcript.stored_sample(
+                    self._store, self._key(row), row.config, name_in(address), wanted.limit
+                )
                 return Pages(sample.total, sample.messages, sample.scrubbed)
         try:
             if party not in self._services:
@@ -278,43 +291,33 @@ class StoredParties:
 
     async def terms(self, _party: Via, wanted: Wanted, address: str) -> Cohort:
         """Return a cohort as the server opened it. Raises WrongCohort."""
-        from distrust.server.reading.transcript import stored_cohort  # noqa: PLC0415
-
         with _readable(f"cohort {name_in(address)}"):
-            return stored_cohort(self._store, wanted.run, name_in(address))
+            return transcript.stored_cohort(self._store, wanted.run, name_in(address))
 
     def _run(self, run: str) -> "RunRow":
-        from distrust.server.reading.transcript import stored_run  # noqa: PLC0415
-
         if run not in self._runs:
-            self._runs[run] = stored_run(self._store, run)
+            self._runs[run] = transcript.stored_run(self._store, run)
         return self._runs[run]
 
     def _key(self, row: "RunRow") -> "SealKey":
         """Return the run's key, or None where it is not at hand. Then records show as refused."""
-        from distrust.server.storage.keys import KeyFolder, folder_for  # noqa: PLC0415
-
         digest = run_digest(row.config.digest(), row.identity.run_id)
         try:
-            return KeyFolder(folder_for(self._data_dir.database("server"))).read(digest, row.identity.keys).seal
+            return (
+                keys.KeyFolder(keys.folder_for(self._data_dir.database("server"))).read(digest, row.identity.keys).seal
+            )
         except (RunFailed, Unavailable):
             return None
 
     def _intermediary(self, party: Via) -> "Intermediary | None":
         """Return an intermediary's service over its database; None, with the reason in `missing`, without one."""
-        from distrust.common.protocol.intermediary.deadlines import SystemClock  # noqa: PLC0415
-        from distrust.common.protocol.intermediary.tables import VERSION  # noqa: PLC0415
-
         path = self._data_dir.file(party)
         if not path.exists() or not os.access(path, os.R_OK):
             lacks = "may be read by its owner only" if path.exists() else "is not there"
             self.missing[party] = f"its database {path} {lacks}"
             return None
-        if party == "aggregator":
-            from distrust.aggregator.service import Aggregator as Service  # noqa: PLC0415
-        else:
-            from distrust.shuffler.service import Shuffler as Service  # type: ignore[assignment]  # noqa: PLC0415
-        return Service(_stored(path, VERSION), SystemClock())
+        kind = aggregator.Aggregator if party == "aggregator" else shuffler.Shuffler
+        return kind(_stored(path, intermediary_tables.VERSION), deadlines.SystemClock())
 
 
 @contextmanager
@@ -335,9 +338,7 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _stored(path: Path, version: str) -> "StoredDatabase":
-    from distrust.common.protocol.storage.stored_database import StoredDatabase  # noqa: PLC0415
-
-    return StoredDatabase(path, version)
+    return stored_database.StoredDatabase(path, version)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, WrongCohort, without_controls
+from distrust.common.extras import late
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.protocol.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.protocol.messages.steps import Life, Step, life
@@ -22,7 +23,10 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 
 if TYPE_CHECKING:
+    from distrust.lab.play import in_process
     from distrust.lab.play.run_file import RunFile
+else:
+    in_process = late("distrust.lab.play.in_process")
 
 COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the server saw")
 WHY = "what each party holds in a stage, and why it cannot know more"
@@ -99,8 +103,6 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
 
     Raises WrongCohort for an unknown cohort, and BadParameter as `held` does.
     """
-    from distrust.lab.play.in_process import held  # noqa: PLC0415 - transcripts are shown without the clients' code
-
     async with reached(where) as parties:
         outline = await parties.outline(wanted)
         chosen = [one for one in _chosen(outline, wanted) if isinstance(one, CohortEntry) or one.state != "planned"]
@@ -109,7 +111,7 @@ async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") ->
         raise BadParameter("server", None, "give the server's address: it tells whose run file the cohorts are of")
     if outline.config != file.config.digest():
         raise BadParameter("held", file.config.run, f"must be the run file that run {wanted.run} is of")
-    return {"run": wanted.run, "cohorts": [held(file, cohort) for cohort in opened]}
+    return {"run": wanted.run, "cohorts": [in_process.held(file, cohort) for cohort in opened]}
 
 
 def _chosen(outline: Outline, wanted: Wanted) -> Sequence[CohortView | CohortEntry]:

@@ -18,6 +18,7 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable, describe_error
+from distrust.common.extras import dask, distributed, ray, ray_joblib
 from distrust.lab.stack.parent_death import tie
 
 Backend = Literal["loky", "dask", "ray"]
@@ -121,9 +122,6 @@ def _ray(jobs: int) -> Iterator[None]:
 
     Ray's token, by which other processes may have this cluster run code, is written for this user only.
     """
-    import ray  # noqa: PLC0415 - an extra
-    from ray.util.joblib import register_ray  # noqa: PLC0415
-
     here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": jobs, "include_dashboard": False}
     with ExitStack() as stack:
         if not ray.is_initialized():
@@ -132,7 +130,7 @@ def _ray(jobs: int) -> Iterator[None]:
         others = os.umask(_PRIVATE)
         try:
             ray.init(ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR, **here)
-            register_ray()
+            ray_joblib.register_ray()
         except Exception as error:  # Ray's own errors have no common class
             why = describe_error(error)
             raise Unavailable(f"Ray could not be started: {why}; --backend loky needs nothing else") from error
@@ -167,15 +165,12 @@ def _without_address_checks() -> Iterator[None]:
 
 @contextmanager
 def _dask(jobs: int) -> Iterator[None]:
-    import dask  # noqa: PLC0415 - an extra
-    from distributed import Client  # noqa: PLC0415
-
     address = dask.config.get("scheduler-address", None)
     # The scheduler serves pages in any case; told no address, on port 8787, and it warns where that is taken.
     pages = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     here = {"n_workers": jobs, "threads_per_worker": 1, "scheduler_kwargs": pages, "set_as_default": False}
     quiet = {"silence_logs": logging.ERROR}  # Dask would warn of workers that a stop kills in the middle of a cell
-    client: Any = Client  # untyped
+    client = distributed.Client
     with client(address) if address else client(**here, **quiet) as cluster, _joblib("dask", client=cluster):
         if not address:
             cluster.run(_ignore_interrupts)

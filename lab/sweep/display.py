@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from distrust.common.extras import stats
 from distrust.lab.play.progress import LINE_SECONDS
 from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
@@ -99,9 +100,7 @@ class Share:
 
 def share(hits: int, runs: int) -> Share:
     """Return the share and its exact two-sided interval at LEVEL."""
-    from scipy.stats import binomtest  # noqa: PLC0415 - half a second of every start, for sweeps only
-
-    interval = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
+    interval = stats.binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
     return Share(hits, runs, float(interval.low), float(interval.high))
 
 

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.explain import first
+from distrust.common.extras import parquet
+from distrust.common.extras import pyarrow as pa
 from distrust.common.inputs import MOST_TABLE, open_file
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.result_store import write_whole
@@ -91,32 +93,25 @@ def _cells(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:
-    import pyarrow as pa  # noqa: PLC0415 - 60 MB in memory, which only this format needs
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     names = _columns(rows)
     table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=_schema(names))
     sink = pa.BufferOutputStream()
     coded = [name for name in names if name != "curve"]
     split = {"curve.list.element": "BYTE_STREAM_SPLIT"}  # the same place of many floats together: a quarter smaller
-    pq.write_table(table, sink, compression="zstd", use_dictionary=coded, column_encoding=split)
+    parquet.write_table(table, sink, compression="zstd", use_dictionary=coded, column_encoding=split)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
 def _from_parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     with open_file(path, MOST_TABLE) as file:  # pyarrow's own error for a missing file does not say so
         # its threads gain nothing on so few rows, and may outlive the interpreter, which then aborts at its end
-        rows: list[dict[str, Any]] = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False).to_pylist()
+        rows: list[dict[str, Any]] = parquet.ParquetFile(file, pre_buffer=False).read(use_threads=False).to_pylist()
     return rows
 
 
 def _schema(names: Sequence[str]) -> Any:
     """Return these columns; null only where a row's field may be None."""
-    import pyarrow as pa  # noqa: PLC0415
-
     types: dict[Any, Any] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     fields = []
     for name in names:

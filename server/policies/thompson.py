@@ -32,6 +32,7 @@ import numpy as np
 
 from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
+from distrust.common.extras import special
 from distrust.common.randomness import PublicStream, uniforms
 from distrust.common.specs.base import event_share
 from distrust.common.specs.thompson import ThompsonSpec
@@ -129,14 +130,12 @@ def posterior_deviation(survivors: int, law: ErrorLaw) -> float:
 
 def win_probabilities(means: Floats, deviations: Floats) -> Floats:
     """Return P(X_a is the largest) for independent X_a ~ N(means_a, deviations_a²), shape (K,)."""
-    from scipy.special import log_ndtr  # noqa: PLC0415 - for this policy only
-
     edges = _cells(means, deviations)
     points, weights = np.polynomial.legendre.leggauss(CELL_POINTS)
     half = np.diff(edges)[:, np.newaxis] / 2
     x = (edges[:-1, np.newaxis] + half * (1 + points)).ravel()
     z = (x - means[:, np.newaxis]) / deviations[:, np.newaxis]
-    below = log_ndtr(z)
+    below = special.log_ndtr(z)
     densities = np.exp(below.sum(axis=0) - below - z * z / 2) / deviations[:, np.newaxis]
     chances = densities @ (half * weights).ravel()
     return np.asarray(chances / chances.sum())
@@ -153,6 +152,4 @@ def _cells(means: Floats, deviations: Floats) -> Floats:
 
 def _gamma(coins: PublicStream, clients: int) -> float:
     """Return a Gamma(clients) variable, by inversion."""
-    from scipy.special import gammaincinv  # noqa: PLC0415 - for this policy only
-
-    return float(gammaincinv(float(clients), uniforms(coins, 1)[0]))
+    return float(special.gammaincinv(float(clients), uniforms(coins, 1)[0]))

@@ -19,6 +19,8 @@ A name is imported when it is first used (PEP 562), because the libraries behind
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from distrust.common.extras import lacking
+
 if TYPE_CHECKING:
     from distrust.common.dp.accounting.guarantee import Guarantee as Guarantee
     from distrust.common.dp.calculator.compare import Comparison as Comparison
@@ -91,9 +93,6 @@ MODULES = {
 }
 """Public name, and the module of `distrust` that defines it, or whose submodule it is."""
 
-EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pandas": "lab", "pyarrow": "lab", "sklearn": "mslr"}
-"""Libraries that only some names and commands need, with the extra of ours that installs them."""
-
 __all__ = [
     "Advice",
     "BadExperiment",
@@ -140,11 +139,10 @@ def __getattr__(name: str) -> object:
         module = import_module(f"distrust.{MODULES[name]}")
         return getattr(module, name) if hasattr(module, name) else import_module(f"{module.__name__}.{name}")
     except ModuleNotFoundError as error:
-        library = (error.name or "").partition(".")[0]
-        if library not in EXTRAS:
+        install = lacking(error, f"distrust.{name} needs")
+        if install is None:
             raise
-        needs = f"distrust.{name} needs {library}: pip install 'distrust[{EXTRAS[library]}]'"
-        raise ModuleNotFoundError(needs, name=error.name) from error
+        raise ModuleNotFoundError(install, name=error.name) from error
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ from distrust.common.dp.accounting.profile import response_epsilon
 from distrust.common.dp.accounting.techniques.hockey_stick import from_rdp
 from distrust.common.dp.noise.law import Pmf
 from distrust.common.errors import BadParameter
+from distrust.common.extras import losses_of, masses_of
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf
@@ -77,8 +78,6 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     """
     # As the noise is log-concave, the largest shift is the worst pair for every ε and may be composed. Where the noise
     # is not symmetric the shift may go up in one release and down in the next: see `_either_way`.
-    from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415 - dp-accounting takes most of a second to import, in every command
-
     if pmf.logs.size > LONGEST_SUPPORT:
         raise BadParameter("support of the noise", pmf.logs.size, f"at most {LONGEST_SUPPORT} entries")
     left = delta - count * pmf.lost
@@ -90,7 +89,9 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     lower = {int(pmf.first + i): float(pmf.logs[i]) for i in kept}
     upper = {at + shift: log for at, log in lower.items()}
     step = _loss_step(pmf, shift, count)
-    one = loss.from_two_probability_mass_functions(lower, upper, symmetric=False, value_discretization_interval=step)
+    one = losses_of.from_two_probability_mass_functions(
+        lower, upper, symmetric=False, value_discretization_interval=step
+    )
     return float(one.self_compose(count).get_epsilon_for_delta(left))
 
 
@@ -113,8 +114,6 @@ def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
 
     Source  Zhu, Dong & Wang 2022; Doroshenko et al. 2022.
     """
-    from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap as chords  # noqa: PLC0415
-
     ups, downs = (_curve(logs, shift) for logs in (pmf.logs, pmf.logs[::-1]))
     losses = np.concatenate((ups.losses, downs.losses))
     weights = np.concatenate((ups.masses, downs.masses))
@@ -127,6 +126,7 @@ def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
     deltas = np.minimum(np.maximum(ups.deltas(epsilons), downs.deltas(epsilons)), 1.0)
     negative = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas  # δ(-ε), by exchanging the two laws
     both = np.concatenate((negative[:0:-1], deltas))
+    chords = masses_of.create_pmf_pessimistic_connect_dots_fixed_gap
     return chords(step, 1 - epsilons.size, epsilons.size - 1, both)
 
 
@@ -224,9 +224,7 @@ def _pair(epsilon: float, delta: float, step: float) -> "PrivacyLossDistribution
 
     Both of its losses, ±ε', lie on the grid: nothing is rounded. It dominates the pair of (ε, δ).
     """
-    from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415
-
     steps = math.ceil(epsilon / step)
     up, down = (1 / (1 + math.exp(sign * steps * step)) for sign in (-1, 1))
     masses = {steps: (1 - delta) * up, -steps: (1 - delta) * down} if steps else {0: 1 - delta}
-    return loss.PrivacyLossDistribution.create_from_rounded_probability(masses, delta, step)
+    return losses_of.PrivacyLossDistribution.create_from_rounded_probability(masses, delta, step)

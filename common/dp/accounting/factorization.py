@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.dp.accounting.returning import Weights
+from distrust.common.extras import mpmath
 
 MANY_DIGITS = 50
 """Digits of all that follows from the parameters."""
@@ -137,8 +138,6 @@ def factorization(batches: int) -> Factorization:
 @cache
 def _context() -> Any:
     """Return mpmath with MANY_DIGITS digits. It computes in whole numbers: results are the same on every processor."""
-    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
-
     context = mpmath.mp.clone()
     context.dps = MANY_DIGITS
     return context

@@ -23,6 +23,7 @@ from distrust.common.dp.noise.law import (
     tabulate,
 )
 from distrust.common.errors import BadParameter
+from distrust.common.extras import mpmath
 from distrust.common.randomness import Stream
 
 LARGEST_VARIANCE = (LIMIT / 2 - 2) ** 2 / (2 * CUT * math.log(2))
@@ -166,8 +167,6 @@ def gaussian_table(variance: float) -> Table:
         allowed = f"at most {LARGEST_VARIANCE:.4g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("variance of the noise", variance, allowed)
     bits = PRECISION + 64
-    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
-
     with mpmath.workprec(bits + 64):
         a = mpmath.exp(-1 / (2 * mpmath.mpf(variance)))
         first, square = (int(mpmath.floor(power * mpmath.mpf(2) ** bits)) for power in (a, a * a))

@@ -30,6 +30,7 @@ from distrust.common.dp.noise.law import (
     tail_reach,
 )
 from distrust.common.errors import BadParameter
+from distrust.common.extras import mpmath
 from distrust.common.randomness import Stream
 
 LONGEST_SCALE = 10_000.0
@@ -91,8 +92,6 @@ def polya_table(shape: Fraction, scale: float) -> Table:
     if scale > LONGEST_SCALE:
         allowed = f"at most {LONGEST_SCALE:g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("scale of the noise", scale, allowed)
-    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
-
     with mpmath.workprec(PRECISION + 64):
         beta = int(mpmath.floor(mpmath.exp(-1 / mpmath.mpf(scale)) * mpmath.mpf(2) ** PRECISION))
     r, unit = shape.numerator, shape.denominator

@@ -5,7 +5,7 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
@@ -18,10 +18,16 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from distrust.common.errors import BadMessage, Unauthorized
+from distrust.common.extras import late
 from distrust.common.protocol.web.observability import known_method
 from distrust.common.protocol.web.problems import NO_SNIFFING, bad_fields, document, render
 from distrust.common.protocol.web.settings import ServiceSettings, is_loopback
 from distrust.common.wire import read_message
+
+if TYPE_CHECKING:
+    from distrust.common.protocol.web import client
+else:
+    client = late("distrust.common.protocol.web.client")
 
 SMALL_BODY = 16 * 1024
 """Bytes of a body that always has room."""
@@ -328,11 +334,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
     A parameter that its route does not describe has its meaning from `SHARED_PARAMETERS`.
     """
-    from distrust.common.protocol.web.client import Problem  # noqa: PLC0415 - intermediaries call no service: they spare aiohttp
-
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
-    components["Problem"] = Problem.model_json_schema()
+    components["Problem"] = client.Problem.model_json_schema()
     operations = (operation for methods in document["paths"].values() for operation in methods.values())
     for operation in operations:
         for parameter in operation.get("parameters", ()):

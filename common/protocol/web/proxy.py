@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import BadParameter
+from distrust.common.extras import jinja2
 from distrust.common.protocol.web.bodies import MOST_BODIES, SMALL_BODY
 from distrust.common.protocol.web.problems import FAULT, RETRY_SECONDS, document
 from distrust.common.protocol.web.settings import ServiceSettings, is_loopback
@@ -67,8 +68,6 @@ def haproxy_config(settings: ServiceSettings) -> str:
 
     A proxy beyond loopback needs a service with an operator's token. The token is not read: no proxy holds one.
     """
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - a service that starts needs no template
-
     listen = settings.proxy_listen or f"127.0.0.1:{settings.port + ABOVE}"
     target = settings.proxy_target or _address_of(settings)
     for field, address in (("proxy_listen", listen), ("proxy_target", target)):
@@ -117,8 +116,9 @@ def haproxy_config(settings: ServiceSettings) -> str:
         "ms": lambda seconds: math.ceil(1000 * seconds),
     }
     # The values are checked settings, and the result is no page.
-    lines = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)  # noqa: S701
-    return lines.from_string(_TEMPLATE.read_text("utf-8")).render(values) + "\n"
+    lines = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    text: str = lines.from_string(_TEMPLATE.read_text("utf-8")).render(values)
+    return text + "\n"
 
 
 def _problem(settings: ServiceSettings, status: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import numpy as np
 from distrust.common.bandit.contextual_choice import ChoiceRule, Screen, least_slope
 from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.bandit.error_law import Floats
+from distrust.common.extras import integrate, stats
 from distrust.common.specs.contextual import LdpSgdSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
@@ -38,11 +39,8 @@ def greedy_curvature(arms: int, size: int) -> float:
     """
     if size == 1:
         return 1.0
-    from scipy.integrate import quad  # noqa: PLC0415
-    from scipy.stats import beta  # noqa: PLC0415 - half a second of every start, for this policy only
-
-    law = beta((size - 1) / 2, (size - 1) / 2)
-    along = float(quad(lambda v: (2 * law.ppf(v ** (1 / arms)) - 1) ** 2, 0, 1, limit=200)[0])
+    law = stats.beta((size - 1) / 2, (size - 1) / 2)
+    along = float(integrate.quad(lambda v: (2 * law.ppf(v ** (1 / arms)) - 1) ** 2, 0, 1, limit=200)[0])
     return min(along, (1 - along) / (size - 1))
 
 

@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 
 from distrust.common.bandit.error_law import Floats
+from distrust.common.extras import optimize, special
 from distrust.server.policies.contextual.base import RoundNoise
 
 LARGEST = 300
@@ -35,9 +36,7 @@ def vector_bound(size: int, failure: float, *, exact: bool) -> float:
     exact  the quantile of the chi law; else √d + √(2 ln(1/p)) (the length is 1-Lipschitz, and at most √d on average).
     """
     if exact:
-        from scipy.special import gammainccinv  # noqa: PLC0415 - for contextual policies only
-
-        return math.sqrt(2 * float(gammainccinv(size / 2, failure)))
+        return math.sqrt(2 * float(special.gammainccinv(size / 2, failure)))
     return math.sqrt(size) + math.sqrt(2 * math.log(1 / failure))
 
 
@@ -55,14 +54,12 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
     most = 2 * math.sqrt(size) + math.sqrt(2 * math.log(2 * size / failure))
     if size > LARGEST:
         return most
-    from scipy.optimize import brentq  # noqa: PLC0415 - for contextual policies only
-
     nodes = np.polynomial.legendre.leggauss(NODES)
 
     def excess(q: float) -> float:
         return math.log(max(2 * _expected_above(size, q, nodes) / failure, FAINT_MEAN))
 
-    return float(brentq(excess, 0.0, most, xtol=1e-10))
+    return float(optimize.brentq(excess, 0.0, most, xtol=1e-10))
 
 
 def _expected_above(size: int, edge: float, nodes: tuple[Floats, Floats]) -> float:
@@ -72,13 +69,11 @@ def _expected_above(size: int, edge: float, nodes: tuple[Floats, Floats]) -> flo
     ∫_x φ_d) over j < d, and φ_(d-1)/I_(d-1) more for odd d. φ_j are the Hermite functions, I_j their integrals.
     Source: Mehta, Random Matrices, section 7.2.
     """
-    from scipy.special import erfc  # noqa: PLC0415
-
     points, weights = nodes
     half = (BEYOND + math.sqrt(2 * size)) / 2
     x = edge + half * (points + 1)
     here, before = math.pi**-0.25 * np.exp(-x * x / 2), np.zeros_like(x)  # φ_j and φ_(j-1), from j = 0
-    right, right_before = math.pi**0.25 / math.sqrt(2) * erfc(x / math.sqrt(2)), np.zeros_like(x)  # their ∫_x
+    right, right_before = math.pi**0.25 / math.sqrt(2) * special.erfc(x / math.sqrt(2)), np.zeros_like(x)  # their ∫_x
     whole, whole_before = math.pi**0.25 * math.sqrt(2), 0.0
     density = np.zeros_like(x)
     for j in range(size):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.error_law import Floats
+from distrust.common.extras import special
 from distrust.common.randomness import PublicStream, uniforms
 from distrust.common.specs.thompson import SampledSpec
 from distrust.server.policies.base import RunFacts
@@ -49,11 +50,9 @@ class SampledCore:
         self.rule = self._sampled()
 
     def _sampled(self) -> ChoiceRule:
-        from scipy.special import ndtri  # noqa: PLC0415 - for these policies only
-
         rule = self._core.rule
         each = rule.theta[0].size
-        drawn = np.stack([ndtri(uniforms(coins, each)) for coins in self._coins]).reshape(rule.theta.shape)
+        drawn = np.stack([special.ndtri(uniforms(coins, each)) for coins in self._coins]).reshape(rule.theta.shape)
         if rule.inverse is None:
             return ChoiceRule(rule.theta + drawn, anchor=rule.anchor)
         # The symmetric root of V⁻¹ is the same on every machine; one from factors has signs or an order of its own.

@@ -9,8 +9,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from distrust.common.extras import EXTRAS
 from distrust.lab.__main__ import COMMANDS, app, main
-from distrust.lab.cli.console import EXTRAS
 
 HEAVY = {"numpy", "scipy", "aiohttp", "fastapi", "matplotlib", "sqlalchemy", "cryptography", "pyarrow"}
 LOADED = "import sys; from distrust.lab.__main__ import app\ntry: app({words!r})\nexcept SystemExit: pass\n"

@@ -23,6 +23,7 @@ from distrust.common.dp.mechanisms.families.grid import FINE, GridMechanism, Ran
 from distrust.common.dp.noise.coins import MOST_EXACT, worst_quantile
 from distrust.common.dp.noise.law import Pmf, check_probability
 from distrust.common.errors import BadParameter
+from distrust.common.extras import mpmath
 from distrust.common.randomness import Stream
 from distrust.common.wire import Norm
 
@@ -281,8 +282,6 @@ def coin(epsilon: float) -> int:
 
     They are never all of the cases.
     """
-    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
-
     with mpmath.workprec(192):
         chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
         return min(WORD - 1, int(mpmath.floor(chance * WORD)))
@@ -291,7 +290,5 @@ def coin(epsilon: float) -> int:
 @lru_cache(maxsize=256)
 def coin_epsilon(cases: int) -> float:
     """Return ε of a coin that shows heads in so many of 2⁶⁴ cases: the logarithm of its odds."""
-    import mpmath  # noqa: PLC0415 - a twentieth of a second of every start
-
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))
