@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from distrust.common.protocol.storage.stored_database import StoredDatabase
     from distrust.common.protocol.web import client
     from distrust.common.protocol.web.client import Peer
+    from distrust.server.reading import transcript
     from distrust.server.reading.transcript import SealKey
-    from distrust.server.storage import keys, store, transcript
+    from distrust.server.storage import keys, store
     from distrust.server.storage import tables as server_tables
     from distrust.server.storage.rows import RunRow
     from distrust.shuffler import service as shuffler
