@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -48,6 +48,7 @@ from distrust.server.dashboard.calculator import calculator_pages
 from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
 from distrust.server.intermediary import HttpIntermediaries
+from distrust.server.reading.reader import Reader
 from distrust.server.runs.admission import Admission
 from distrust.server.runs.coordinator import RunCoordinator
 from distrust.server.runs.intermediaries import Housekeeper, Intermediaries
@@ -60,18 +61,20 @@ from distrust.server.storage.store import Store, open_database
 HEARTBEAT_SECONDS = 15.0  # without an event; then a comment keeps the stream's connection open
 
 
-async def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+def _held(name: str) -> Any:
+    """Return a dependency: what the app's state holds under this name."""
+
+    async def held(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(held)
 
 
-async def _coordinator(request: Request) -> RunCoordinator:
-    coordinator: RunCoordinator = request.app.state.coordinator
-    return coordinator
-
-
-ServiceDep = Annotated[Service, Depends(_service)]
-CoordinatorDep = Annotated[RunCoordinator, Depends(_coordinator)]
+ReaderDep = Annotated[Reader, _held("reader")]
+ServiceDep = Annotated[Service, _held("service")]
+CoordinatorDep = Annotated[RunCoordinator, _held("coordinator")]
+HousekeeperDep = Annotated[Housekeeper, _held("housekeeper")]
+ConfigBody = Annotated[RunConfig, JsonBody.of(RunConfig, OPERATORS_VALUES)]
 After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -86,39 +89,36 @@ watch_routes = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRou
     dependencies=[OperatorOnly],
     responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BudgetExceeded, BadParameter, BadMessage)},
 )
-def create_run(
-    config: Annotated[RunConfig, JsonBody.of(RunConfig, OPERATORS_VALUES)], service: ServiceDep, response: Response
-) -> RunView:
+def create_run(config: ConfigBody, service: ServiceDep, reader: ReaderDep, response: Response) -> RunView:
     """Start a run. Return 201 for a new one, 200 for the same configuration again, 409 for another of the same name."""
-    view, new = service.create(config)
-    response.status_code = 201 if new else 200
-    return view
+    response.status_code = 201 if service.create(config) else 200
+    return reader.view(config.run)
 
 
 @run_routes.get("/runs")
-def list_runs(service: ServiceDep) -> RunList:
+def list_runs(reader: ReaderDep) -> RunList:
     """Return all runs, oldest first."""
-    return service.runs()
+    return reader.runs()
 
 
 @list_routes.get("/runs/{run}", tags=["runs"], responses=problems(WrongCohort))
-def show_run(run: str, service: ServiceDep) -> RunView:
+def show_run(run: str, reader: ReaderDep) -> RunView:
     """Return a run's state and its estimates."""
-    return service.view(run)
+    return reader.view(run)
 
 
 @run_routes.get("/runs/{run}/config", responses=problems(WrongCohort))
-def show_config(run: str, service: ServiceDep) -> RunConfig:
+def show_config(run: str, reader: ReaderDep) -> RunConfig:
     """Return a run's configuration. It never changes; clients check its digest and recompute rounds from it."""
-    return service.active_run(run).config
+    return reader.config(run)
 
 
 @run_routes.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
-async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep) -> RunView:
+async def cancel_run(run: str, service: ServiceDep, reader: ReaderDep, coordinator: CoordinatorDep) -> RunView:
     """Stop a run for good and return it: clients that hold its tickets stop, and no more is released."""
-    view = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
+    await run_in_threadpool(service.cancel, run, "cancelled by the operator")
     coordinator.forget(run)
-    return view
+    return await run_in_threadpool(reader.view, run)
 
 
 @run_routes.delete(
@@ -126,23 +126,22 @@ async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep)
     dependencies=[OperatorOnly],
     responses=problems(Unauthorized, WrongCohort, Conflict, Unavailable),
 )
-async def prune_run(run: str, request: Request, service: ServiceDep, coordinator: CoordinatorDep) -> Tombstone:
+async def prune_run(
+    run: str, service: ServiceDep, coordinator: CoordinatorDep, housekeeper: HousekeeperDep
+) -> Tombstone:
     """Delete what a finished run left at all three services, and return its tombstone. Idempotent.
 
     After 503 the same call goes on. A run that is running is refused: cancel it first.
     """
     if run not in {active.config.run for active in service.running()}:
         coordinator.forget(run)  # before its name is another run's
-    housekeeper: Housekeeper = request.app.state.housekeeper
     return await housekeeper.prune(run)
 
 
 @round_routes.get("/runs/{run}/round", responses=problems(WrongCohort))
-async def open_round(
-    run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
-) -> RoundView:
+async def open_round(run: str, reader: ReaderDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0) -> RoundView:
     """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
-    look, known = lambda: service.standing(run), lambda: service.known_standing(run)
+    look, known = lambda: reader.standing(run), lambda: reader.known_standing(run)
     later = lambda standing: standing[0] > after  # noqa: E731
     standing: tuple[float, RoundView] = await notifier.until(run, look, later, wait, question="round", known=known)
     return standing[1]
@@ -160,6 +159,7 @@ async def request_tickets(
     *,
     request: Request,
     service: ServiceDep,
+    reader: ReaderDep,
     coordinator: CoordinatorDep,
     notifier: NotifierDep,
     wait: Wait = 0,
@@ -177,7 +177,7 @@ async def request_tickets(
     if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
         release_body(request)
         with coordinator.places.waiting(run, body, caller) as place:  # only now: who is answered takes no more slots
-            look, known = lambda: service.standing(run, caller), lambda: service.known_standing(run, caller)
+            look, known = lambda: reader.standing(run, caller), lambda: reader.known_standing(run, caller)
             free = lambda standing: place.served or standing[0] == math.inf  # noqa: E731
             await notifier.until(run, look, free, wait, question=("round", caller.id), known=known)
             answer = place.leave() or await coordinator.tickets(run, body, caller)
@@ -186,17 +186,17 @@ async def request_tickets(
 
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
-def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
+def key_hashes(run: str, cohort: str, reader: ReaderDep) -> KeyHashes:
     """Return the hashes of the clients' keys, by slot. Clients compare the aggregator's roster with them."""
-    return service.key_hashes(run, cohort)
+    return reader.key_hashes(run, cohort)
 
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/statements", responses=problems(WrongCohort, WrongStage))
 async def cohort_statements(
-    run: str, cohort: str, service: ServiceDep, notifier: NotifierDep, *, wait: Wait = 0, after: After = 0
+    run: str, cohort: str, reader: ReaderDep, notifier: NotifierDep, *, wait: Wait = 0, after: After = 0
 ) -> StatementList:
     """Return the aggregator's statements of a cohort; with `wait`, wait for more, or for the cohort's end."""
-    look = lambda: service.statements(run, cohort)  # noqa: E731
+    look = lambda: reader.statements(run, cohort)  # noqa: E731
     more = lambda listed: len(listed.statements) > after or listed.over  # noqa: E731
     listed: StatementList = await notifier.until(run, look, more, wait, question=("statements", cohort))
     return listed.model_copy(update={"statements": listed.statements[after:]})
@@ -204,10 +204,10 @@ async def cohort_statements(
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/records", responses=problems(WrongCohort, WrongStage))
 async def cohort_records(
-    run: str, cohort: str, service: ServiceDep, notifier: NotifierDep, *, wait: Wait = 0
+    run: str, cohort: str, reader: ReaderDep, notifier: NotifierDep, *, wait: Wait = 0
 ) -> RecordList:
     """Return the list of the records that this server collected of a crowd; with `wait`, wait until there is one."""
-    look = lambda: service.records(run, cohort)  # noqa: E731
+    look = lambda: reader.records(run, cohort)  # noqa: E731
     there = lambda listed: bool(listed.hashes) or listed.over  # noqa: E731
     listed: RecordList = await notifier.until(run, look, there, wait, question=("records", cohort))
     return listed
@@ -231,15 +231,15 @@ async def give_receipts(
 
 
 @list_routes.get("/runs/{run}/rounds", tags=["rounds"], responses=problems(WrongCohort))
-def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
+def list_rounds(run: str, reader: ReaderDep, after: After = 0, limit: Limit = 50) -> RoundList:
     """Return rounds with their cohorts, page by page; `after` is a round's number."""
-    return service.rounds(run, after, limit)
+    return reader.rounds(run, after, limit)
 
 
 @list_routes.get("/runs/{run}/rounds/{number}", tags=["rounds"], responses=problems(WrongCohort))
-def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
+def one_round(run: str, number: int, reader: ReaderDep) -> RoundReport:
     """Return one round with its cohorts."""
-    return service.round_report(run, number)
+    return reader.round_report(run, number)
 
 
 @watch_routes.get(
@@ -248,32 +248,32 @@ def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
     responses=problems(Unauthorized, WrongCohort, WrongStage),
 )
 def show_transcript(  # noqa: PLR0917  the parameters of the address
-    run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100, each: Each = None
+    run: str, cohort: str, reader: ReaderDep, after: After = 0, limit: Limit = 100, each: Each = None
 ) -> Transcript:
     """Return this server's transcript of a cohort, message by message.
 
     With `each` it is a page of the first messages of each stage and direction. `total` counts all messages in any case,
     and `next` may leave some out.
     """
-    return service.transcript(run, cohort, after, limit, each)
+    return reader.transcript(run, cohort, after, limit, each)
 
 
 @list_routes.get("/runs/{run}/ledger", tags=["watching"], responses=problems(WrongCohort))
-def show_ledger(run: str, service: ServiceDep) -> LedgerView:
+def show_ledger(run: str, reader: ReaderDep) -> LedgerView:
     """Return the cost of each round to its clients, and the total."""
-    return service.ledger(run)
+    return reader.ledger(run)
 
 
 @list_routes.get("/runs/{run}/intervals", tags=["watching"], responses=problems(WrongCohort))
-def show_intervals(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> IntervalList:
+def show_intervals(run: str, reader: ReaderDep, after: After = 0, limit: Limit = 50) -> IntervalList:
     """Return the confidence intervals that each closed round formed, page by page; `after` is a round's number."""
-    return service.intervals(run, after, limit)
+    return reader.intervals(run, after, limit)
 
 
 @watch_routes.get("/runs/{run}/regret", responses=problems(WrongCohort))
-def show_regret(run: str, service: ServiceDep) -> RegretCurve:
+def show_regret(run: str, reader: ReaderDep) -> RegretCurve:
     """Return the regret curve that a driver of simulated clients posted; 404 without one."""
-    return service.regret(run)
+    return reader.regret(run)
 
 
 @watch_routes.put(
@@ -294,7 +294,7 @@ def post_regret(
 @watch_routes.get("/runs/{run}/events", responses=problems(WrongCohort), response_class=StreamingResponse)
 async def listen(
     run: str,
-    service: ServiceDep,
+    reader: ReaderDep,
     notifier: NotifierDep,
     request: Request,
     *,
@@ -302,22 +302,22 @@ async def listen(
     last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
 ) -> StreamingResponse:
     """Return a stream of the events after number `after` until the run is over; `Last-Event-ID` goes before `after`."""
-    await run_in_threadpool(service.active_run, run)  # unknown runs are refused before the stream begins
+    await run_in_threadpool(reader.config, run)  # unknown runs are refused before the stream begins
     if last_event_id and last_event_id.isascii() and last_event_id.isdecimal():
         after = int(last_event_id[:15])
-    events = _stream(service, notifier.changes, request.app.state.listeners, run, after)
+    events = _stream(reader, notifier.changes, request.app.state.listeners, run, after)
     return StreamingResponse(events, media_type="text/event-stream")
 
 
 async def _stream(
-    service: Service, notifier: ChangeNotifier, listeners: Readers, run: str, after: int
+    reader: Reader, notifier: ChangeNotifier, listeners: Readers, run: str, after: int
 ) -> AsyncIterator[str]:
     """Yield events after number `after`. The framework cancels the stream when the caller hangs up.
 
     Listeners read one after another, in a thread, which then rests as long as it has read: a run may have hundreds of
     thousands of events, and clients wait for the same interpreter.
     """
-    newest = lambda: service.newest_event(run)  # noqa: E731
+    newest = lambda: reader.newest_event(run)  # noqa: E731
     while not notifier.closed:
         known, began = after, time.monotonic()
         later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
@@ -325,7 +325,7 @@ async def _stream(
         try:
             async with listeners.turn():
                 reading = time.monotonic()
-                fresh, text, over = await run_in_threadpool(_told, service, run, after)
+                fresh, text, over = await run_in_threadpool(_told, reader, run, after)
                 await asyncio.sleep(time.monotonic() - reading)
         except Unavailable:
             return
@@ -340,9 +340,9 @@ async def _stream(
             yield ": still here\n\n"
 
 
-def _told(service: Service, run: str, after: int) -> tuple[int, str, bool]:
+def _told(reader: Reader, run: str, after: int) -> tuple[int, str, bool]:
     """Return the number of the last event that is told, 0 for none; the events as text; whether the run is over."""
-    fresh, over = service.events(run, after)
+    fresh, over = reader.events(run, after)
     told = ((one.number, one.kind, one.model_dump_json(exclude_none=True)) for one in fresh)
     text = "".join(f"id: {number}\nevent: {kind}\ndata: {body}\n\n" for number, kind, body in told)
     return fresh[-1].number if fresh else 0, text, over
@@ -393,4 +393,5 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     app.state.admission = Admission(app.state.operator_token, settings.participants_file)
     told, admission = app.state.notifier.notify, app.state.admission
     app.state.service = Service(app.state.database, keys, told, settings.window, admission)
+    app.state.reader = Reader(app.state.service)
     return app

@@ -6,20 +6,20 @@ from typing import Annotated
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.common.protocol import intermediary
+from distrust.common.protocol.intermediary import tables as intermediary
 from distrust.common.protocol.storage.migration import History, check_database, migrate
 from distrust.lab.cli.console import JsonOption, examples, say
 from distrust.lab.cli.stack import DataOption
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import NAMES
-from distrust.server import storage
+from distrust.server.storage import tables as server
 from distrust.server.storage.keys import destroy_first_keys
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 HISTORIES = (
-    History(Path(storage.__path__[0], "migrations"), table="runs", number=2),
-    History(Path(intermediary.__path__[0], "migrations"), table="messages", number=4),
+    History(Path(server.__file__).with_name("migrations"), table="runs", number=2),
+    History(Path(intermediary.__file__).with_name("migrations"), table="messages", number=4),
 )
 """The server's schema, and the one of shuffler and aggregator."""
 

@@ -193,7 +193,7 @@ cohort_pages = APIRouter(include_in_schema=False, route_class=ReadersPageRoute)
 
 
 async def _cohorts(request: Request) -> Cohorts:
-    service: Cohorts = request.app.state.service
+    service: Cohorts = request.app.state.reader
     return service
 
 

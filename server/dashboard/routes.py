@@ -23,7 +23,7 @@ pages = APIRouter(include_in_schema=False, route_class=ReadersPageRoute)
 
 
 async def _runs(request: Request) -> Runs:
-    service: Runs = request.app.state.service
+    service: Runs = request.app.state.reader
     return service
 
 

@@ -388,8 +388,7 @@ class RunCoordinator:
         """Publish the aggregator's statements, stage by stage, until the cohort is over. Clients wait for them."""
         over = False
         while not over:
-            known = await asyncio.to_thread(self._service.statements, cohort.run, cohort.cohort)
-            after = len(known.statements)
+            after = await asyncio.to_thread(self._service.stated, cohort)
             listed = await self._intermediaries.statements(cohort, after)
             await asyncio.to_thread(self._service.publish, cohort, after, listed)
             over = listed.over

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import structlog
 
-from distrust.common.errors import Conflict, Gone, RunFailed, WrongCohort
-from distrust.common.protocol.run.listing import RunList, Tombstone
+from distrust.common.dp.accounting.guarantee import ShownGuarantee
+from distrust.common.errors import Conflict, Gone, RunFailed, WrongCohort, WrongStage
+from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.protocol.run.progress import RunState
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import INTERMEDIARIES, Via
-from distrust.server.runs import views
+from distrust.server.learner.rounds import spent_by_all
 from distrust.server.runs.active_run import ActiveRun
 from distrust.server.storage.keeping import Keeping, StoredRun, tombstone_of
 from distrust.server.storage.keys import KeyFolder
@@ -22,7 +24,7 @@ from distrust.server.storage.store import Store
 _log = structlog.get_logger("distrust.server")
 
 
-class KnownRuns(views.RunReader):
+class KnownRuns:
     """All runs of one server. Safe to use from many threads.
 
     `_lock` is held while a name is given to a run or taken from it, and before the lock of a run.
@@ -43,12 +45,9 @@ class KnownRuns(views.RunReader):
         self._tombstones = self.keeping.tombstones()
         self.keeping.rebase({run: active.config.intermediary.keep_seconds for run, active in self._runs.items()})
 
-    def runs(self) -> RunList:
-        """Return all runs, oldest first; after them those whose stored configuration cannot be read; pruned ones."""
-        stored = self.keeping.stored()
-        lines = [views.run_line(active) for active in list(self._runs.values())]
-        lines += map(views.unread_line, list(self._unread.values()))
-        return RunList(runs=[views.with_times(line, stored) for line in lines], pruned=list(self._tombstones))
+    def known(self) -> tuple[list[ActiveRun], list[UnreadRun], list[Tombstone]]:
+        """Return all runs, oldest first; those whose stored configuration cannot be read; what pruned ones left."""
+        return list(self._runs.values()), list(self._unread.values()), list(self._tombstones)
 
     def active_run(self, run: str) -> ActiveRun:
         """Return a run. Raises WrongCohort; Gone for a pruned one; RunFailed where its configuration is refused."""
@@ -63,6 +62,15 @@ class KnownRuns(views.RunReader):
                 raise Gone(tombstone.line(), run=run, run_digest=tombstone.run_digest.hex())
             raise WrongCohort(f"run {run} is not known here")
         return active
+
+    def opened(self, run: str, cohort: str) -> Cohort:
+        """Return an open or ended cohort. Raises WrongCohort, WrongStage for one that is planned only."""
+        active = self.active_run(run)
+        message = self.store.cohort_message(cohort)
+        if message is None or message.run != run:
+            planned = any(one.cohort == cohort for one in active.pending())
+            raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
+        return message
 
     @contextmanager
     def unpruned(self, run: str) -> Iterator[ActiveRun]:
@@ -139,7 +147,7 @@ class KnownRuns(views.RunReader):
                 raise WrongCohort(f"run {run} is not known here with R = {run_digest.hex()}")
             _check_over(stored)
             with nullcontext() if active is None else active.lock:
-                tombstone = tombstone_of(stored, views.spent(active), self.store.clock.now())
+                tombstone = tombstone_of(stored, _spent(active), self.store.clock.now())
                 try:
                     self.keeping.prune(tombstone)
                 except Exception:
@@ -168,6 +176,14 @@ class KnownRuns(views.RunReader):
 
 def _of(run_digest: bytes, tombstones: list[Tombstone]) -> Tombstone | None:
     return next((one for one in tombstones if one.run_digest == run_digest), None)
+
+
+def _spent(active: ActiveRun | None) -> ShownGuarantee | None:
+    """Return the most that a client has spent in a run; None for a stored one that is refused today."""
+    try:
+        return None if active is None else spent_by_all(active.config, active.learner.rounds)[-1].guarantee
+    except RunFailed:
+        return None
 
 
 def _check_over(stored: StoredRun) -> None:

@@ -168,8 +168,7 @@ class ReceiptBook:
                 answer = self._store.batch(cohort.cohort)
                 if answer is None or answer.batch is None:
                     return None
-                rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
-                hashes = b"".join(row.key_hashes for row in rows)
+                hashes = self._store.key_hashes(cohort.cohort)
                 crowd = _Crowd(record_list(cohort, answer.batch), hashes, self._store.receipts(cohort.cohort))
                 self._crowds[cohort.cohort] = crowd
                 while len(self._crowds) > _CROWDS:

@@ -1,31 +1,26 @@
-"""Decides for the server: creates runs once, serves them from committed outcomes, shows and cancels them."""
+"""Decides for the server what moves a run on: it begins once, its cohorts are opened and settled, it ends."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import structlog
 
-from distrust.common.dp.mechanisms import Mechanism
-from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
+from distrust.common.errors import BadMessage, Conflict, RunFailed
 from distrust.common.protocol.intermediary.deadlines import Clock
 from distrust.common.protocol.messages.batch import BatchAnswer
-from distrust.common.protocol.messages.cohort import Cohort, KeyHashes, TicketRequest
-from distrust.common.protocol.messages.status import RecordList, StatementList, Transcript
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
+from distrust.common.protocol.messages.status import StatementList
 from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import (
     RegretCurve,
-    RunView,
 )
-from distrust.common.protocol.run.round import RoundView, TicketAnswer
+from distrust.common.protocol.run.round import TicketAnswer
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_crowds, check_for_services
-from distrust.server.reading.transcript import cohort_transcript
-from distrust.server.runs import views
 from distrust.server.runs.active_run import ActiveRun
 from distrust.server.runs.admission import OPERATOR, Admission, Caller
 from distrust.server.runs.deliveries import Deliveries, unknown_statements
@@ -45,7 +40,7 @@ WINDOW = 8192
 
 
 class Service(KnownRuns):
-    """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
+    """Moves all runs of one server on. Safe to use from many threads. Knows no HTTP.
 
     notify     called with a run's name after every commit that its watchers may wait for.
     admission  who gets tickets; every caller, unless it is told otherwise.
@@ -62,13 +57,13 @@ class Service(KnownRuns):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(Store(database, clock), keys, notify)
-        self._issuer = TicketIssuer(self.store, window, admission or Admission())
-        self._receipts = ReceiptBook(self.store)
-        self._settlement = Settlement(self.store, self._receipts)
+        self.issuer = TicketIssuer(self.store, window, admission or Admission())
+        self.receipts = ReceiptBook(self.store)
+        self._settlement = Settlement(self.store, self.receipts)
         self._deliveries = Deliveries(self.store)
 
-    def create(self, config: RunConfig) -> tuple[RunView, bool]:
-        """Start a run. Return it, and whether it is new. Idempotent: the same configuration is the same run.
+    def create(self, config: RunConfig) -> bool:
+        """Start a run. Return whether it is new. Idempotent: the same configuration is the same run.
 
         Raises BadParameter for a run that cannot be started, Conflict for a taken name.
         """
@@ -80,19 +75,12 @@ class Service(KnownRuns):
                 self._runs[config.run] = self._begin(config)
             if self._runs[config.run].digest != config.digest():
                 raise Conflict(f"run {config.run} exists with another configuration; parameters never change")
-        return self.view(config.run), known is None
+        return known is None
 
-    def view(self, run: str) -> RunView:
-        return views.run_view(self.active_run(run), self.store)
-
-    def cancel(self, run: str, reason: str) -> RunView:
-        """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is.
-
-        Raises RunFailed for one whose configuration is refused, once its end is committed.
-        """
+    def cancel(self, run: str, reason: str) -> None:
+        """Stop a run: no more tickets, no more releases. A run that is over stays as it is."""
         if not self.cancel_unread(run, reason):
             self._stop(run, "cancelled", reason)
-        return self.view(run)
 
     def uncompared(self, run: str) -> set[Via]:
         """Return the intermediaries whose deliveries must be compared before this run hands out tickets."""
@@ -143,34 +131,6 @@ class Service(KnownRuns):
                         raise
         self._notify(run)
 
-    def round_view(self, run: str) -> RoundView:
-        """Return the open round, or that there will be none."""
-        active = self.active_run(run)
-        with active.lock:
-            return active.view()
-
-    def standing(self, run: str, caller: Caller = OPERATOR) -> tuple[float, RoundView]:
-        """Return the newest round's number, or infinity when slots are free or the run is over; and the open round.
-
-        A fleet that knows an earlier round asks for the round again. `caller`: for whom slots must be free.
-        """
-        active = self.active_run(run)
-        with active.lock:
-            view = self.round_view(run)
-            over = active.state != "running"
-            newest = math.inf if over or self._issuer.grantable(active, caller) else len(active.learner.rounds)
-            return newest, view
-
-    def known_standing(self, run: str, caller: Caller = OPERATOR) -> tuple[float, RoundView] | None:
-        """Return what `standing` does; None where that waits for another thread or reads the database."""
-        active = self.active_run(run)
-        if not active.lock.acquire(blocking=False):
-            return None
-        try:
-            return self.standing(run, caller) if active.in_memory else None
-        finally:
-            active.lock.release()
-
     def advance(
         self,
         run: str,
@@ -185,43 +145,27 @@ class Service(KnownRuns):
         that the last call returned, which its intermediary has opened by now. `others`: callers of the other requests
         that want slots now.
         """
-        step, recorded, filled = self._issuer.advance(self.active_run(run), request, opened, caller, others)
+        step, recorded, filled = self.issuer.advance(self.active_run(run), request, opened, caller, others)
         if recorded or filled:  # who has its share of a cohort that is full now may begin the next one
             self._notify(run)
         return step, recorded
 
-    def key_hashes(self, run: str, cohort: str) -> KeyHashes:
-        """Return the hashes of the keys of a cohort's clients. Raises WrongCohort."""
-        return self._issuer.key_hashes(self._opened(run, cohort))
-
-    def statements(self, run: str, cohort: str) -> StatementList:
-        """Return a cohort's statements; `over` once it has ended. Raises WrongCohort."""
-        message = self._opened(run, cohort)
-        over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
-        return StatementList(cohort=cohort, statements=self.store.statements(cohort), over=over)
-
-    def records(self, run: str, cohort: str) -> RecordList:
-        """Return the list of the records of a cohort whose clients give receipts. Raises WrongCohort, WrongStage."""
-        message = self._opened(run, cohort)
-        over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
-        return self._receipts.listed(message, over=over)
-
-    def collected(self, run: str, cohort: str) -> bool:
-        """Return whether a cohort's batch is stored, whatever came of it."""
-        return self.store.has_batch(self._opened(run, cohort).cohort)
+    def stated(self, cohort: Cohort) -> int:
+        """Return how many of a cohort's statements are published. Raises as `opened`."""
+        return len(self.store.statements(self.opened(cohort.run, cohort.cohort).cohort))
 
     def collect_for_receipts(self, cohort: Cohort, answer: BatchAnswer) -> BatchAnswer:
         """Store a batch that was collected, so that clients see its records. See server.runs.receipts."""
-        stored = self._receipts.collect(self.active_run(cohort.run), cohort, answer)
+        stored = self.receipts.collect(self.active_run(cohort.run), cohort, answer)
         self._notify(cohort.run)
         return stored
 
     def take_receipts(self, run: str, receipts: Receipts) -> UploadAnswer:
         """Commit receipts, and return how many. Raises WrongCohort, WrongStage, BadMessage; see receipts.py."""
-        return self._receipts.take(self.active_run(run), self._opened(run, receipts.cohort), receipts)
+        return self.receipts.take(self.active_run(run), self.opened(run, receipts.cohort), receipts)
 
     def receipts_complete(self, cohort: Cohort, survivors: int) -> bool:
-        return self._receipts.complete(self.active_run(cohort.run), cohort, survivors)
+        return self.receipts.complete(self.active_run(cohort.run), cohort, survivors)
 
     @repeated
     def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:
@@ -289,7 +233,7 @@ class Service(KnownRuns):
         """Return whether the cohort is settled now, and the next one if it was begun."""
         active = self.active_run(cohort.run)
         self._confirm(cohort, answer)
-        serving = Serving(self._issuer, active, places)
+        serving = Serving(self.issuer, active, places)
         try:
             settled = self._settlement.settle(active, cohort, answer, serving)
             return settled, serving.answer() if settled else None
@@ -305,36 +249,6 @@ class Service(KnownRuns):
         with self.unpruned(run), self.store.writing() as writing:
             writing.regret(run, regret)
         return regret
-
-    def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]:
-        """Return a cohort as it was opened, and its mechanism: all of it is public.
-
-        Raises WrongCohort, WrongStage while it is not open.
-        """
-        message = self._opened(run, cohort)
-        return message, self.active_run(run).learner.rounds[message.round - 1].mechanisms[message.clients]
-
-    def transcript(self, run: str, cohort: str, after: int, limit: int, each: int | None = None) -> Transcript:
-        """Return a page of this server's transcript of a cohort, with `each` as an intermediary's.
-
-        Raises WrongCohort, WrongStage while it is not open.
-        """
-        message, mechanism = self.cohort_terms(run, cohort)
-        active = self.active_run(run)
-        keys, seeded = active.keys, active.config.unsafe is not None
-        seal = None if keys is None else keys.seal
-        return cohort_transcript(
-            self.store, seal, message, mechanism, seeded=seeded, after=after, limit=limit, each=each
-        )
-
-    def _opened(self, run: str, cohort: str) -> Cohort:
-        """Return an open or ended cohort. Raises WrongCohort, WrongStage for one that is planned only."""
-        active = self.active_run(run)
-        message = self.store.cohort_message(cohort)
-        if message is None or message.run != run:
-            planned = any(one.cohort == cohort for one in active.pending())
-            raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
-        return message
 
     @repeated
     def _begin(self, config: RunConfig) -> ActiveRun:

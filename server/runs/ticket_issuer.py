@@ -23,7 +23,7 @@ from distrust.common.errors import (
     WrongStage,
 )
 from distrust.common.protocol.crypto.keys import KEY_HASH
-from distrust.common.protocol.messages.cohort import Cohort, Grant, KeyHashes, TicketRequest, ticket_text
+from distrust.common.protocol.messages.cohort import Cohort, Grant, TicketRequest, ticket_text
 from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.server.runs.active_run import ActiveRun
@@ -207,12 +207,6 @@ class TicketIssuer:
         if _any_free(pending, rows) or not self._may_begin(pending, rows):
             return None
         return next(cohort for cohort in pending if cohort.cohort not in rows)
-
-    def key_hashes(self, cohort: Cohort) -> KeyHashes:
-        """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
-        rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
-        rows = rows if cohort.via == "aggregator" else []
-        return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
 
     def grantable(self, active: ActiveRun, caller: Caller = OPERATOR) -> bool:
         """Return whether a request of this caller would get a slot now, as far as its share goes."""

@@ -324,6 +324,10 @@ class Store:
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
         return self._grants(_COHORT_GRANTS, {"cohort": cohort})
 
+    def key_hashes(self, cohort: str) -> bytes:
+        """Return the hashes that came with a cohort's ticket requests, 32 bytes a slot, slot by slot."""
+        return b"".join(row.key_hashes for row in sorted(self.cohort_grants(cohort), key=lambda row: row.first))
+
     def statements(self, cohort: str) -> list[Statement]:
         """Return a cohort's statements in the order of its stages."""
         with self.database.reading() as connection:

@@ -323,7 +323,7 @@ class AllRules(RuleBasedStateMachine):
         assert not twice, "a client has randomized its reward twice"
 
     def no_honest_party_is_named(self) -> None:
-        view = self.parties.server.view(RUN)
+        view = self.parties.reader.view(RUN)
         assert view.state in {"running", "finished"} or self._check_named(view.reason or "")
         for fleet in self.parties.fleets:
             for reason in fleet.fleet.stats.reasons:

@@ -35,6 +35,7 @@ from distrust.common.protocol.messages.upload import (
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.storage.database import Database
+from distrust.server.reading.reader import Reader
 from distrust.server.runs.admission import Admission
 from distrust.server.runs.coordinator import RunCoordinator
 from distrust.server.runs.service import Service
@@ -93,6 +94,7 @@ class Parties:
     def start_server(self) -> None:
         self._server_database = open_database(f"sqlite:///{self.folder}/server.sqlite3")
         self.server = Service(self._server_database, key_folder(self.folder), admission=self.admission)
+        self.reader = Reader(self.server)
         self.coordinator = RunCoordinator(self.server, ShufflerInTurn(self))
         self._calls: set[asyncio.Task[Any]] = set()
         self.turns.loop.run_until_complete(self.coordinator.start())
@@ -273,7 +275,7 @@ class FleetInTurn:
 
     async def round(self, after: int, wait: float) -> RoundView:
         del after, wait
-        return self._parties.server.round_view(RUN)
+        return self._parties.reader.round_view(RUN)
 
     async def config(self) -> RunConfig:
         return self._parties.config
@@ -307,7 +309,7 @@ class FleetInTurn:
 
     async def records(self, cohort: Cohort, wait: float) -> RecordList:
         for _ in range(int(wait / LOOK)):
-            listed = self._parties.server.records(RUN, cohort.cohort)
+            listed = self._parties.reader.records(RUN, cohort.cohort)
             if listed.hashes or listed.over:
                 break
             await asyncio.sleep(LOOK)

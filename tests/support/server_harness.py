@@ -15,6 +15,7 @@ from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.run.round import TicketAnswer
+from distrust.server.reading.reader import Reader
 from distrust.server.runs.coordinator import RunCoordinator
 from distrust.server.runs.service import Service
 from distrust.server.storage.keys import KeyFolder, Keys
@@ -71,6 +72,7 @@ class ServerHarness:
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
         self.keys = key_folder(path)
         self.service = Service(self.database, self.keys, self.rung.append, window)
+        self.reader = Reader(self.service)
         self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001)
 
     async def ask(
@@ -93,7 +95,7 @@ class ServerHarness:
                 while len(self.rung) == rung:  # noqa: ASYNC110  the harness has no event for it
                     await asyncio.sleep(0.001)
                 rung = len(self.rung)
-                if place.served or self.service.standing(run)[0] == math.inf:
+                if place.served or self.reader.standing(run)[0] == math.inf:
                     answer = place.leave() or await self.coordinator.tickets(run, wanted)
             return answer
 
@@ -107,7 +109,7 @@ class ServerHarness:
             await self.until_open(tickets)
             clients.answer(tickets.view.round, tickets)
             await asyncio.sleep(0.001)
-        return self.service.view(run)
+        return self.reader.view(run)
 
     async def until_open(self, tickets: TicketAnswer) -> None:
         """Wait until the tickets' cohorts are open, as clients do whose messages are faster."""
@@ -117,12 +119,12 @@ class ServerHarness:
     async def play(self, run: str, clients: InMemoryClients, until: int = 10**9) -> RunView:
         """Serve clients until the run is over, or round `until` is open."""
         while True:
-            view = self.service.round_view(run)
+            view = self.reader.round_view(run)
             if view.round is None or view.round.number >= until:
-                return self.service.view(run)
+                return self.reader.view(run)
             with suppress(WrongStage):  # the next round may have opened since `round_view`
                 tickets = await self.ask(run)
-                round_ = self.service.round_view(run).round
+                round_ = self.reader.round_view(run).round
                 if tickets.grants and round_ is not None:  # an outcome may have ended the run meanwhile
                     clients.answer(round_, tickets)
             await asyncio.sleep(0.001)
@@ -152,7 +154,7 @@ async def fill_first_round(harness: ServerHarness) -> Callable[[], int]:
     """Create a run, and play its first round but for the last cohort's messages. Return what sends them."""
     harness.service.create(config())
     clients = InMemoryClients(harness.intermediaries, REWARDS)
-    round_ = harness.service.round_view("demo").round
+    round_ = harness.reader.round_view("demo").round
     assert round_ is not None
     *grants, last = (await harness.ask("demo", 96)).grants
     clients.answer(round_, TicketAnswer(grants=grants))

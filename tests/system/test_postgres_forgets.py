@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event, select
 from distrust.common.protocol.intermediary.tables import COHORTS, DIGESTS, MESSAGES, METADATA, PRUNED, VERSION
 from distrust.common.protocol.messages.status import Settled
 from distrust.common.protocol.storage.database import Database
+from distrust.server.reading.reader import Reader
 from distrust.server.runs.coordinator import RunCoordinator
 from distrust.server.runs.intermediaries import Housekeeper
 from distrust.server.runs.service import Service
@@ -115,6 +116,7 @@ class OnPostgres(ServerHarness):
         self.database = open_database(url)
         self.keys = key_folder(folder)
         self.service = Service(self.database, self.keys, self.rung.append, clock=ManualClock())
+        self.reader = Reader(self.service)
         self.coordinator = RunCoordinator(self.service, self.intermediaries, retry=0.001)
 
 

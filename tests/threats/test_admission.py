@@ -222,7 +222,7 @@ def test_a_settlement_plans_no_slot_for_a_token_that_was_revoked_while_its_reque
         ]
         Participants(world.folder).revoke("some")
         active = service.active_run("demo")
-        serving = Serving(service._issuer, active, places)
+        serving = Serving(service.issuer, active, places)
         with active.lock, serving.planned(active.rows()):
             pass
         serving.answer()

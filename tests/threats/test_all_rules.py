@@ -88,7 +88,7 @@ def test_a_server_that_has_forgotten_a_delivery_releases_no_other_batch() -> Non
         assert len(machine.estimates) == 2
         machine.is_restored("server", 1, crowd_forgets_too=False)
         look(machine)
-        assert machine.parties.server.view(RUN).state == "failed"
+        assert machine.parties.reader.view(RUN).state == "failed"
         assert machine.released == set()
 
 

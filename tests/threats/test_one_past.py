@@ -77,20 +77,20 @@ def test_a_server_restored_from_an_old_copy_releases_nothing_and_ends_the_run(tm
     view = serve(restored, "demo", clients) if asked == "by-a-client" else asyncio.run(started(restored))
     assert (view.state, released(restored)) == ("failed", known)
     assert FORGOTTEN in (view.reason or "")
-    assert restored.service.events("demo", 0)[0][-1].kind == "failed"
+    assert restored.reader.events("demo", 0)[0][-1].kind == "failed"
     assert clients.sent == {}
     restored.database.close()
     again = ServerHarness(saved, intermediaries)  # the end is stored
-    assert again.service.view("demo").reason == view.reason
+    assert again.reader.view("demo").reason == view.reason
     again.database.close()
 
 
 async def started(harness: ServerHarness) -> RunView:
     """Start a server to which no client comes, and wait until it has compared its past."""
     await harness.coordinator.start()
-    await until(lambda: harness.service.view("demo").state != "running")
+    await until(lambda: harness.reader.view("demo").state != "running")
     await harness.coordinator.stop()
-    return harness.service.view("demo")
+    return harness.reader.view("demo")
 
 
 def test_a_batch_that_a_restored_server_had_begun_gets_the_noise_that_it_had_before(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_batch_that_a_restored_server_had_begun_gets_the_noise_that_it_had_bef
 
     async def first() -> None:
         harness.service.create(private())
-        round_ = harness.service.round_view("demo").round
+        round_ = harness.reader.round_view("demo").round
         assert round_ is not None
         tickets = await harness.ask("demo", 96)
         copy(tmp_path / "first", tmp_path / "copy")
@@ -191,9 +191,9 @@ def test_an_intermediary_that_loses_its_database_while_the_server_runs_is_notice
         else:
             digests[:] = [hashlib.sha256(digest).digest() for digest in digests] * 2
         send()
-        await until(lambda: harness.service.view("demo").state == "failed")
+        await until(lambda: harness.reader.view("demo").state == "failed")
         await harness.coordinator.stop()
-        return harness.service.view("demo")
+        return harness.reader.view("demo")
 
     view = asyncio.run(play())
     assert "old copy" in (view.reason or "")
@@ -211,7 +211,7 @@ def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_
 
     async def fill() -> list[Cohort]:
         harness.service.create(private())
-        round_ = harness.service.round_view("demo").round
+        round_ = harness.reader.round_view("demo").round
         assert round_ is not None
         tickets = await harness.ask("demo", 96)
         await harness.coordinator.stop()
@@ -227,7 +227,7 @@ def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_
     assert not harness.service.settle(first, answers[0])  # collected a second time
     with pytest.raises(RunFailed, match=LOST):
         harness.service.settle(second, answers[1].model_copy(update={"delivery": 1}))
-    assert (harness.service.view("demo").state, len(released(harness))) == ("failed", 1)
+    assert (harness.reader.view("demo").state, len(released(harness))) == ("failed", 1)
     harness.database.close()
 
 
@@ -269,9 +269,9 @@ def test_an_intermediary_whose_list_cannot_be_ends_the_run(tmp_path: Path, lie: 
         send = await fill_first_round(harness)
         intermediaries.delivered, intermediaries.collect = listed, numbered  # type: ignore[method-assign]
         send()
-        await until(lambda: harness.service.view("demo").state == "failed")
+        await until(lambda: harness.reader.view("demo").state == "failed")
         await harness.coordinator.stop()
-        return harness.service.view("demo")
+        return harness.reader.view("demo")
 
     view = asyncio.run(play())
     words = {"beyond-the-list": "as its delivery 99, and lists 3", "a-batch-twice": "lists a batch of run demo twice"}
@@ -328,7 +328,7 @@ def test_a_batch_in_other_bytes_has_the_same_estimate(via: str, tmp_path: Path) 
             intermediaries = InMemoryIntermediaries()
             harness = ServerHarness(tmp_path / "False", intermediaries)
             harness.service.create(config(mechanism={**CENTRAL, "via": via}, unsafe=None))
-            round_ = harness.service.round_view("demo").round
+            round_ = harness.reader.round_view("demo").round
             assert round_ is not None
             tickets = asyncio.run(granted_and_stopped(harness))
             copy(tmp_path / "False", tmp_path / "copy")

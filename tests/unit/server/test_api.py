@@ -18,6 +18,7 @@ from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.web.bodies import MOST_BODIES
 from distrust.common.wire import Version, encode_blob
 from distrust.server.app import server_app
+from distrust.server.reading.reader import Reader
 from distrust.server.runs.service import Service
 from distrust.server.settings import ServerSettings
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -222,16 +223,16 @@ def test_listeners_read_a_long_past_one_after_another_and_in_few_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, most, calls = [0], [0], [0]
-    plain = Service.events
+    plain = Reader.events
 
-    def counted(self: Service, run: str, after: int) -> tuple[list[RunEvent], bool]:
+    def counted(self: Reader, run: str, after: int) -> tuple[list[RunEvent], bool]:
         inside[0], calls[0] = inside[0] + 1, calls[0] + 1
         most[0] = max(most[0], inside[0])
         time.sleep(0.01)
         inside[0] -= 1
         return plain(self, run, after)
 
-    monkeypatch.setattr(Service, "events", counted)
+    monkeypatch.setattr(Reader, "events", counted)
     app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
     service: Service = app.state.service
     service.create(config())
@@ -260,7 +261,7 @@ def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
     async def body(client: httpx.AsyncClient, intermediaries: InMemoryIntermediaries) -> None:
         await create(client)
         clients, service = InMemoryClients(intermediaries, REWARDS), client._transport.app.state.service
-        monkeypatch.setattr(service._issuer, "_window", 32)
+        monkeypatch.setattr(service.issuer, "_window", 32)
         view = await round_of(client, "demo")
         assert view.round is not None
         first = TicketAnswer.model_validate_json((await ask(client, json=wish(32, 1))).content)

@@ -52,7 +52,7 @@ def test_a_cohort_deals_the_rounds_own_list_and_names_a_seed_only_in_unsafe_runs
 ) -> None:
     unsafe = {} if seed is None else {"unsafe": {"noise_seed": seed}}
     harness.service.create(config(**unsafe))
-    round_ = harness.service.round_view("dealt").round
+    round_ = harness.reader.round_view("dealt").round
     assert round_ is not None
     (assignment,) = round_.assignments
     channel = assignment.cohort.channel
@@ -125,10 +125,10 @@ def test_a_batch_below_the_minimum_is_never_opened(harness: ServerHarness) -> No
 
 
 def test_a_runs_guarantee_says_what_shuffled_actions_count_on(harness: ServerHarness) -> None:
-    view, _ = harness.service.create(config(intermediary={"minimum": 300}))
-    promise = view.snapshot.guarantee
+    harness.service.create(config(intermediary={"minimum": 300}))
+    promise = harness.reader.view("dealt").snapshot.guarantee
     assert (promise.model, promise.epsilon) == ("shuffle", pytest.approx(1.0, rel=1e-6))
     assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(promise.assumptions)
-    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(harness.service.round_report("dealt", 1).guarantee.assumptions)
+    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(harness.reader.round_report("dealt", 1).guarantee.assumptions)
     local = Learner(config(run="alone", mechanism={"name": "local-laplace-discrete", "epsilon": 1.0})).snapshot()
     assert not set(ASSIGNED_ACTION_ASSUMPTIONS) & set(local.guarantee.assumptions)

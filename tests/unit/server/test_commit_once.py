@@ -20,7 +20,7 @@ CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregato
 async def played(harness: ServerHarness, **changes: Any) -> list[tuple[Cohort, BatchAnswer]]:
     """Play a run's first round. Return its cohorts with their batches, which the server has not collected yet."""
     harness.service.create(config(mechanism=CENTRAL, unsafe=None, **changes))
-    round_ = harness.service.round_view("demo").round
+    round_ = harness.reader.round_view("demo").round
     assert round_ is not None
     InMemoryClients(harness.intermediaries, REWARDS).answer(round_, await harness.ask("demo", 96))
     await harness.coordinator.stop()
@@ -55,12 +55,12 @@ def test_an_estimate_that_could_not_be_committed_is_shown_nowhere(
         with pytest.raises(Unavailable):
             harness.service.settle(cohort, answer)
         with pytest.raises(Unavailable):
-            harness.service.round_view("demo")
+            harness.reader.round_view("demo")
     assert cohort in harness.service.active_run("demo").pending()
-    assert harness.service.round_report("demo", 1).cohorts[0].estimate is None
+    assert harness.reader.round_report("demo", 1).cohorts[0].estimate is None
     assert harness.service.settle(cohort, answer) is True
     committed = harness.service.store.outcomes("demo")
-    assert [harness.service.round_report("demo", 1).cohorts[0].estimate] == [one.sum for one in committed]  # type: ignore[union-attr]
+    assert [harness.reader.round_report("demo", 1).cohorts[0].estimate] == [one.sum for one in committed]  # type: ignore[union-attr]
 
 
 def test_a_commit_whose_confirmation_is_lost_is_not_repeated_with_fresh_noise(
@@ -86,8 +86,8 @@ def test_a_run_that_ended_behind_a_lost_confirmation_is_over(
         broken.setattr(Store, "writing", ends_but_says_it_failed(Store.writing))
         with pytest.raises(Unavailable):
             harness.service.settle(cohort, answer)
-    assert harness.service.round_view("demo").state == "finished"
-    assert harness.service.view("demo").state == "finished"
+    assert harness.reader.round_view("demo").state == "finished"
+    assert harness.reader.view("demo").state == "finished"
 
 
 def test_a_cohort_is_settled_once_however_often_the_intermediary_answers(harness: ServerHarness) -> None:

@@ -88,15 +88,15 @@ def test_batches_leave_the_files_keep_seconds_after_their_outcome_and_results_st
     assert harness.intermediaries.settled == harness.intermediaries.held.keys()
     turn(harness, 1)
     assert (batches(harness), found(tmp_path, bodies)) == ([], 0)
-    assert harness.service.view("demo") == view
-    for report in harness.service.rounds("demo", 0, 50).rounds:
+    assert harness.reader.view("demo") == view
+    for report in harness.reader.rounds("demo", 0, 50).rounds:
         for one in report.cohorts:
-            shown = harness.service.transcript("demo", one.cohort, 0, 100)
+            shown = harness.reader.transcript("demo", one.cohort, 0, 100)
             assert (shown.scrubbed, "batch" in {entry.stage for entry in shown.messages}) == (1100.0, False)
-            assert harness.service.collected("demo", one.cohort)
+            assert harness.reader.collected("demo", one.cohort)
     harness.database.close()
     again = ServerHarness(tmp_path, harness.intermediaries)
-    assert again.service.view("demo") == view
+    assert again.reader.view("demo") == view
     again.database.close()
 
 
@@ -180,7 +180,7 @@ def test_after_a_start_no_batch_is_kept_longer_than_keep_seconds_whatever_the_wa
 def test_a_pruned_run_leaves_a_tombstone_alone_and_its_name_is_free(harness: ServerHarness, tmp_path: Path) -> None:
     before = finish(harness, "other")
     view = finish(harness)
-    spent = harness.service.ledger("demo").total
+    spent = harness.reader.ledger("demo").total
     digest = harness.service.active_run("demo").run_digest
     bodies = batches(harness)
     stone = prune(harness)
@@ -190,19 +190,20 @@ def test_a_pruned_run_leaves_a_tombstone_alone_and_its_name_is_free(harness: Ser
     assert harness.intermediaries.pruned == {(digest, "shuffler"), (digest, "aggregator")}
     assert len(batches(harness)) == found(tmp_path, bodies) < len(bodies)  # those of the other run
     with pytest.raises(Gone, match="run demo was pruned at 1970-01-01 00:16:40 UTC: it finished at"):
-        harness.service.view("demo")
-    assert [one.run for one in harness.service.runs().runs] == ["other"]
-    assert harness.service.runs().pruned == [stone]
+        harness.reader.view("demo")
+    assert [one.run for one in harness.reader.runs().runs] == ["other"]
+    assert harness.reader.runs().pruned == [stone]
     assert prune(harness) == stone
-    assert harness.service.view("other") == before
+    assert harness.reader.view("other") == before
     prune(harness, "other")
     assert rows(harness) == {"tombstones"}
     harness.database.close()
     again = ServerHarness(tmp_path, harness.intermediaries)
     with pytest.raises(Gone):
         again.service.active_run("demo")
-    anew, new = again.service.create(short())
-    assert (new, anew.run_id != view.run_id, anew.state) == (True, True, "running")
+    assert again.service.create(short())
+    anew = again.reader.view("demo")
+    assert (anew.run_id != view.run_id, anew.state) == (True, "running")
     again.database.close()
 
 
@@ -220,8 +221,8 @@ def test_with_an_intermediary_away_the_run_stays_whole_here_and_the_same_call_go
     harness.intermediaries.down = True
     with pytest.raises(Unavailable):
         prune(harness)
-    assert harness.service.view("demo") == view
-    assert harness.service.runs().pruned == []
+    assert harness.reader.view("demo") == view
+    assert harness.reader.runs().pruned == []
     harness.intermediaries.down = False
     assert prune(harness).state == "finished"
 
@@ -298,7 +299,7 @@ def test_a_batch_that_was_scrubbed_is_not_taken_for_a_lost_cohort(harness: Serve
     harness.service.create(short())
     harness.intermediaries.collect = gone  # type: ignore[method-assign]
     asyncio.run(asked())
-    view = harness.service.view("demo")
+    view = harness.reader.view("demo")
     assert (view.state, "its database is an old copy" in str(view.reason), view.cohorts_aborted) == ("failed", True, 0)
 
 
@@ -310,7 +311,7 @@ def test_a_batch_that_comes_after_the_end_of_its_run_is_not_stored(harness: Serv
     assert cohort is not None
     assert answer is not None
     with pytest.raises(RunFailed, match="is over"):
-        harness.service._receipts.collect(active, cohort, answer)
+        harness.service.receipts.collect(active, cohort, answer)
 
 
 def test_prune_over_http_is_the_operators_and_its_answers_are_clear(tmp_path: Path) -> None:

@@ -49,12 +49,13 @@ def finish(harness: ServerHarness, run: str = "demo") -> RunView:
 
 
 def cancel(harness: ServerHarness) -> RunView:
-    return harness.service.cancel("demo", "enough")
+    harness.service.cancel("demo", "enough")
+    return harness.reader.view("demo")
 
 
 def fail(harness: ServerHarness) -> RunView:
     harness.service._stop("demo", "failed", "an intermediary has lost its database")
-    return harness.service.view("demo")
+    return harness.reader.view("demo")
 
 
 ENDS: dict[str, Callable[[ServerHarness], RunView]] = {"finished": finish, "cancelled": cancel, "failed": fail}
@@ -87,7 +88,7 @@ def test_a_crash_between_a_runs_end_and_the_removal_leaves_keys_that_the_next_st
     assert len(names(harness)) == 2
     again = restarted(harness, tmp_path)
     assert names(again) == {file_of(again, "other").name}
-    assert again.service.view("demo").state == end
+    assert again.reader.view("demo").state == end
     again.database.close()
 
 
@@ -107,7 +108,7 @@ def test_a_process_that_dies_before_a_runs_commit_or_after_its_end_leaves_keys_t
     assert len(list((tmp_path / "server.keys").iterdir())) == 1
     again = ServerHarness(tmp_path, InMemoryIntermediaries())
     assert names(again) == set()
-    assert [line.state for line in again.service.runs().runs] == ([state] if state else [])
+    assert [line.state for line in again.reader.runs().runs] == ([state] if state else [])
     again.database.close()
 
 
@@ -140,8 +141,8 @@ def test_a_run_whose_keys_cannot_be_written_is_not_made(
         patch.setattr("distrust.server.storage.keys.os.fsync", full)
         with pytest.raises(Unavailable, match=r"key file .*: No space left on device"):
             harness.service.create(config())
-    assert harness.service.runs().runs == []
-    assert harness.service.create(config())[1]
+    assert harness.reader.runs().runs == []
+    assert harness.service.create(config())
 
 
 def test_an_open_run_has_the_same_keys_after_a_restart(harness: ServerHarness, tmp_path: Path) -> None:
@@ -167,11 +168,11 @@ def test_lost_keys_of_an_open_run_end_it_with_a_sentence_and_others_go_on(
     file.unlink() if damage == "gone" else file.write_bytes(b"spoilt")
     for _ in range(2):  # the end is stored
         harness = restarted(harness, tmp_path)
-        view = harness.service.view("demo")
-        assert (view.state, view.reason) == ("failed", harness.service.events("demo", 0)[0][-1].detail)
+        view = harness.reader.view("demo")
+        assert (view.state, view.reason) == ("failed", harness.reader.events("demo", 0)[0][-1].detail)
         assert str(view.reason).startswith(f"its key file is {damage}")
         assert str(view.reason).endswith("Nothing more of the run is released")
-        assert [one.kind for one in harness.service.events("demo", 0)[0]] == ["round-opened", "failed"]
+        assert [one.kind for one in harness.reader.events("demo", 0)[0]] == ["round-opened", "failed"]
     assert names(harness) == {file_of(harness, "other").name}
     assert finish(harness, "other").state == "finished"
     harness.database.close()
@@ -187,7 +188,7 @@ def test_a_key_file_that_others_may_read_stops_the_start_and_ends_no_run(
         restarted(harness, tmp_path)
     file.chmod(0o600)
     again = ServerHarness(tmp_path, harness.intermediaries)
-    assert again.service.view("demo").state == "running"
+    assert again.reader.view("demo").state == "running"
     again.database.close()
 
 
@@ -216,7 +217,7 @@ def test_a_server_that_must_not_use_its_key_folder_does_not_start_and_ends_no_ru
     assert str(where) in refused.value.detail
     assert other.exists() == (state == "a-file")
     again = ServerHarness(tmp_path, harness.intermediaries)
-    assert again.service.view("demo").state == "running"
+    assert again.reader.view("demo").state == "running"
     again.database.close()
 
 
@@ -275,7 +276,5 @@ def test_a_transcript_shows_sealed_records_until_the_run_is_over(harness: Server
 
 
 def batch_of(harness: ServerHarness) -> dict[str, Any]:
-    (entry,) = (
-        one for one in harness.service.transcript("demo", "demo.1.0.1", 0, 100).messages if one.stage == "batch"
-    )
+    (entry,) = (one for one in harness.reader.transcript("demo", "demo.1.0.1", 0, 100).messages if one.stage == "batch")
     return entry.view

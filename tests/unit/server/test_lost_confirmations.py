@@ -77,7 +77,7 @@ async def play_waiting(harness: ServerHarness, faults: Faults) -> RunView:
         tickets = faults.asking.result()
         assert tickets.view is not None
         if tickets.view.round is None:
-            return unnamed(harness.service.view("demo"))
+            return unnamed(harness.reader.view("demo"))
         name = secrets.token_hex(16)
         await harness.until_open(tickets)
         clients.answer(tickets.view.round, tickets)
@@ -87,7 +87,7 @@ async def play_waiting(harness: ServerHarness, faults: Faults) -> RunView:
 async def play(harness: ServerHarness, faults: Faults) -> RunView:
     """Play a run to its end. Clients repeat a request that was not answered."""
     clients = InMemoryClients(harness.intermediaries, REWARDS)
-    while (round_ := harness.service.round_view("demo").round) is not None:
+    while (round_ := harness.reader.round_view("demo").round) is not None:
         name, answered = secrets.token_hex(16), False
         while not answered:
             faults.asking = asyncio.create_task(harness.ask("demo", 64, name, round_.number))
@@ -98,7 +98,7 @@ async def play(harness: ServerHarness, faults: Faults) -> RunView:
             continue  # the next round has opened
         clients.answer(round_, faults.asking.result())
         await asyncio.sleep(0.001)
-    return unnamed(harness.service.view("demo"))
+    return unnamed(harness.reader.view("demo"))
 
 
 def run_with(faults: Faults, folder: Path, *, waiting: bool) -> RunView:
@@ -206,7 +206,8 @@ def test_a_run_whose_creation_lost_its_confirmation_is_taken_up(
 ) -> None:
     Faults(["lost"], monkeypatch)
     if readable:
-        assert harness.service.create(config())[0].state == "running"
+        harness.service.create(config())
+        assert harness.reader.view("demo").state == "running"
     else:
         with monkeypatch.context() as broken:
             broken.setattr(Store, "runs", away)
@@ -214,17 +215,18 @@ def test_a_run_whose_creation_lost_its_confirmation_is_taken_up(
                 harness.service.create(config())
         with pytest.raises(Conflict, match="run demo exists with another configuration"):
             harness.service.create(config(horizon=801))
-    view, new = harness.service.create(config())
-    assert (view.state, view.digest, new) == ("running", config().digest(), False)
-    assert [row.kind for row in harness.service.events("demo", 0)[0]] == ["round-opened"]
+    assert not harness.service.create(config())
+    view = harness.reader.view("demo")
+    assert (view.state, view.digest) == ("running", config().digest())
+    assert [row.kind for row in harness.reader.events("demo", 0)[0]] == ["round-opened"]
 
 
 def test_a_run_that_was_not_committed_is_not_created(harness: ServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     Faults(["refused"], monkeypatch)
     with pytest.raises(Unavailable, match="the database is away"):
         harness.service.create(config())
-    assert harness.service.runs().runs == []
-    assert harness.service.create(config())[1]
+    assert harness.reader.runs().runs == []
+    assert harness.service.create(config())
 
 
 def test_a_run_is_cancelled_though_the_confirmation_is_lost(
@@ -234,8 +236,9 @@ def test_a_run_is_cancelled_though_the_confirmation_is_lost(
     Faults(["refused", "lost"], monkeypatch)
     with pytest.raises(Unavailable, match="the database is away"):
         harness.service.cancel("demo", "enough")
-    assert harness.service.round_view("demo").state == "open"
-    view = harness.service.cancel("demo", "enough")
+    assert harness.reader.round_view("demo").state == "open"
+    harness.service.cancel("demo", "enough")
+    view = harness.reader.view("demo")
     assert (view.state, view.reason) == ("cancelled", "enough")
 
 
@@ -245,7 +248,7 @@ def test_no_round_is_played_of_a_run_of_which_it_is_unknown_whether_it_was_cance
     async def whole() -> None:
         harness.service.create(config())
         clients = InMemoryClients(harness.intermediaries, REWARDS)
-        round_ = harness.service.round_view("demo").round
+        round_ = harness.reader.round_view("demo").round
         assert round_ is not None
         tickets = await harness.ask("demo", 96)
         Faults(["lost"], monkeypatch)
@@ -254,13 +257,13 @@ def test_no_round_is_played_of_a_run_of_which_it_is_unknown_whether_it_was_cance
             with pytest.raises(Unavailable, match="the database is away"):
                 harness.service.cancel("demo", "enough")
             with pytest.raises(Unavailable, match="the database is away"):
-                harness.service.round_view("demo")
+                harness.reader.round_view("demo")
             clients.answer(round_, tickets)
             await asyncio.sleep(0.05)
             assert harness.service.store.outcomes("demo") == []
         await until(lambda: not harness.coordinator._collectors)
         assert harness.service.store.outcomes("demo") == []
-        assert (harness.service.round_view("demo").state, harness.service.view("demo").reason) == (
+        assert (harness.reader.round_view("demo").state, harness.reader.view("demo").reason) == (
             "cancelled",
             "enough",
         )

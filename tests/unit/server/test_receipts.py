@@ -129,7 +129,7 @@ def test_nothing_is_released_without_receipts_of_the_minimum(crowd: Crowd) -> No
     minimum = crowd.cohort.minimum
     assert f"{minimum - 1} clients that found their records in the batch, at least {minimum}" in lost.reason
     assert "shuffler" not in lost.reason  # silence names no party
-    ledger = crowd.harness.service.ledger("crowd")  # it has cost its clients a contribution
+    ledger = crowd.harness.reader.ledger("crowd")  # it has cost its clients a contribution
     assert (ledger.lines[0].clients, ledger.total.epsilon) == (2 * CLIENTS, pytest.approx(1.0, rel=1e-6))
 
 
@@ -149,7 +149,9 @@ def test_more_absent_records_than_clients_may_lie_about_name_the_shuffler(crowd:
     assert service.receipts_complete(crowd.cohort, CLIENTS)
     outcome = crowd.settled(answer)
     assert (minimum, isinstance(outcome, ReleasedCohort)) == (26, CLIENTS - absent >= minimum)
-    told = [one.detail or "" for one in service.events("crowd", 0)[0] if one.kind.startswith("cohort-")][-1]
+    told = [one.detail or "" for one in crowd.harness.reader.events("crowd", 0)[0] if one.kind.startswith("cohort-")][
+        -1
+    ]
     assert told.startswith(f"the shuffler did not deliver: {absent} clients") == (absent > ALLOWED)
 
 
@@ -252,7 +254,7 @@ def test_receipts_come_after_the_list_and_before_the_end(crowd: Crowd) -> None:
     crowd.settled(answer)
     with pytest.raises(WrongStage, match="has ended"):
         service.take_receipts("crowd", crowd.say(range(2)))
-    assert service.records("crowd", crowd.cohort.cohort).hashes == b""  # nobody needs the list any more
+    assert crowd.harness.reader.records("crowd", crowd.cohort.cohort).hashes == b""  # nobody needs the list any more
     with pytest.raises(WrongCohort):
         service.take_receipts("crowd", crowd.say(range(2)).model_copy(update={"cohort": "crowd.1.0.9"}))
 
@@ -261,11 +263,11 @@ def test_receipts_and_list_outlive_the_server(crowd: Crowd, tmp_path: Path) -> N
     service = crowd.harness.service
     answer = service.collect_for_receipts(crowd.cohort, crowd.batch())
     service.take_receipts("crowd", crowd.say(range(CLIENTS)))
-    listed = service.records("crowd", crowd.cohort.cohort)
+    listed = crowd.harness.reader.records("crowd", crowd.cohort.cohort)
     asyncio.run(crowd.harness.stop())
     again = ServerHarness(tmp_path, crowd.harness.intermediaries)
     again.service.compare("crowd", "shuffler", 0, [])
-    assert again.service.records("crowd", crowd.cohort.cohort) == listed
+    assert again.reader.records("crowd", crowd.cohort.cohort) == listed
     assert again.service.receipts_complete(crowd.cohort, CLIENTS)
     assert isinstance(Crowd(again, crowd.cohort, crowd.own).settled(answer), ReleasedCohort)
 
@@ -275,7 +277,7 @@ def test_the_servers_transcript_shows_the_list_and_who_said_what_and_no_secret(c
     service.collect_for_receipts(crowd.cohort, crowd.batch())
     service.take_receipts("crowd", crowd.say(range(2, CLIENTS)))
     service.take_receipts("crowd", crowd.say(range(2), answer=0))
-    page = service.transcript("crowd", crowd.cohort.cohort, 0, 100)
+    page = crowd.harness.reader.transcript("crowd", crowd.cohort.cohort, 0, 100)
     entries = {(one.stage, one.direction): one for one in page.messages}
     shown = entries["receipts", "out"]
     assert (shown.bytes, shown.view) == (RECORD_HASH * CLIENTS, {"records": CLIENTS})
@@ -288,7 +290,7 @@ def test_the_page_of_a_cohort_that_failed_at_its_receipts_shows_how_far_it_came(
     service = crowd.harness.service
     answer = service.collect_for_receipts(crowd.cohort, crowd.batch())
     crowd.settled(answer)
-    context = cohort_context(service, "crowd", crowd.cohort.cohort, None)
+    context = cohort_context(crowd.harness.reader, "crowd", crowd.cohort.cohort, None)
     assert [step.stage for step in context["steps"]][-3:] == ["batch", "receipts", "aborted"]
     assert [step.stage for step in context["missed"]] == ["estimate"]
 
@@ -296,7 +298,7 @@ def test_the_page_of_a_cohort_that_failed_at_its_receipts_shows_how_far_it_came(
 def test_a_client_reads_a_list_in_order_of_the_stated_length_and_digest_only(crowd: Crowd) -> None:
     cohort, answer = crowd.cohort, crowd.batch(3)
     crowd.harness.service.collect_for_receipts(cohort, answer)
-    whole = crowd.harness.service.records("crowd", cohort.cohort).hashes
+    whole = crowd.harness.reader.records("crowd", cohort.cohort).hashes
     stated = list_digest(cohort, whole)
     assert answer.batch is not None
     size = len(answer.batch.content.body) // 3

@@ -131,8 +131,8 @@ def test_an_exception_in_round_2_ends_the_run_as_failed_with_its_reason_and_for_
         assert "\n" not in view.reason
         assert view.snapshot.chosen in {0, 1, 2}  # what the first round told is still there
         assert all(arm.mean is not None and np.isfinite(arm.mean) for arm in view.snapshot.arms)
-        assert harness.service.round_view("demo").state == "failed"
-        (last,) = [one for one in harness.service.events("demo", 0)[0] if one.kind == "failed"]
+        assert harness.reader.round_view("demo").state == "failed"
+        (last,) = [one for one in harness.reader.events("demo", 0)[0] if one.kind == "failed"]
         assert last.detail == view.reason
         harness.database.close()
         assert restarted(tmp_path, intermediaries) == view
@@ -145,7 +145,7 @@ def restarted(path: Path, intermediaries: InMemoryIntermediaries) -> RunView:
     harness = ServerHarness(path, intermediaries)
     try:
         assert harness.service.running() == []
-        return harness.service.view("demo")
+        return harness.reader.view("demo")
     finally:
         harness.database.close()
 
@@ -155,7 +155,7 @@ def test_nothing_is_released_after_an_analyzer_failed(harness: ServerHarness, mo
     breaks(monkeypatch)
     harness.service.create(config())
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    cohorts = harness.service.round_report("demo", 2).cohorts
+    cohorts = harness.reader.round_report("demo", 2).cohorts
     assert [one.estimate for one in cohorts] == [None] * len(cohorts)
     assert sum(isinstance(one, ReleasedCohort) for one in harness.service.store.outcomes("demo")) == 3
 
@@ -173,7 +173,7 @@ def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
     assert (first.state, first.reason) == ("failed", "round 2: ZeroDivisionError: division by zero")
     assert second == first
     again = ServerHarness(tmp_path, intermediaries)
-    assert [one.kind for one in again.service.events("demo", 0)[0]].count("failed") == 1
+    assert [one.kind for one in again.reader.events("demo", 0)[0]].count("failed") == 1
     again.database.close()
 
 
@@ -181,7 +181,7 @@ def test_a_fault_in_the_first_round_is_refused_and_leaves_no_run(harness: Server
     monkeypatch.setattr(SuccessiveElimination, "share", property(divides))
     with pytest.raises(RunFailed, match="run demo cannot be planned: ZeroDivisionError: division by zero"):
         harness.service.create(config())
-    assert harness.service.runs().runs == []
+    assert harness.reader.runs().runs == []
 
 
 @pytest.mark.parametrize("horizon", [96, 200])

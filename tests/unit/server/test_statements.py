@@ -50,7 +50,7 @@ def cohort(harness: ServerHarness) -> Cohort:
 
 
 def published(harness: ServerHarness) -> list[Statement]:
-    return harness.service.statements("demo", NAME).statements
+    return harness.reader.statements("demo", NAME).statements
 
 
 def test_honest_lists_are_committed_in_order_and_repeats_change_nothing(harness: ServerHarness, cohort: Cohort) -> None:
@@ -111,13 +111,13 @@ def test_an_aggregator_that_lies_about_its_statements_ends_the_cohort_as_aborted
         harness.service.create(config())
         await harness.ask("demo", 1)
         for _ in range(30_000):
-            if harness.service.view("demo").cohorts_aborted:
+            if harness.reader.view("demo").cohorts_aborted:
                 break
             await asyncio.sleep(0.002)
         await harness.coordinator.stop()
 
     asyncio.run(collected())
-    report = harness.service.round_report("demo", 1).cohorts[0]
+    report = harness.reader.round_report("demo", 1).cohorts[0]
     harness.database.close()
     assert (report.cohort, report.state, intermediaries.requests) == (NAME, "aborted", 1)
     assert str(report.reason).startswith(reason)
@@ -131,7 +131,7 @@ def test_the_same_request_with_other_keys_is_a_conflict(harness: ServerHarness, 
     for keys in (b"\x01" + bytes(63), bytes(63) + b"\x01", b""):
         with pytest.raises(Conflict, match="round, count or keys"):
             harness.service.advance("demo", first.model_copy(update={"keys": keys}))
-    assert harness.service.key_hashes("demo", cohort.cohort).hashes == bytes(64)
+    assert harness.reader.key_hashes("demo", cohort.cohort).hashes == bytes(64)
 
 
 @pytest.mark.parametrize("size", [0, 32, 63, 65, 96])
@@ -141,4 +141,4 @@ def test_a_request_with_a_wrong_number_of_key_bytes_gets_no_ticket(
     wanted = TicketRequest(request="ab" * 16, round=1, want=2, keys=bytes(size))
     with pytest.raises(BadMessage, match=f"keys: {size} bytes, expected 64"):
         harness.service.advance("demo", wanted)
-    assert harness.service.key_hashes("demo", cohort.cohort).hashes == b""
+    assert harness.reader.key_hashes("demo", cohort.cohort).hashes == b""

@@ -102,7 +102,7 @@ def check_restarted(tmp_path: Path, of: Callable[[float], RunConfig], name: str)
         harness = ServerHarness(folders[1], harness.intermediaries)
     assert released(harness) == released(whole)
     assert len(released(whole)) == BATCHES
-    ours, theirs = (one.service.view("demo") for one in (harness, whole))
+    ours, theirs = (one.reader.view("demo") for one in (harness, whole))
     assert (ours.state, ours.snapshot) == ("finished", theirs.snapshot)
     for one in (harness, whole):
         one.database.close()

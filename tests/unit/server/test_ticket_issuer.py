@@ -37,7 +37,7 @@ def test_a_request_gets_its_slots_once_and_always_the_same_ones(harness: ServerH
 def test_one_request_has_so_many_tickets_signed_and_the_next_one_gets_the_rest(harness: ServerHarness) -> None:
     async def round_() -> None:
         harness.service.create(config(horizon=100_000, policy={"first_batch": 13}))  # cohorts of 8,192
-        assert harness.service.round_view("demo").round is not None
+        assert harness.reader.round_view("demo").round is not None
         size = harness.service.active_run("demo").pending()[0].clients
         assert size > MOST_GRANTED
         name = "cd" * 16
@@ -80,7 +80,7 @@ def test_no_ticket_is_handed_out_before_the_intermediary_knows_the_cohort(harnes
         harness.intermediaries.down = True
         with pytest.raises(Unavailable):
             await harness.ask("demo")
-        assert harness.service.view("demo").clients == 0
+        assert harness.reader.view("demo").clients == 0
         harness.intermediaries.down = False
         assert sum(grant.count for grant in (await harness.ask("demo")).grants) == 64
         await harness.coordinator.stop()

@@ -7,11 +7,11 @@ from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
 def guarantees_of(harness: ServerHarness) -> list[Guarantee]:
     """Return every guarantee that the server shows of its run."""
-    service = harness.service
-    ledger = service.ledger("demo")
-    rounds = service.rounds("demo", 0, 50).rounds
+    reader = harness.reader
+    ledger = reader.ledger("demo")
+    rounds = reader.rounds("demo", 0, 50).rounds
     lines = [line.guarantee for line in ledger.lines]
-    return [service.view("demo").snapshot.guarantee, ledger.total, *lines, *(one.guarantee for one in rounds)]
+    return [reader.view("demo").snapshot.guarantee, ledger.total, *lines, *(one.guarantee for one in rounds)]
 
 
 def test_an_unsafe_run_shows_no_privacy_and_why_everywhere(harness: ServerHarness) -> None:
@@ -33,8 +33,8 @@ def test_a_cohort_that_replaces_another_has_other_clients(harness: ServerHarness
     """No client of an aborted cohort is asked again: its successor has a name, slots and tickets of its own."""
     harness.service.create(config(horizon=200))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS, {"1.1": 5}))
-    first, second = (one for one in harness.service.round_report("demo", 1).cohorts if one.arm == 1)
+    first, second = (one for one in harness.reader.round_report("demo", 1).cohorts if one.arm == 1)
     assert (first.state, second.state) == ("aborted", "released")
     assert first.cohort != second.cohort
     assert harness.service.store.outcome(first.cohort) != harness.service.store.outcome(second.cohort)
-    assert harness.service.view("demo").snapshot.arms[1].pulls >= first.clients + second.clients
+    assert harness.reader.view("demo").snapshot.arms[1].pulls >= first.clients + second.clients

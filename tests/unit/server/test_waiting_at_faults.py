@@ -149,7 +149,7 @@ def test_after_a_cohort_without_a_batch_tickets_wait_until_the_next_one_is_open(
         if ended:
             with pytest.raises(Unavailable, match="is away"):
                 await waiting
-            assert harness.service.view("demo").cohorts_open == 0
+            assert harness.reader.view("demo").cohorts_open == 0
         else:
             assert slots(await waiting) == [(SECOND, 0, 7)]
         await harness.stop()
@@ -267,7 +267,7 @@ def test_a_run_goes_on_whose_outcome_lost_its_confirmation_and_whose_batch_is_sc
         finish()
         assert slots(await waiting) == [(SECOND, 0, 7)]
         await until(lambda: SECOND in intermediaries.opened)
-        assert harness.service.view("demo").state == "running"
+        assert harness.reader.view("demo").state == "running"
         await harness.stop()
 
     asyncio.run(play())
@@ -301,7 +301,7 @@ def test_no_ticket_is_issued_of_a_cohort_that_ended_at_its_intermediary_before_i
         outcome = harness.service.store.outcome(SECOND)
         assert isinstance(outcome, LostCohort)
         assert "aborted" in outcome.reason
-        assert harness.service.view("demo").state == "running"
+        assert harness.reader.view("demo").state == "running"
         await harness.stop()
         again = ServerHarness(tmp_path, intermediaries)
         assert next(one.cohort for one in again.service.active_run("demo").pending()) == "demo.2.1.1"

@@ -32,7 +32,7 @@ SECOND = "demo.2.0.1"
 def served_later(harness: ServerHarness, place: WaitingPlace) -> Cohort | None:
     """Serve a place as a later settlement of the run does. Return the cohort that is begun."""
     active = harness.service.active_run("demo")
-    serving = Serving(harness.service._issuer, active, [place])
+    serving = Serving(harness.service.issuer, active, [place])
     with active.lock, serving.planned(active.rows()), harness.service.store.writing() as writing:
         serving.write(writing)
     return serving.answer()
@@ -82,7 +82,7 @@ def test_a_cohort_is_neither_recorded_nor_opened_while_no_client_waits(
         await play_first_round(harness)
         await asyncio.sleep(0.05)
         assert SECOND not in intermediaries.opened
-        assert harness.service.view("demo").cohorts_open == 0
+        assert harness.reader.view("demo").cohorts_open == 0
         assert slots(await harness.wait("demo", 7)) == [(SECOND, 0, 7)]
         assert intermediaries.opened.count(SECOND) == 1  # before its tickets were out
         await harness.stop()
@@ -243,7 +243,7 @@ def test_a_run_that_is_over_answers_those_that_wait_with_its_end(
         assert answer.view is not None
         assert (answer.view.state, answer.view.round) == ("cancelled", None) or answer.grants
         await asyncio.sleep(0.05)
-        assert harness.service.view("demo").state == "cancelled"
+        assert harness.reader.view("demo").state == "cancelled"
         await harness.stop()
 
     asyncio.run(play())

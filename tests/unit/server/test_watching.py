@@ -17,15 +17,15 @@ from tests.support.server_harness import MECHANISMS, REWARDS, ServerHarness, con
 def test_unknown_runs_rounds_and_cohorts_are_refused(harness: ServerHarness) -> None:
     harness.service.create(config())
     for call in (
-        lambda: harness.service.view("other"),
-        lambda: harness.service.round_report("demo", 2),
-        lambda: harness.service.round_report("demo", 0),
-        lambda: harness.service.transcript("demo", "demo.9.9.9", 0, 10),
+        lambda: harness.reader.view("other"),
+        lambda: harness.reader.round_report("demo", 2),
+        lambda: harness.reader.round_report("demo", 0),
+        lambda: harness.reader.transcript("demo", "demo.9.9.9", 0, 10),
     ):
         with pytest.raises(WrongCohort):
             call()
     with pytest.raises(WrongStage):
-        harness.service.transcript("demo", "demo.1.0.1", 0, 10)
+        harness.reader.transcript("demo", "demo.1.0.1", 0, 10)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: str(one["name"]))
@@ -33,8 +33,8 @@ def test_a_transcript_shows_what_the_server_saw_page_by_page(harness: ServerHarn
     harness.service.create(config(mechanism=mechanism))
     clients = InMemoryClients(harness.intermediaries, REWARDS)
     serve(harness, "demo", clients, until=2)  # records are shown while the run is open
-    whole = harness.service.transcript("demo", "demo.1.1.1", 0, 100)
-    pages = [harness.service.transcript("demo", "demo.1.1.1", at, 1) for at in range(whole.total)]
+    whole = harness.reader.transcript("demo", "demo.1.1.1", 0, 100)
+    pages = [harness.reader.transcript("demo", "demo.1.1.1", at, 1) for at in range(whole.total)]
     assert whole.messages == [page.messages[0] for page in pages]
     assert (pages[0].next, pages[-1].next, whole.next) == (1, None, None)
     stages = [seen.stage for seen in whole.messages]
@@ -42,10 +42,10 @@ def test_a_transcript_shows_what_the_server_saw_page_by_page(harness: ServerHarn
     seen = whole.messages[-2].view
     rows = clients.rows["demo.1.1.1"]
     hashes = [seen.view for seen in whole.messages if seen.stage == "keys"]
-    told = harness.service.key_hashes("demo", "demo.1.1.1").hashes.hex()
+    told = harness.reader.key_hashes("demo", "demo.1.1.1").hashes.hex()
     assert "".join(str(one) for view in hashes for one in view["key_hashes"]) == told  # type: ignore[union-attr]
     assert bool(hashes) == (whole.messages[0].peer == "aggregator")
-    sampled = harness.service.transcript("demo", "demo.1.1.1", 0, 100, each=1)
+    sampled = harness.reader.transcript("demo", "demo.1.1.1", 0, 100, each=1)
     first = {seen.stage: seen for seen in reversed(whole.messages)}
     assert sampled.messages == sorted(first.values(), key=lambda seen: seen.number)
     assert (sampled.total, sampled.next) == (whole.total, None)
@@ -70,14 +70,14 @@ def test_a_cohorts_page_says_what_is_promised_with_those_who_answered_and_if_som
     )
     harness.service.create(config(horizon=96, unsafe=None))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    shown = harness.service.transcript("demo", "demo.1.1.1", 0, 100).messages[-1].view["privacy"]
+    shown = harness.reader.transcript("demo", "demo.1.1.1", 0, 100).messages[-1].view["privacy"]
     assert re.fullmatch(r"ε = [\d.]+ with the \d+ who answered, ε = [\d.]+ if \d+ of them collude", str(shown))
 
 
 def test_events_tell_the_run_in_order_and_resume(harness: ServerHarness) -> None:
     harness.service.create(config())
     view = serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    events, over = harness.service.events("demo", 0)
+    events, over = harness.reader.events("demo", 0)
     kinds = [event.kind for event in events]
     assert over
     assert (kinds[0], kinds[1], kinds[-1]) == ("round-opened", "cohort-opened", "finished")
@@ -85,22 +85,22 @@ def test_events_tell_the_run_in_order_and_resume(harness: ServerHarness) -> None
     assert kinds.count("round-opened") == view.snapshot.round
     gone = [event.arm for event in events if event.kind == "arm-eliminated"]
     assert gone == [arm.arm for arm in view.snapshot.arms if not arm.active]
-    assert harness.service.events("demo", events[3].number)[0] == events[4:]
-    assert not harness.service.events("demo", 0, limit=3)[1]
+    assert harness.reader.events("demo", events[3].number)[0] == events[4:]
+    assert not harness.reader.events("demo", 0, limit=3)[1]
 
 
 def test_events_are_read_while_a_clients_call_holds_the_run(harness: ServerHarness) -> None:
     harness.service.create(config())
     with ThreadPoolExecutor(1) as other, harness.service.active_run("demo").lock:
-        assert len(other.submit(harness.service.events, "demo", 0).result(60)[0]) == 1
-        assert other.submit(harness.service.newest_event, "demo").result(60) == 1
+        assert len(other.submit(harness.reader.events, "demo", 0).result(60)[0]) == 1
+        assert other.submit(harness.reader.newest_event, "demo").result(60) == 1
 
 
 def test_the_ledger_has_a_line_for_each_round(harness: ServerHarness) -> None:
     harness.service.create(config(unsafe=None))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    ledger = harness.service.ledger("demo")
-    rounds = harness.service.rounds("demo", 0, 50).rounds
+    ledger = harness.reader.ledger("demo")
+    rounds = harness.reader.rounds("demo", 0, 50).rounds
     assert [line.clients for line in ledger.lines] == [sum(one.clients for one in page.cohorts) for page in rounds]
     assert ledger.total.epsilon == max(line.guarantee.epsilon or 0 for line in ledger.lines)
 

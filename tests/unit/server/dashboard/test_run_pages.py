@@ -326,7 +326,7 @@ def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
     with playing(tmp_path) as client:
         page = client.get("/runs/demo")
         shown = words(page.text)
-        newest = client.app.state.service.newest_event("demo")
+        newest = client.app.state.reader.newest_event("demo")
         listed = words(client.get("/").text)
         waiting = client.get(f"/runs/demo/cohorts/{second.cohort}")
         joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
