@@ -14,7 +14,6 @@ from distrust.common.errors import (
     ProtocolError,
     RunFailed,
     Unavailable,
-    WrongCohort,
     describe_error,
 )
 from distrust.common.protocol.crypto.context import run_digest
@@ -33,14 +32,6 @@ from distrust.server.storage.rows import CohortRow, RunRow
 from distrust.server.storage.store import Store
 
 _log = structlog.get_logger("distrust.server")
-
-RoundState = Literal["open", "finished", "cancelled", "failed"]
-ROUND_STATES: dict[RunState, RoundState] = {
-    "running": "open",
-    "finished": "finished",
-    "cancelled": "cancelled",
-    "failed": "failed",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +213,7 @@ class ActiveRun:
         round_ = self.round()  # first: reading the learner again may show that the run is over
         return RoundView(
             run=self.config.run,
-            state=ROUND_STATES[self.state],
+            state="open" if self.state == "running" else self.state,
             config=self.digest,
             run_id=self.identity.run_id,
             round=round_,
@@ -232,13 +223,6 @@ class ActiveRun:
         """Return the open round's cohorts without an outcome, in cohort order."""
         round_ = self.round()
         return [] if round_ is None else [assignment.cohort for assignment in round_.assignments]
-
-    def cohort(self, cohort: str) -> Cohort:
-        """Return a pending cohort. Raises WrongCohort."""
-        for one in self.pending():
-            if one.cohort == cohort:
-                return one
-        raise WrongCohort(f"cohort {cohort} is not waited for in run {self.config.run}")
 
 
 def _replayed(config: RunConfig, store: Store) -> tuple[Learner | None, str | None]:

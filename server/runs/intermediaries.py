@@ -15,7 +15,7 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import DeliveryList, StatementList
 from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.wire import INTERMEDIARIES, Via
-from distrust.server.runs.service import Service
+from distrust.server.runs.known_runs import KnownRuns
 
 TURN_SECONDS = 1.0
 """Pause between two turns."""
@@ -57,8 +57,8 @@ class Intermediaries(Protocol):
 class Housekeeper:
     """Runs beside the coordinator. Every step may be repeated, and a restart goes on."""
 
-    def __init__(self, service: Service, intermediaries: Intermediaries) -> None:
-        self._service, self._intermediaries = service, intermediaries
+    def __init__(self, runs: KnownRuns, intermediaries: Intermediaries) -> None:
+        self._runs, self._intermediaries = runs, intermediaries
 
     async def keep_house(self) -> None:
         """Take turns until it is cancelled."""
@@ -78,11 +78,11 @@ class Housekeeper:
 
     async def _tell(self, via: Via) -> None:
         """Tell one intermediary which cohorts are over. The first fault ends its part of a turn."""
-        for run, cohorts in (await asyncio.to_thread(self._service.keeping.untold, via)).items():
-            stored = await asyncio.to_thread(self._service.keeping.stored, run)
+        for run, cohorts in (await asyncio.to_thread(self._runs.keeping.untold, via)).items():
+            stored = await asyncio.to_thread(self._runs.keeping.stored, run)
             if run in stored:  # else it was pruned just now
                 await self._intermediaries.settle(stored[run].run_digest, via, cohorts)
-                await asyncio.to_thread(self._service.keeping.told, cohorts)
+                await asyncio.to_thread(self._runs.keeping.told, cohorts)
 
     async def prune(self, run: str) -> Tombstone:
         """Delete what a finished run left: at both intermediaries first, then here. Return what is left.
@@ -91,16 +91,16 @@ class Housekeeper:
         one that was restored from an older copy has it again. Raises Conflict for a running one, WrongCohort,
         Unavailable.
         """
-        known = await asyncio.to_thread(self._service.pruned, run)
-        digest = known.run_digest if known is not None else (await asyncio.to_thread(self._service.prunable, run))[0]
+        known = await asyncio.to_thread(self._runs.pruned, run)
+        digest = known.run_digest if known is not None else (await asyncio.to_thread(self._runs.prunable, run))[0]
         for via in INTERMEDIARIES:
             await self._intermediaries.prune(digest, via)
         if known is not None:
             return known
-        tombstone = await asyncio.to_thread(self._service.prune, run, digest)
+        tombstone = await asyncio.to_thread(self._runs.prune, run, digest)
         await asyncio.to_thread(self._scrub)  # what was deleted is in SQLite's log until then
         return tombstone
 
     def _scrub(self) -> None:
         """Scrub the batches that are due. A restart reads those of open streams again."""
-        self._service.keeping.scrub(self._service.needed())
+        self._runs.keeping.scrub(self._runs.needed())

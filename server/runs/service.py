@@ -1,6 +1,7 @@
 """Decides for the server what moves a run on: it begins once, its cohorts are opened and settled, it ends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import structlog
@@ -88,11 +89,8 @@ class Service(KnownRuns):
 
     def compare(self, run: str, via: Via, after: int, listed: Sequence[bytes]) -> None:
         """Compare what an intermediary lists behind position `after`. An unknown delivery fails the run: RunFailed."""
-        try:
+        with self._ended_by_a_fault(run):
             self._deliveries.compare(self.active_run(run), via, after, listed)
-        except RunFailed as error:
-            self._stop(run, "failed", error.detail)
-            raise
 
     def fail(self, run: str, run_digest: bytes, reason: str) -> None:
         """End the run with digest R, whose intermediary has told what does not fit this server's database.
@@ -101,11 +99,13 @@ class Service(KnownRuns):
         """
         self._stop(run, "failed", reason, run_digest)
 
-    def _confirm(self, cohort: Cohort, answer: BatchAnswer) -> None:
+    @contextmanager
+    def _ended_by_a_fault(self, run: str) -> Iterator[None]:
+        """End the run as failed where the block raises RunFailed."""
         try:
-            self._deliveries.confirm(self.active_run(cohort.run), cohort, answer)
+            yield
         except RunFailed as error:
-            self._stop(cohort.run, "failed", error.detail)
+            self._stop(run, "failed", error.detail)
             raise
 
     @repeated
@@ -232,7 +232,8 @@ class Service(KnownRuns):
     ) -> tuple[bool, Cohort | None]:
         """Return whether the cohort is settled now, and the next one if it was begun."""
         active = self.active_run(cohort.run)
-        self._confirm(cohort, answer)
+        with self._ended_by_a_fault(cohort.run):
+            self._deliveries.confirm(active, cohort, answer)
         serving = Serving(self.issuer, active, places)
         try:
             settled = self._settlement.settle(active, cohort, answer, serving)

@@ -2,9 +2,7 @@
 
 import hashlib
 import hmac
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import structlog
@@ -27,8 +25,8 @@ from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.base import Key
 from distrust.server.runs.active_run import ActiveRun, CountedStream, state_of
 from distrust.server.runs.receipts import ReceiptBook
+from distrust.server.runs.waiting_places import Serving
 from distrust.server.storage.keys import Keys
-from distrust.server.storage.rows import CohortRow
 from distrust.server.storage.store import Store, Writing, unread
 
 _log = structlog.get_logger("distrust.server")
@@ -64,23 +62,6 @@ def _history(past: bytes, cohort: Cohort, totals: NDArray[np.uint64], survivors:
     return hashlib.sha256(encode("distrust analyzer noise v3", past, cohort_digest(cohort), *batch)).digest()
 
 
-class PlannedTickets(Protocol):
-    """Requests that wait for tickets, as a settlement commits what they get: `waiting_places.Serving`.
-
-    rows  the open round's cohorts once it is committed.
-    """
-
-    rows: dict[str, CohortRow]
-
-    def planned(self, rows: dict[str, CohortRow]) -> AbstractContextManager[None]:
-        """Plan what each gets on the state that the outcome leaves; hold what must not change before the commit."""
-        ...
-
-    def write(self, writing: Writing) -> None:
-        """Add what was planned to the transaction of the outcome."""
-        ...
-
-
 class Settlement:
     """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
 
@@ -88,7 +69,7 @@ class Settlement:
         self._store, self._receipts = store, receipts
 
     @repeated
-    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer, serving: PlannedTickets) -> bool:
+    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer, serving: Serving) -> bool:
         """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
 
         serving  requests that wait: what they get is part of the transaction. The caller answers them afterwards.
@@ -177,7 +158,7 @@ class Settlement:
         cohort: Cohort,
         outcome: ReleasedCohort | LostCohort,
         answer: BatchAnswer,
-        serving: PlannedTickets,
+        serving: Serving,
     ) -> None:
         learner, number, rows = active.learner, len(active.learner.rounds), active.rows()
         row = rows.get(cohort.cohort)
