@@ -121,8 +121,8 @@ def stated_failure(config: RunConfig, rounds: list[RoundRecord], formed: Counter
 
     formed  intervals by batch, of a policy that counts them: an interval has two events, a sum may wrap around.
     """
-    asks = [record.ask for record in rounds]
-    events = ((ask.share, 2 * formed[ask.batch] + ask.width * len(ask.queries)) for ask in asks)
+    asks = ((record.mechanism.wrap, record.ask) for record in rounds)
+    events = ((share, 2 * formed[ask.batch] + ask.width * len(ask.queries)) for share, ask in asks)
     return config.policy.stated_failure(config.mechanism.calibration, events)
 
 

@@ -204,7 +204,7 @@ class _Group:
     def _phase(self, index: int, first: int) -> LockStepPhase:
         """Plan the mechanism of the rounds from `first` on. Return the phase."""
         ask = self._policy.ask_by(self._core.rule)
-        mechanism = plan_round(self._config, first, ask).mechanism
+        mechanism = plan_round(self._config, first, ask, self._config.arms).mechanism
         assert isinstance(ask.statistic, ContextualSum)
         assert isinstance(mechanism, GridMechanism)
         estimate = Estimate(

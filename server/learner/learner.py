@@ -205,7 +205,7 @@ class Learner:
         ask = self.policy.ask(self.left)
         if ask is None:
             return None, None, self.policy.leftover(self.left)
-        record = plan_round(self.config, number, ask, self.rounds[-1:])
+        record = plan_round(self.config, number, ask, len(self.policy.active), self.rounds[-1:])
         check_budget(self.config, self.rounds, record)
         return ask, record, {}
 

@@ -206,17 +206,20 @@ class RoundCost:
         return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *ASSIGNED_ACTION_ASSUMPTIONS)})
 
 
-def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
-    """Return a round with its mechanisms: planned, or those of a round `before` of the same sizes, share and statistic.
+def plan_round(
+    config: RunConfig, number: int, ask: Ask, active: int, before: Sequence[RoundRecord] = ()
+) -> RoundRecord:
+    """Return a round with its mechanisms: planned, or those of a round `before` of the same sizes, p' and statistic.
 
-    Raises BadParameter when one cannot be calibrated to its cohorts, and for a round of a stream that differs.
+    active  arms that are not dropped; p' of the mechanisms is what the policy's spec says of a round with so many.
+    Raises  BadParameter when one cannot be calibrated to its cohorts, and for a round of a stream that differs.
     """
-    sizes = sorted({query.clients for query in ask.queries})
+    sizes, share = sorted({query.clients for query in ask.queries}), config.overflow_probability(number, active)
     for old in before:
-        if [*old.mechanisms] == sizes and (old.ask.share, old.ask.statistic) == (ask.share, ask.statistic):
+        if [*old.mechanisms] == sizes and (old.mechanism.wrap, old.ask.statistic) == (share, ask.statistic):
             return RoundRecord(number, ask, old.mechanisms, old.minima)
     minima = {size: config.intermediary.min_survivors(size) for size in sizes}
-    mechanisms = {size: _calibrated(config, ask, size) for size in sizes}
+    mechanisms = {size: _calibrated(config, ask, size, share) for size in sizes}
     counted = ask.cumulative and any(one.takes_batches for one in mechanisms.values())
     if counted and any(old.ask.cumulative and old.mechanisms != mechanisms for old in before):  # modulo one m only
         allowed = "counts a stream, whose rounds must all have one size, one share and one statistic"
@@ -224,7 +227,7 @@ def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundR
     return RoundRecord(number, ask, mechanisms, minima)
 
 
-def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
+def _calibrated(config: RunConfig, ask: Ask, clients: int, share: float) -> AnyMechanism:
     words = config.mechanism
     assigned = ask.decision.kind == "assigned-action"
     if assigned:  # only the shuffler assigns actions, whatever the mechanism's own choice is
@@ -234,7 +237,7 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
         clients=clients,
         min_survivors=config.intermediary.min_survivors(clients),
         min_honest=config.intermediary.min_honest(clients),
-        overflow_probability=ask.share,
+        overflow_probability=share,
         statistic=ask.statistic,
         assigned=assigned,
         printed=config.policy.noise_source,

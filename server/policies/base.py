@@ -29,8 +29,6 @@ class Ask:
     """One batch: its cohorts are open at the same time, under one decision rule and one statistic.
 
     queries    one cohort each; no arm twice.
-    share      the failure probability that each single event of this batch may have: an interval's sampling error, its
-               noise, a wrapped sum. A policy chooses it so that all events of all batches stay below its own p.
     decision   what the clients play: their cohort's arm, or what the decision lists, in a single cohort of all.
     statistic  how their rewards become a vector.
     cumulative whether the policy wants sums over all batches so far, of the query's arm where it has one: a mechanism
@@ -40,7 +38,6 @@ class Ask:
 
     batch: int
     queries: tuple[Query, ...]
-    share: float
     decision: Decision = ASSIGNED_ARM
     statistic: Statistic = REWARD
     cumulative: bool = False

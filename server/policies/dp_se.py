@@ -6,7 +6,6 @@ from typing import Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration
-from distrust.common.specs.base import event_share
 from distrust.common.specs.policy import DpSeSpec
 from distrust.server.policies.base import Estimate, Key, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure, exact_radius
@@ -41,11 +40,6 @@ class DpSe(Elimination):
         gap = 2.0**-self._batch
         sampling = 32 * math.log(2 / self._each) / gap**2
         return math.floor(max(sampling, 8 * self._noise * math.log(1 / self._each) / gap)) + 1
-
-    @property
-    def share(self) -> float:
-        each = event_share(len(self._active), self._batch, self._failure)
-        return each / 2 if self._paper else each  # what the paper's own events leave of p
 
     @override
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:

@@ -133,17 +133,12 @@ class Elimination(EliminationBase):
     def clients(self) -> int:
         """Return the clients of one arm in the next batch."""
 
-    @property
-    @abstractmethod
-    def share(self) -> float:
-        """Return the failure probability of each event of the next batch, as in `Ask`."""
-
     @abstractmethod
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
         """Return an arm's estimated mean after this batch, and the half width of its interval."""
 
     def _next(self) -> Ask:
-        return Ask(self._batch, tuple(Query(arm, self.clients) for arm in self._active), self.share)
+        return Ask(self._batch, tuple(Query(arm, self.clients) for arm in self._active))
 
     def _interval(self, arm: int, estimate: Estimate) -> Interval:
         mean, radius = self.read(arm, estimate)
@@ -165,7 +160,7 @@ class SuccessiveElimination(Elimination):
     ) -> None:
         super().__init__(arms, first_batch)
         self._base, self._failure = base, failure
-        self._radius, self._bare = RADII[constants], constants == "published-code"
+        self._radius = RADII[constants]
 
     @classmethod
     def of(cls, spec: SuccessiveEliminationSpec, run: RunFacts) -> Self:
@@ -181,10 +176,6 @@ class SuccessiveElimination(Elimination):
     @property
     def clients(self) -> int:
         return int(self._base**self._batch)
-
-    @property
-    def share(self) -> float:
-        return self._failure if self._bare else event_share(len(self._active), self._batch, self._failure)
 
     @override
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:

@@ -113,10 +113,9 @@ class AdapUcb(UpperBounds, PlannedBatches):
         return len(self._played) if self._round == 1 else 1
 
     def _next(self) -> Ask:
-        share = event_share(self._together, self._round, self._failure)
         if self._round == 1:
-            return Ask(1, tuple(Query(arm, self._first) for arm in self.active), share)
-        return Ask(self._round, (Query(self._arm, int(self._played[self._arm])),), share)
+            return Ask(1, tuple(Query(arm, self._first) for arm in self.active))
+        return Ask(self._round, (Query(self._arm, int(self._played[self._arm])),))
 
     def _learn(self, arm: int, clients: int, estimate: Estimate) -> None:
         """Take the sum of one episode of so many clients in place of the arm's last one."""
@@ -180,7 +179,7 @@ class DpUcb(UpperBounds):
 
     def ask(self, left: int) -> Ask | None:
         query = Query(self._arm, self._batch)
-        return Ask(self._round, (query,), self._share, cumulative=True) if left >= self._batch else None
+        return Ask(self._round, (query,), cumulative=True) if left >= self._batch else None
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm

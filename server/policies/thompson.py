@@ -96,8 +96,7 @@ class Thompson(EliminationBase):
         self._round, self._asked = self._round + 1, (self._next_full(chances),)
 
     def _next(self) -> Ask:
-        share = event_share(len(self._asked), self._round, self._failure)
-        return Ask(self._round, tuple(Query(arm, 2 ** self._sizes[arm]) for arm in self._asked), share)
+        return Ask(self._round, tuple(Query(arm, 2 ** self._sizes[arm]) for arm in self._asked))
 
     def _interval(self, arm: int, estimate: Estimate) -> Interval:
         (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws

@@ -6,7 +6,6 @@ from typing import Self
 
 import numpy as np
 
-from distrust.common.specs.base import NO_EVENT
 from distrust.common.specs.policy import Ucb1Spec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 
@@ -55,7 +54,7 @@ class Ucb1:
         return int(np.argmax(np.where(self._counts > 0, self._sums / np.maximum(self._counts, 1), -np.inf)))
 
     def ask(self, left: int) -> Ask | None:
-        return Ask(self._round, (Query(self._arm, 1),), NO_EVENT) if left else None
+        return Ask(self._round, (Query(self._arm, 1),)) if left else None
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm

@@ -39,19 +39,15 @@ class VbSdpAe(Elimination):
     def clients(self) -> int:
         return int(2**self._batch)
 
-    @property
-    def share(self) -> float:
-        return event_share(self._arms, self._batch, self._failure)
-
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
         self._sums[arm] += estimate.sums[0]
         self._counts[arm] += estimate.counts[0]
         self._laws[arm].append(estimate.laws[0])
-        clients = int(self._counts[arm])
+        clients, share = int(self._counts[arm]), event_share(self._arms, self._batch, self._failure)
         # Hoeffding: the mean of N rewards in [0, 1] is further off with probability at most p₁. The noise has p₁ of its
         # own; summed over arms and batches, `event_share` keeps both events together below p.
-        sampled = math.sqrt(math.log(2 / self.share) / (2 * clients))
-        return float(self._sums[arm]) / clients, sampled + pooled_noise(tuple(self._laws[arm]), self.share) / clients
+        sampled = math.sqrt(math.log(2 / share) / (2 * clients))
+        return float(self._sums[arm]) / clients, sampled + pooled_noise(tuple(self._laws[arm]), share) / clients
 
 
 @lru_cache(maxsize=256)

@@ -110,7 +110,7 @@ def stored_round(store: Store, config: RunConfig, number: int) -> StoredRound:
     decision = _decisions.validate_json(json.dumps(json.loads(messages[0].terms)["decision"]))
     record = RoundRecord(
         number,
-        Ask(number, (), 0.0, decision),
+        Ask(number, (), decision),
         {plan.clients: plan.mechanism for plan in plans},
         {plan.clients: plan.minimum for plan in plans},
         tuple(plans),

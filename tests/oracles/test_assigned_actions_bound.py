@@ -147,8 +147,8 @@ def test_a_round_of_assigned_actions_is_calibrated_to_its_honest_survivors_and_s
     spec = {"name": name, "epsilon": epsilon, "delta": 1e-6}
     config = RunConfig.model_validate({"run": "dealt", "arms": 3, "horizon": 1000, "mechanism": spec})
     deal = AssignedAction(actions=[2, 0], times=[300, 100])
-    ask = Ask(1, (Query(None, deal.plays),), 1e-6, deal, BoundedReward(bound=1.0))
-    record = plan_round(config, 1, ask)
+    ask = Ask(1, (Query(None, deal.plays),), deal, BoundedReward(bound=1.0))
+    record = plan_round(config, 1, ask, 3)
     promise = record.cost.guarantee
     assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert record.mechanism.via == "shuffler"

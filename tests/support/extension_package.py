@@ -137,7 +137,7 @@ class Halving:
         return max(self.active, key=lambda arm: self._latest[arm].mean) if self._latest else None
 
     def ask(self, left):
-        ask = Ask(self._batch, tuple(Query(arm, self._clients) for arm in self.active), 1e-3)
+        ask = Ask(self._batch, tuple(Query(arm, self._clients) for arm in self.active))
         return ask if ask.size <= left and len(self.active) > 1 else None
 
     def tell(self, estimates):

@@ -16,7 +16,6 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.specs.base import RoundSize
 from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 
@@ -129,10 +128,8 @@ class ContextualPolicy:
         """Return the batch whose clients choose by the first run's part of a core's rule."""
         decision = ContextualChoice.of(clients_rule(first_run(rule), self._spec))
         statistic = self._spec.statistic(self._run.arms, decision)
-        size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
-        share = self._spec.event_probability(size)
-        return Ask(self._batch, (query,), share, decision, statistic, cumulative=self._cumulative)
+        return Ask(self._batch, (query,), decision, statistic, cumulative=self._cumulative)
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         if len(estimates) != 1:

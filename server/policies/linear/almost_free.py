@@ -98,7 +98,7 @@ class AlmostFree(OneRewardEach):
             return super().plan(phase)
         decision = AssignedAction(actions=list(phase.support), times=list(phase.plays))
         statistic = BoundedReward(bound=self._bound)
-        return Ask(phase.number, (Query(None, sum(phase.plays)),), self._beta, decision, statistic)
+        return Ask(phase.number, (Query(None, sum(phase.plays)),), decision, statistic)
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
         if self._model != "shuffled":

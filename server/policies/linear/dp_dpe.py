@@ -73,7 +73,7 @@ class DistributedPhasedElimination(Phased):
         clients = max(self._smallest, self._model.clients(phase.number))
         decision = PlayDesign(actions=list(phase.support), times=list(phase.plays))
         statistic = ActionMeans(actions=len(phase.support), bound=self._model.bound)
-        return Ask(phase.number, (Query(None, clients),), self._beta, decision, statistic)
+        return Ask(phase.number, (Query(None, clients),), decision, statistic)
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
         (one,) = estimates.values()

@@ -240,7 +240,7 @@ class OneRewardEach(Phased):
 
     def plan(self, phase: Phase) -> Ask:
         queries = tuple(Query(arm, clients) for arm, clients in zip(phase.support, phase.plays, strict=True))
-        return Ask(phase.number, queries, self._beta, statistic=BoundedReward(bound=self._bound))
+        return Ask(phase.number, queries, statistic=BoundedReward(bound=self._bound))
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
         ordered = [estimates[arm] for arm in phase.support]

@@ -4,7 +4,6 @@ from typing import Self
 
 from typing_extensions import override
 
-from distrust.common.specs.base import event_share
 from distrust.common.specs.policy import ExploreThenCommitSpec
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure, exact_radius
@@ -34,10 +33,6 @@ class ExploreThenCommit(Elimination):
     @property
     def clients(self) -> int:
         return self._explore
-
-    @property
-    def share(self) -> float:
-        return event_share(self._arms, 1, self._failure)
 
     @override
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:

@@ -155,7 +155,7 @@ def test_dp_ucb_is_refused_where_no_stream_holds_all_rounds_of_an_arm(mechanism:
 def test_streams_of_several_arms_have_no_more_batches_together_than_the_mechanism_counts() -> None:
     """A client that returns is charged for that many: a policy of a user's own may ask for three arms a round."""
     config = read('name = "dp-ucb"\nbatch = 50', TREE.replace("20_000", "60")).config
-    ask = Ask(1, tuple(Query(arm, 50) for arm in range(3)), 1e-6, cumulative=True)
+    ask = Ask(1, tuple(Query(arm, 50) for arm in range(3)), cumulative=True)
     _check_stream(config, ask)
     short = config.model_copy(update={"mechanism": config.mechanism.model_copy(update={"batches": 59})})
     with pytest.raises(BadParameter, match=r"mechanism\.batches = 59: must be at least 60, the cohorts of this run"):

@@ -118,7 +118,7 @@ def test_a_policy_that_raises_in_its_first_round_exits_1_without_a_traceback(
         raise OverflowError("cannot convert float infinity to integer")
 
     (tmp_path / "run.toml").write_text(RUN)
-    monkeypatch.setattr(SuccessiveElimination, "share", property(nothing))
+    monkeypatch.setattr(SuccessiveElimination, "clients", property(nothing))
     assert distrust("run", str(tmp_path / "run.toml"), "--in-process") == FAILED
     message = capsys.readouterr().err.splitlines()
     assert len(message) == 1

@@ -243,14 +243,12 @@ def test_estimates_are_means_of_the_survivors() -> None:
 
 
 def test_all_rounds_of_a_stream_have_one_modulus() -> None:
-    """The nodes of a tree are sums modulo m. A round with another share, and so another m, would make them wrong."""
+    """The nodes of a tree are sums modulo m. A round with another p', and so another m, would make them wrong."""
     spec = {"name": "tree", "epsilon": 1.0, "delta": 1e-3, "batches": 4}
-    run = config(horizon=400, mechanism=spec)
-    asks = [
-        Ask(number, (Query(0, 100),), share, cumulative=True) for number, share in ((1, 1e-6), (2, 1e-6), (3, 1e-9))
-    ]
-    first = plan_round(run, 1, asks[0])
-    second = plan_round(run, 2, asks[1], [first])
+    run = config(horizon=400, mechanism=spec, policy={"name": "dp-ucb", "batch": 100})
+    asks = [Ask(number, (Query(0, 100),), cumulative=True) for number in (1, 2, 3)]
+    first = plan_round(run, 1, asks[0], 2)
+    second = plan_round(run, 2, asks[1], 2, [first])
     assert second.mechanism == first.mechanism
     with pytest.raises(BadParameter, match="counts a stream, whose rounds must all have one size, one share"):
-        plan_round(run, 3, asks[2], [second])
+        plan_round(run.model_copy(update={"horizon": 10**6}), 3, asks[2], 2, [second])

@@ -178,7 +178,7 @@ def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
 
 
 def test_a_fault_in_the_first_round_is_refused_and_leaves_no_run(harness: ServerHarness, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(SuccessiveElimination, "share", property(divides))
+    monkeypatch.setattr(SuccessiveElimination, "clients", property(divides))
     with pytest.raises(RunFailed, match="run demo cannot be planned: ZeroDivisionError: division by zero"):
         harness.service.create(config())
     assert harness.reader.runs().runs == []

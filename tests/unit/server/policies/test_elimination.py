@@ -6,6 +6,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from distrust.common.specs.base import RoundSize
+from distrust.common.specs.policy import DpSeSpec, SuccessiveEliminationSpec, VbSdpAeSpec
 from distrust.server.policies.base import Estimate
 from distrust.server.policies.dp_se import DpSe
 from distrust.server.policies.elimination import Elimination, SuccessiveElimination, exact_radius, published_radius
@@ -49,9 +51,9 @@ def test_the_published_codes_radius_is_lemma_2_as_printed() -> None:
 
 def test_the_published_code_puts_p_into_every_event_as_it_is() -> None:
     policy = SuccessiveElimination(arms=4, first_batch=3, constants="published-code", base=4, failure=0.1)
-    ask = policy.ask(10**9)
-    assert ask is not None
-    assert ask.share == 0.1
+    assert (
+        SuccessiveEliminationSpec(constants="published-code").event_probability(RoundSize(4, 99, "paper", 1, 4)) == 0.1
+    )
     tell(policy, [0.5, 0.5, 0.5, 0.5], Laplace(2.0))
     (first, *_) = policy.intervals
     assert first.upper - first.mean == pytest.approx(published_radius(64, Laplace(2.0), 4, 3, 0.1))
@@ -83,15 +85,15 @@ def test_the_paper_width_of_dp_se_is_its_formula_for_laplace_noise() -> None:
 
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 def test_all_events_of_dp_se_together_stay_below_p(calibration: Literal["exact", "paper"]) -> None:
-    """Sampling and noise at p/(5|S|e²) each, or the paper's p/(4|S|e²); a wrapped sum at the ask's own share."""
+    """Sampling and noise at p/(5|S|e²) each, or the paper's p/(4|S|e²); a wrapped sum at the spec's share."""
     policy, spent = DpSe(arms=4, noise=1.0, failure=0.2, calibration=calibration), 0.0
+    spec, share = DpSeSpec(name="dp-se", failure=0.2), 0.0
     each = 2 / (4 if calibration == "paper" else 5)
     for epoch in range(1, 9):
-        ask = policy.ask(10**9)
-        assert ask is not None
-        spent += 4 * ask.share + each * 0.2 / epoch**2
+        share = spec.event_probability(RoundSize(4, 10**9, calibration, epoch, len(policy.active)))
+        spent += 4 * share + each * 0.2 / epoch**2
         tell(policy, [0.5] * 4)
-    beyond = 4 * ask.share * 8**2 + each * 0.2
+    beyond = 4 * share * 8**2 + each * 0.2
     assert spent + beyond / 8 < 0.2  # Σ 1/e² over e > 8 is below 1/8
 
 
@@ -155,7 +157,8 @@ def test_the_share_of_vb_sdp_ae_does_not_depend_on_who_is_left() -> None:
     ask = policy.ask(10**9)
     assert ask is not None
     assert len(ask.queries) == 2
-    assert ask.share == 0.1 / (5 * 4 * 8**2)
+    spec = VbSdpAeSpec(name="vb-sdp-ae", first_batch=6)
+    assert spec.event_probability(RoundSize(4, 10**9, "exact", 3, 2)) == 0.1 / (5 * 4 * 8**2)
 
 
 def test_an_exact_width_is_the_same_for_all_policies_that_forget() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from distrust.common.specs.policy import DpUcbSpec
+from distrust.common.specs.base import RoundSize
+from distrust.common.specs.policy import AdapUcbSpec, DpUcbSpec
 from distrust.lab.play import in_process
 from distrust.lab.play.result import Result
 from distrust.lab.play.run_file import parse
@@ -180,11 +181,12 @@ def test_intervals_of_all_episodes_cover_the_means_with_probability_above_one_mi
 
 def test_all_events_of_a_run_together_stay_below_p() -> None:
     policy, spent, share = AdapUcb(arms=5, failure=0.2), 0.0, 0.0
+    spec = AdapUcbSpec(name="adap-ucb", failure=0.2)
     for number in range(1, 61):
         ask = policy.ask(10**18)
         assert ask is not None
         assert ask.batch == number
-        share = ask.share
+        share = spec.event_probability(RoundSize(5, 10**18, "exact", number, 5))
         spent += 3 * share * len(ask.queries)
         policy.tell([Estimate(arm, (0.0,), (1,), (Laplace(1.0),)) for arm in ask.arms])
     assert spent + 3 * 0.2 / 5 / 60 < 0.2  # the tail of Σ 1/r² after round 60 is below 1/60
@@ -305,8 +307,9 @@ def test_every_sum_that_any_arm_may_have_gets_an_equal_share_of_p() -> None:
     ask = policy.ask(1_010)
     assert ask is not None
     assert ask.cumulative
-    assert ask.share == pytest.approx(0.2 / (5 * 3 * 40))
-    assert (2 * 3 * 40 + 40) * ask.share < 0.2
+    share = spec.event_probability(RoundSize(3, 1_010, "exact", 1, 3))
+    assert share == pytest.approx(0.2 / (5 * 3 * 40))
+    assert (2 * 3 * 40 + 40) * share < 0.2
 
 
 TREE = 'name = "tree"\nepsilon = 20.0\ndelta = 1e-3\nbatches = 64'
