@@ -2,7 +2,7 @@
 
 A dealer v deals shares of three polynomials f1, f2 and r. It publishes p = γ1·f1 + γ2·f2 + r, and each holder i
 publishes the same blend of its shares. γ1 and γ2 are drawn after the shares were sent. So shares that agree with p lie
-on polynomials of degree t - 1, except with a probability that docs/secure-aggregation.md bounds. If a holder's blend
+on polynomials of degree t - 1, except with a probability that aggregator.md bounds. If a holder's blend
 does not agree with p, the dealer or the holder lied.
 `Sharing` and `Entries` are arrays over the neighbour graph: which client holds a share of which other.
 """

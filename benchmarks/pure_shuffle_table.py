@@ -1,6 +1,6 @@
 """Certified parameters of `relaxed-secagg-shuffle`: bits per user, ε̂ and noise, for rewards of one bit or on a grid.
 
-`.venv/bin/python -m benchmarks.pure_shuffle_table` prints the table of docs/privacy/pure-shuffling.md.
+`.venv/bin/python -m benchmarks.pure_shuffle_table` prints the table of docs/concepts/privacy/pure-shuffling.md.
 It takes about half a minute on one core.
 """
 

@@ -34,7 +34,7 @@ BUSY = (429, 503)
 """Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
 
 FAILED, BAD_INPUT, TRY_LATER = 1, 2, 75
-"""Exit statuses of the commands, as docs/operations.md has them."""
+"""Exit statuses of the commands, as docs/reference/operations.md has them."""
 
 LATER = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 """Numbers of OSErrors that may be gone later: a full disk, a disk that fails, too many open files."""

@@ -30,7 +30,7 @@ from distrust.shuffler.app import ShufflerSettings, shuffler_app
 
 Schema = Mapping[str, Any]
 
-EXIT_CODES = "What a command exits with is under [exit codes](../operations.md#exit-codes).\n"
+EXIT_CODES = "What a command exits with is under [exit codes](operations.md#exit-codes).\n"
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -132,7 +132,7 @@ def run_file() -> str:
     }
     for name, model in tables.items():
         parts += [f"\n## [{name}]\n", _prose(model), _fields(model)]
-    parts.append("\nThe names of `[mechanism]` are on the page of the [mechanisms](../privacy/mechanisms.md).\n")
+    parts.append("\nThe names of `[mechanism]` are on the page of [mechanisms](../concepts/privacy/mechanisms.md).\n")
     for kind, catalogue in (("policy", POLICIES), ("environment", ENVIRONMENTS)):
         parts.append(f"\n## [{kind}]\n")
         for name in catalogue:
@@ -242,7 +242,7 @@ def _type(schema: Schema) -> str:
     names = {one["$ref"].removeprefix(REF) for one in (schema, *choices) if "$ref" in one}
     tables = {one.__name__ for one in (MechanismSpec, IntermediarySpec, UnsafeSpec, BudgetSpec, ReturningSpec)}
     if names & (tables | {spec.__name__ for spec in POLICIES.values()}):
-        return "object, as in a [run file](../reference/run-file.md)"
+        return "object, as in a [run file](run-file.md)"
     if schema.get("type") == "array":
         items = schema.get("items") or {"prefixItems": ()}
         pair = [_type(one) for one in items.get("prefixItems", ())]
@@ -302,7 +302,7 @@ PAGES = {
     "reference/command-line.md": command_line,
     "reference/http-api.md": http_api,
     "reference/run-file.md": run_file,
-    "reference/mechanisms.md": mechanisms,
+    "reference/mechanism-classes.md": mechanisms,
     "reference/settings.md": settings,
 }
 """Generated pages, and the functions that write them."""

@@ -1,7 +1,7 @@
 """Answers the five stages of secure aggregation for one client, and holds its secrets meanwhile. No I/O.
 
 Bonawitz et al. 2017, with the graph of Bell et al. 2020, with key hashes and statements that the server publishes, and
-with shares that are confirmed before they are relied on (docs/secure-aggregation.md).
+with shares that are confirmed before they are relied on (docs/concepts/privacy/aggregator.md).
 A client answers each stage once: a repeat of the same request gets the same bytes, another request is refused.
 """
 

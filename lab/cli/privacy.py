@@ -58,7 +58,7 @@ Scale = Annotated[float | None, typer.Option("--scale", help="s of MAB Theorems 
 Precision = Annotated[int | None, typer.Option("--precision", help="g: steps of the grid")]
 Compare = Annotated[bool, typer.Option("--compare", help="All the mechanisms side by side")]
 PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", help="MAB, DLB, CTX, FREE or GLB")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy/errata.md has them, with the reasons")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As errata.md has them, with the reasons")]
 
 
 @app.command(

@@ -45,7 +45,7 @@ def errata_table(errata: Sequence[CheckedErratum]) -> Table:
 
 
 def errata_markdown(errata: Sequence[CheckedErratum]) -> str:
-    """Return the table, then a paragraph for each: the part of docs/privacy/errata.md between its two marks."""
+    """Return the table, then a paragraph for each: the part of errata.md between its two marks."""
     lines = [f"| {' | '.join(HEADER)} |", "|---|---|---:|---:|---:|---|"]
     lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in errata]
     return "\n".join([*lines, "", *(_paragraph(one) for one in errata)]) + "\n"

@@ -117,7 +117,7 @@ def check_possible(mechanism: Mechanism, sums: NDArray[np.float64], counts: NDAr
                   impossible, too.
     Limits        A masked sum bounds one client's input by the modulus m = ng + 2τ + 1 only, which n honest clients and
                   their noise fill. If all n survive, every residue is possible and nothing is refused. If n' survive,
-                  at most the share 1 - n'/n of the residues is refused. docs/privacy/impossible-sums.md has the shares.
+                  at most the share 1 - n'/n of the residues is refused. impossible-sums.md has the shares.
                   A tree's modulus has more room than one draw of noise fills, and more is refused. The server's own
                   noise is in a sum before it is decoded, and so in the number that a refusal shows.
     """

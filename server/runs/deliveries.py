@@ -20,7 +20,7 @@ from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.runs.active_run import ActiveRun
 from distrust.server.storage.store import Store
 
-_ADVICE = "nothing more of the run is released; docs/operations.md says what a restore may do"
+_ADVICE = "nothing more of the run is released; docs/reference/operations.md says what a restore may do"
 _LOST = "the {via}'s database was lost or is an old copy; " + _ADVICE
 
 

@@ -168,7 +168,7 @@ def attacked(epsilon: float, users: int) -> float:
     return greatest_met(lambda local: attack(epsilon, local, users) <= DELTA, epsilon, 20.0, 1e-6)
 
 
-PAGE = (Path(__file__).parents[2] / "docs/privacy/shuffling.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/concepts/privacy/shuffling.md").read_text("utf-8")
 GAPS = [
     line.strip("| ").split(" | ")
     for line in PAGE.partition("| deviation, above what the attack leaves |\n|---|---|---|---|---|\n")[2]

@@ -348,7 +348,7 @@ def test_honest_clients_noise_has_room_on_both_sides(name: str) -> None:
             ]
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy" / "mechanisms.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "privacy" / "mechanisms.md"
 DOCUMENTED: dict[str, dict[str, Any]] = {
     "`central-laplace-discrete`": {},
     "`central-laplace`": {},

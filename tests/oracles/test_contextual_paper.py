@@ -24,7 +24,7 @@ from distrust.common.dp.mechanisms.shuffled.gaussian import ShuffledGaussian, sh
 from distrust.common.errors import BadParameter
 from tests.support.printed import DELTA, SUM, entry, planned_mechanism
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs/concepts"
 WIDEST = SUM.sensitivity  # √4.5
 ROUNDS = 20_000  # of CTX's experiments
 USED = (0.2, 1.0, 10.0)

@@ -1,4 +1,4 @@
-"""Tests the probabilities that docs/secure-aggregation.md states, by their formulas."""
+"""Tests the probabilities that docs/concepts/privacy/aggregator.md states, by their formulas."""
 
 from math import comb, floor, log2
 from pathlib import Path
@@ -20,7 +20,7 @@ from distrust.common.protocol.crypto.parameters import (
 from distrust.common.protocol.crypto.share import PRIME
 from distrust.lab.secagg_simulation import make_cohort
 
-PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "concepts" / "privacy" / "aggregator.md").read_text()
 WORDS = " ".join(PAGE.split())
 RATE = 0.1  # d and c
 LARGE = [round(201 * (10**5 / 201) ** (i / 80)) for i in range(81)]

@@ -50,7 +50,7 @@ def test_the_searches_invert_it_and_round_towards_privacy(epsilon: float, delta:
 
 
 def test_the_textbook_gaussian_is_not_what_it_says_above_one() -> None:
-    """√(2 ln(1.25/δ))/ε at ε = 10, δ = 0.25 has the true δ = 0.79 (docs/privacy/errata.md, DLB Theorem A.1)."""
+    """√(2 ln(1.25/δ))/ε at ε = 10, δ = 0.25 has the true δ = 0.79 (errata.md, DLB Theorem A.1)."""
     ratio = 10 / math.sqrt(2 * math.log(1.25 / 0.25))
     assert gaussian_delta(ratio, 10.0) == pytest.approx(0.79, abs=0.005)
 

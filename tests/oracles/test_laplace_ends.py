@@ -114,7 +114,7 @@ def test_a_fine_grid_is_the_limit_of_noise_in_reals() -> None:
             laplace_on_grid(1.0, precision)
 
 
-PAGE = (Path(__file__).parents[2] / "docs/privacy/shuffling.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/concepts/privacy/shuffling.md").read_text("utf-8")
 GAINS = [
     line.strip("| ").split(" | ")
     for line in PAGE.partition("| n | ε | ε₀ by the clones | ε₀ by the ends |\n|---|---|---|---|\n")[2]

@@ -19,7 +19,7 @@ from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.calculator.report import report_on
 from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, promise_of
 
-PAGE = (Path(__file__).parents[2] / "docs/privacy/survivors.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/concepts/privacy/survivors.md").read_text("utf-8")
 DELTA = 1e-6
 CROWD = [name for name, kind in MECHANISMS.items() if kind.model in {"distributed", "shuffle"}]
 OTHERS = [name for name in MECHANISMS if name not in CROWD]

@@ -2,7 +2,7 @@
 
 With statements all clients are told one story. Up to six clients are enumerated: one story for all with any losses, and
 a story for each client with at most one lost client. For real k and t an integer program finds the opening without
-statements. docs/secure-aggregation.md argues that there is none with them. Random and hostile sets of survivors, with
+statements. aggregator.md argues that there is none with them. Random and hostile sets of survivors, with
 and without colluders, are checked by the oracle.
 """
 

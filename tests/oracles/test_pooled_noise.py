@@ -210,7 +210,7 @@ def test_rows_without_a_noise_on_a_lattice_have_the_width_of_their_densities(lat
 def test_bounds_from_quantiles_are_the_documented_share_above_the_quantile(
     terms: int, laplace: float, gaussian: float
 ) -> None:
-    """Why sums are inverted: the smaller of Chernoff's and the union bound over the quantile, docs/linear.md."""
+    """Why sums are inverted: the smaller of Chernoff's and the union bound over the quantile, linear.md."""
     for law, ratio in ((scaled(Laplace(1.0)), laplace), (scaled(Gaussian(1.0)), gaussian)):
         bound = float(bounded_width([law] * terms, np.ones((1, terms)), 1e-6)[0])
         assert bound / width([law] * terms, [1.0] * terms, 1e-6) == pytest.approx(ratio, abs=1e-3)

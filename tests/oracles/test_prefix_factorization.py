@@ -27,7 +27,7 @@ from distrust.common.randomness import UnsafeSeededStream
 from tests.support.laws import chi_square
 from tests.support.planned import planned
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy" / "prefix-sums.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "privacy" / "prefix-sums.md"
 
 LENGTHS = (1, 2, 3, 4, 6, 13, 40, 141)
 

@@ -79,7 +79,7 @@ def test_other_sources_are_refused_outside_their_ranges(
         planned_mechanism("local-gaussian", epsilon, 20, "paper", statistic, printed=source)
 
 
-CONTEXTUAL = (Path(__file__).parents[2] / "docs/contextual.md").read_text("utf-8")
+CONTEXTUAL = (Path(__file__).parents[2] / "docs/concepts/contextual.md").read_text("utf-8")
 CODE = CONTEXTUAL.partition("| `batch` | ε asked for |")[2].partition("\n\n")[0].splitlines()[2:]
 """Rows about the noise of the authors' code."""
 
@@ -272,7 +272,7 @@ def test_the_page_has_the_printed_noise_of_glbs_policies() -> None:
         "`ldp-ucb`": (SUM, "LDP-UCB", 6 * math.sqrt(2 * math.log(2.5e5))),
         "`ldp-gloc`, logistic link": (GRADIENT, "LDP-GLOC", 6 * math.sqrt(2 * math.log(3.75e5))),
     }
-    page = (Path(__file__).parents[2] / "docs/generalized-linear.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs/concepts/generalized-linear.md").read_text("utf-8")
     for name, (statistic, source, factor) in rows.items():
         mechanism = planned_mechanism("local-gaussian", 0.5, 1, "paper", statistic, printed=source, delta=1e-5)  # type: ignore[arg-type]
         assert entry(mechanism) == pytest.approx(2 * factor, rel=0.01)

@@ -32,7 +32,7 @@ Outcomes = list[tuple[float, int]]
 Rows = NDArray[np.float64]
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy" / "returning.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "privacy" / "returning.md"
 
 
 def rounded(coordinate: float, count: int = D) -> Outcomes:
@@ -272,7 +272,7 @@ def in_a_ball(name: str, batches: int, precision: int | None = None) -> Tree | P
 
 @pytest.mark.parametrize(("name", "batches"), STREAMS)
 def test_four_times_as_many_steps_take_the_documented_share_of_epsilon_off(name: str, batches: int) -> None:
-    """docs/privacy/prefix-sums.md: 1.1 to 1.2 % of 5 batches and 1.4 to 1.5 % of 20, for two bits."""
+    """docs/concepts/privacy/prefix-sums.md: 1.1 to 1.2 % of 5 batches and 1.4 to 1.5 % of 20, for two bits."""
     own, finer = (in_a_ball(name, batches, precision) for precision in (None, 4 * GRID.precision))
     assert finer.modulus.bit_length() == own.modulus.bit_length() + 2
     for times, share in ((5, 0.0115), (20, 0.0145)):

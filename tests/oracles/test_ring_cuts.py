@@ -16,7 +16,7 @@ from distrust.lab.__main__ import app
 from distrust.lab.audit.ring_cuts import best_cut, random_ring, ring_attacks, taken_clients
 from tests.support.mask_algebra import Story, groups
 
-PAGE = (Path(__file__).parents[2] / "docs/secure-aggregation.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/concepts/privacy/aggregator.md").read_text("utf-8")
 HEAD = "| n | 10 % | 20 % | 30 % | 35 % | 40 % | 45 % | 50 % |\n|---|---|---|---|---|---|---|---|\n"
 ROWS = {int(row.split("|")[1].replace(",", "")): row for row in PAGE.partition(HEAD)[2].split("\n\n")[0].splitlines()}
 SHARES = (0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5)

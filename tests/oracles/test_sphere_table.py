@@ -1,4 +1,4 @@
-"""Tests the table of docs/privacy/noise.md: the bound on `local-sphere`'s error over the error of particular data."""
+"""Tests the table of noise.md: the bound on `local-sphere`'s error over the error of particular data."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from scipy.special import betainc
 
 from distrust.common.dp.mechanisms.families.sphere import SphereSum, radius
 
-LINES = (Path(__file__).parents[2] / "docs/privacy/noise.md").read_text("utf-8").splitlines()
+LINES = (Path(__file__).parents[2] / "docs/concepts/privacy/noise.md").read_text("utf-8").splitlines()
 HEAD = next(number for number, line in enumerate(LINES) if line.startswith("| n | D | ε | p = 10⁻³ |"))
 ROWS = [line for line in LINES[HEAD + 2 :][:20] if line.count("|") == LINES[HEAD].count("|")]
 LEVELS = (1e-3, 1e-6, 1e-12)

@@ -2,7 +2,7 @@
 
     python -m tests.repo.structure
 
-docs/architecture.md has a table of what it printed.
+docs/reference/architecture.md has a table of what it printed.
 """
 
 import ast

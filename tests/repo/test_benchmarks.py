@@ -80,7 +80,7 @@ def test_a_benchmark_runs_as_the_command_that_its_page_shows(tmp_path: Path) -> 
 
 def test_every_benchmark_is_tried_and_documented() -> None:
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8")}
-    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "performance.md").read_text("utf-8")
     tried = {"secagg", "secagg_http", "shuffle", "receipts", "simulate", "policies", "memory", "samplers", "contextual"}
     assert scripts == tried | {"pure_shuffle_table", "calculator", "kept"}
     assert all(f"benchmarks.{script} " in page or f"benchmarks.{script}\n" in page for script in scripts)

@@ -43,7 +43,7 @@ def test_operations_lists_every_log_event() -> None:
     rooms = ("aggregator", "client", "common", "server", "shuffler")
     texts = [path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py")]
     logged = {event for text in texts for result in EVENT.findall(text) for event in result if event}
-    _, _, section = (ROOT / "docs/operations.md").read_text("utf-8").partition("## Log events\n")
+    _, _, section = (ROOT / "docs/reference/operations.md").read_text("utf-8").partition("## Log events\n")
     rows = [line.split("|")[1] for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")]
     assert logged == {event for row in rows for event in re.findall(r"`(\w+)`", row)}
 
@@ -64,8 +64,8 @@ def test_a_page_names_the_party_and_no_person() -> None:
 
 
 def test_the_index_of_the_privacy_pages_names_each_of_them() -> None:
-    index = (ROOT / "docs/privacy.md").read_text("utf-8")
-    pages = sorted((ROOT / "docs/privacy").glob("*.md"))
+    index = (ROOT / "docs/concepts/privacy.md").read_text("utf-8")
+    pages = sorted((ROOT / "docs/concepts/privacy").glob("*.md"))
     assert len(pages) > 10
     assert [page.name for page in pages if f"(privacy/{page.name})" not in index] == []
 
@@ -93,9 +93,9 @@ def sources() -> dict[str, str]:
 
 
 def papers() -> set[str]:
-    """Return the keys of docs/papers.md: first cells of its tables."""
-    rows = [line for line in (ROOT / "docs/papers.md").read_text("utf-8").splitlines() if line.startswith("| ")]
-    return {row.split(" | ")[0].removeprefix("| ") for row in rows} - {"key"}
+    """Return the keys of docs/reference/papers.md: first cells of its tables."""
+    page = (ROOT / "docs/reference/papers.md").read_text("utf-8")
+    return set(re.findall(r"^\| (.+?) \| ", page, re.MULTILINE)) - {"key"}
 
 
 def test_every_key_of_a_paper_is_in_papers_md() -> None:
@@ -106,27 +106,39 @@ def test_every_key_of_a_paper_is_in_papers_md() -> None:
 
 def test_every_author_and_year_is_in_papers_md() -> None:
     result = {(name, f"{who} {year}") for name, text in sources().items() for who, year in DATED.findall(text)}
-    cited = {(name, key.removeprefix("Source ")) for name, key in result if name != "docs/papers.md"}
+    cited = {(name, key.removeprefix("Source ")) for name, key in result if name != "docs/reference/papers.md"}
     assert len({key for _, key in cited}) > 30
     assert [(name, key) for name, key in sorted(cited) if key not in papers() | DATES] == []
 
 
 def test_every_paper_of_papers_md_is_cited() -> None:
-    text = " ".join(text for name, text in sources().items() if name != "docs/papers.md")
+    text = " ".join(text for name, text in sources().items() if name != "docs/reference/papers.md")
     assert [key for key in sorted(papers()) if key not in text] == []
 
 
 def test_no_file_outside_the_repository_is_cited() -> None:
     """Pages named in a docstring or on a page are there."""
     cited = {(name, page) for name, text in sources().items() for page in re.findall(r"[\w/.-]*\w\.md\b", text)}
-    bases = (ROOT, ROOT / "docs", ROOT / "docs/privacy", ROOT / "lab")
+    bases = (ROOT, ROOT / "docs", ROOT / "docs/concepts", ROOT / "docs/reference")
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), *GENERATED]
+    names = {page.name for page in pages}
+    assert len(names) == len(pages)  # so that a name alone says which page
     for name, page in sorted(cited):
-        places = (*(base / page for base in bases), ROOT / name / ".." / page, ROOT / Path(name).parent / page)
-        assert any(place.exists() or place.resolve() in GENERATED for place in places), (name, page)
+        places = (base / page for base in (*bases, (ROOT / name).parent))
+        assert page in names or any(place.exists() or place.resolve() in GENERATED for place in places), (name, page)
+
+
+def test_the_first_page_has_five_pages_in_order_for_each_reader() -> None:
+    text = (ROOT / "docs/index.md").read_text("utf-8")
+    for reader in ("Researcher", "Privacy engineer", "Teacher", "Application developer"):
+        section = text.partition(f"## {reader}\n")[2].partition("\n## ")[0]
+        steps = re.findall(r"^(\d)\. \[.+?\]\((\S+?)\)", section, re.MULTILINE)
+        assert [step for step, _ in steps] == list("12345")
+        assert len({page for _, page in steps}) == 5
 
 
 def test_the_glossary_has_the_terms_of_the_field() -> None:
-    text = (ROOT / "docs/glossary.md").read_text("utf-8")
+    text = (ROOT / "docs/concepts/glossary.md").read_text("utf-8")
     terms = "cohort randomizer shuffler analyzer aggregator survivor neighbour roster ticket slot guarantee ledger"
     for term in (*terms.split(), "blanket", "clones", "modulus"):
         assert re.search(rf"^\| [^|]*\b{term}\b[^|]*\|", text, re.MULTILINE), term

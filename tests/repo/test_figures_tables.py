@@ -364,7 +364,7 @@ def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator
 
 
 def test_the_page_of_prefix_sums_states_the_regrets_of_its_two_mechanisms() -> None:
-    page = " ".join((FIGURES.parent / "privacy" / "prefix-sums.md").read_text("utf-8").split())
+    page = " ".join((FIGURES.parent / "concepts/privacy/prefix-sums.md").read_text("utf-8").split())
     tree, factors, *batched = (
         regret("ctx-1", "ε = 1", series + variant)
         for variant in ("", ", batched")

@@ -125,7 +125,7 @@ def test_the_citation_and_the_changelog_name_the_version_of_the_package_and_its_
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == version
     assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
-    papers = (ROOT / "docs" / "papers.md").read_text("utf-8")
+    papers = (ROOT / "docs" / "reference" / "papers.md").read_text("utf-8")
     assert set(project["urls"].values()) == {reference["url"] for reference in citation["references"]}
     for reference in citation["references"]:
         assert f"| {reference['title']} |" in papers

@@ -1,4 +1,4 @@
-"""Tests that the tables of docs/privacy/ are what the commands and the certificates print."""
+"""Tests that the tables of docs/concepts/privacy/ are what the commands and the certificates print."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from distrust.common.dp.mechanisms.shuffled.pure_certificate import BitDesign, c
 from distrust.lab.__main__ import app
 from distrust.lab.audit.broken import BROKEN
 
-PAGES = Path(__file__).parents[2] / "docs/privacy"
+PAGES = Path(__file__).parents[2] / "docs/concepts/privacy"
 AUDITING = (PAGES / "auditing.md").read_text("utf-8").splitlines()
 LINES = (PAGES / "pure-shuffling.md").read_text("utf-8").splitlines()
 AUDITS = [line for line in AUDITING if line.startswith("| `distrust audit ")]

@@ -126,7 +126,7 @@ def test_the_readmes_python_prints_what_it_shows() -> None:
 
 def test_the_page_about_the_library_prints_what_it_shows() -> None:
     """Blocks with an output behind them, in their order: the one with services is tested over real ones."""
-    page = (ROOT / "docs/library.md").read_text("utf-8")
+    page = (ROOT / "docs/how-to/library.md").read_text("utf-8")
     blocks = re.findall(r"```python\n([^`]*)```\n\n```text\n([^`]*)```", page)
     assert len(blocks) == 3
     code = "".join(code for code, _ in blocks)
@@ -135,7 +135,7 @@ def test_the_page_about_the_library_prints_what_it_shows() -> None:
 
 
 def test_the_page_about_the_library_lists_every_function_of_the_public_face() -> None:
-    page = (ROOT / "docs/library.md").read_text("utf-8")
+    page = (ROOT / "docs/how-to/library.md").read_text("utf-8")
     rows = {name for row in re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
     assert {name for name in distrust.__all__ if name.islower()} <= rows
     methods = {name for name in vars(distrust.Connection) if name[0] != "_" and name not in {"urls", "data_dir"}}

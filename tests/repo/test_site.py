@@ -54,16 +54,16 @@ def test_the_reference_has_every_command_policy_environment_and_mechanism() -> N
     assert "--max-epsilon <float range>" in page("command-line")  # an option that the fleet's process reads
     assert [name for name in POLICIES if f'\n### policy name = "{name}"\n' not in page("run-file")] == []
     assert [name for name in ENVIRONMENTS if f'\n### environment name = "{name}"\n' not in page("run-file")] == []
-    assert [name for name in MECHANISMS if f"\n## {name}\n" not in page("mechanisms")] == []
+    assert [name for name in MECHANISMS if f"\n## {name}\n" not in page("mechanism-classes")] == []
 
 
 def test_the_page_of_the_mechanisms_says_all_that_their_docstrings_say_and_has_no_block_that_scrolls() -> None:
-    shown = " ".join(page("mechanisms").split())
+    shown = " ".join(page("mechanism-classes").split())
     for name in MECHANISMS:
         lines = (inspect.getdoc(MECHANISMS[name]) or "").splitlines()
         pieces = [piece for line in lines for piece in re.split(r" {2,}", line.strip())]
         assert [piece for piece in pieces if piece not in shown] == []
-    assert "```" not in page("mechanisms")
+    assert "```" not in page("mechanism-classes")
 
 
 @pytest.mark.parametrize("name", ["run-file", "settings"])
@@ -118,7 +118,7 @@ def test_examples_in_python_print_what_the_pages_show(tmp_path: Path) -> None:
 
 
 def test_the_page_on_own_classes_explains_each_method_that_they_write() -> None:
-    text = (DOCS / "extensions.md").read_text("utf-8")
+    text = (DOCS / "how-to/extensions.md").read_text("utf-8")
     files = FILES.findall(text)
     assert [name for _, name in files] == ["my_policy.py", "my_mechanism.py", "my_environment.py"]
     for code, name in files:

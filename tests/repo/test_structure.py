@@ -41,7 +41,7 @@ def test_every_figure_of_the_structure_stays_within_its_limit() -> None:
 
 
 def test_the_page_has_todays_figures() -> None:
-    page = (ROOT / "docs/architecture.md").read_text("utf-8").replace("`", "").replace(" of a file", "")
+    page = (ROOT / "docs/reference/architecture.md").read_text("utf-8").replace("`", "").replace(" of a file", "")
     shown = dict(re.findall(r"^\| ([^|]+?) \| [^|]+ \| (\d+) \|", page, re.MULTILINE))
     known = figures()
     assert len(shown.keys() & known.keys()) >= 12

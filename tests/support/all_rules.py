@@ -159,7 +159,7 @@ class AllRules(RuleBasedStateMachine):
     def is_restored(self, party: str, which: int, *, crowd_forgets_too: bool) -> None:
         """Restore a service from a copy; in a crowd the other one, too, from the same moment.
 
-        Without receipts, who restores all services must not use them: docs/operations.md says so. Then nobody could
+        Without receipts, who restores all services must not use them: operations.md says so. Then nobody could
         tell that clients of the copy are in a second sum.
         """
         other = {"server": "shuffler", "shuffler": "server"}[party]

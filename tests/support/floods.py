@@ -2,7 +2,7 @@
 
     python -m tests.support.floods FOLDER [WORD]
 
-It prints the table of docs/performance.md: each attack on each service, without a proxy and through one. WORD chooses
+It prints the table of performance.md: each attack on each service, without a proxy and through one. WORD chooses
 the rows whose name contains it, such as "server: eight".
 """
 

@@ -2,7 +2,7 @@
 
 The proxy is the real HAProxy with the configuration that the service's settings print. Attackers come from 127.0.0.2,
 honest clients from 127.0.0.1. Honest work keeps half of its speed during an attack, and the service stays below twice
-the memory that it had before. docs/performance.md has the measured figures. A test measures both speeds one right after
+the memory that it had before. performance.md has the measured figures. A test measures both speeds one right after
 the other. It may repeat an attack: other load slows some measurements, and a service that an attack slows down is slow
 in all of them.
 """

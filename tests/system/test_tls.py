@@ -1,4 +1,4 @@
-"""Tests a whole run over TLS with client certificates, and the authority that docs/operations.md makes."""
+"""Tests a whole run over TLS with client certificates, and the authority that docs/reference/operations.md makes."""
 
 import json
 import re
@@ -111,7 +111,7 @@ def test_the_commands_of_the_page_make_files_by_which_a_caller_and_a_service_kno
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the strictest checks that a Python of ours may make, those of 3.13."""
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "operations.md").read_text("utf-8")
     (commands,) = re.findall(r"```sh\n(umask 077\n.*?)```", page, re.DOTALL)
     subprocess.run(["sh", "-e"], input=commands, cwd=tmp_path, text=True, check=True, capture_output=True)
     files = (str(tmp_path / name) for name in ("ca.pem", "fleet.pem", "fleet.key"))

@@ -41,7 +41,7 @@ def made(folder: DataDir, name: str, quota: int | None = None, expires: datetime
 def test_each_token_that_gets_no_tickets_is_one_line_and_exit_code_2_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit codes are those of docs/operations.md. The exhausted token's clients have filled a cohort before."""
+    """The exit codes are those of operations.md. The exhausted token's clients have filled a cohort before."""
     monkeypatch.setattr("distrust.client.__main__.configure", lambda _level: None)  # the logs here are pytest's
     folder, foreign = DataDir(tmp_path / "data"), tmp_path / "foreign.token"
     foreign.write_text(new_token())

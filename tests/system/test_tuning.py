@@ -1,7 +1,7 @@
 """Tests that figures have the best numbers of one grid for all policies that have them, on other instances.
 
-The grids are experiments of lab/experiments/tuning. Their rows are published, and docs/generalized-linear.md shows the
-means of GLB's, docs/contextual.md those of CTX's.
+The grids are experiments of lab/experiments/tuning. Their rows are published, and generalized-linear.md shows the
+means of GLB's, docs/concepts/contextual.md those of CTX's.
 """
 
 import math
@@ -22,7 +22,7 @@ from tests.support.claims import PublishedRows, published
 from tests.support.published import ROOT, TUNINGS
 
 PAGES = {
-    paper: (ROOT / "docs" / page).read_text("utf-8")
+    paper: (ROOT / "docs/concepts" / page).read_text("utf-8")
     for paper, page in {"ctx": "contextual.md", "glb": "generalized-linear.md"}.items()
 }
 

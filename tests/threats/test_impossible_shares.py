@@ -1,4 +1,4 @@
-"""Tests the table of docs/privacy/impossible-sums.md: the share of all residues that the check of sums refuses."""
+"""Tests the table of impossible-sums.md: the share of all residues that the check of sums refuses."""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
 from distrust.server.learner.analyzer import IMPOSSIBLE, possible
 
-LINES = (Path(__file__).parents[2] / "docs/privacy/impossible-sums.md").read_text("utf-8").splitlines()
+LINES = (Path(__file__).parents[2] / "docs/concepts/privacy/impossible-sums.md").read_text("utf-8").splitlines()
 DELTAS = {"distributed-polya": None, "distributed-skellam": 1e-6, "distributed-discrete-gaussian": 1e-6}
 CASES = [(name, clients) for name in DELTAS for clients in (100, 1000, 10_000)]
 USUAL = 1e-4

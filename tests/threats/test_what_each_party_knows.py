@@ -1,4 +1,4 @@
-"""Tests the table "What each party knows" of docs/privacy/models.md, on all that real services sent and stored."""
+"""Tests the table "What each party knows" of parties.md, on all that real services sent and stored."""
 
 import hashlib
 import json

@@ -79,7 +79,7 @@ def claim(cohort: Cohort, slot: int, secret: bytes) -> bytes:
     return hashlib.sha256(context("distrust claim v3", cohort) + encode(slot, secret)).digest()
 
 
-# A statement is one digest a stage of everything that the aggregator told clients (docs/secure-aggregation.md). The
+# A statement is one digest a stage of everything that the aggregator told clients (aggregator.md). The
 # server publishes each digest once. A client sends nothing unless the digest equals what it computes from what the
 # aggregator told it. So all clients that answer a stage were told the same roster, members, challenge and survivors:
 # each statement contains the one before it, and the first one contains the digest of the roster.

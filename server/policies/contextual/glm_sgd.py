@@ -3,7 +3,7 @@
     θ̂_t = Π(θ̂_{t-1} - η_t Z_t),   Π the projection to the ball of radius S, 1 unless a run file says more
 
 Z_t estimates the gradient (μ(xᵀθ̂) - r)x without bias. The projection keeps |xᵀθ̂| ≤ S, which the gradients' bound R
-rests on; the paper has none (docs/privacy/errata.md). With `step` = 1/(κ_l p_*/d), the curvature's inverse,
+rests on; the paper has none (docs/concepts/privacy/errata.md). With `step` = 1/(κ_l p_*/d), the curvature's inverse,
 
     single          η_t = step/(ζt), Theorem 3.1 with c' = 1
     multi, warm-up  η = step/(ζn) at the arm's n-th update, Lemma D.12

@@ -134,7 +134,7 @@ def test_a_cohort_of_one_client_keeps_the_limits_of_a_clients_own_noise(name: st
 
 
 def test_what_one_client_more_or_less_changes_is_what_the_page_on_survivors_says() -> None:
-    page = (Path(__file__).parents[3] / "docs/privacy/survivors.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs/concepts/privacy/survivors.md").read_text("utf-8")
     rows = re.findall(r"^  \| `([a-z-]+)`.*missing \|(.*)\|$", page, re.MULTILINE)
     assert [name for name, _ in rows] == ["distributed-polya", "distributed-discrete-gaussian", "shuffled-binomial"]
     for name, cells in rows:

@@ -121,7 +121,7 @@ def test_what_cannot_be_compared_is_refused_by_name(file: str, mechanisms: list[
 
 def test_the_pages_table_is_that_of_the_first_run() -> None:
     pages = Path(__file__).parents[3] / "docs"
-    text = (pages / "index.md").read_text("utf-8").partition("```toml\n")[2].partition("```")[0]
+    text = (pages / "how-to/start.md").read_text("utf-8").partition("```toml\n")[2].partition("```")[0]
     shown = [
         tuple(cell.strip().strip("`") for cell in line.strip("|").split("|"))
         for line in (pages / "how-to/choose.md").read_text("utf-8").splitlines()

@@ -16,8 +16,8 @@ from distrust.lab.papers.errata import ERRATA, checked_errata, errata_markdown
 from distrust.lab.papers.erratum import CheckedErratum, Paper
 
 ROOT = Path(__file__).parents[3]
-ERRATA_PAGE = (ROOT / "docs/privacy/errata.md").read_text("utf-8")
-PAGES = [page for folder in ("concepts", "privacy") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+ERRATA_PAGE = (ROOT / "docs/concepts/privacy/errata.md").read_text("utf-8")
+PAGES = sorted((ROOT / "docs/concepts").rglob("*.md"))
 DOCUMENT = "\n".join(page.read_text("utf-8") for page in PAGES)
 TOLERANCE = 1e-9
 

@@ -153,7 +153,7 @@ def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))
 
 
-PAGE = (Path(__file__).parents[3] / "docs/privacy/returning.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/concepts/privacy/returning.md").read_text("utf-8")
 RETURNING = PAGE.partition("## What a run spends\n")[2].partition("\n## ")[0]
 SPENT = re.findall(r"^\| `([\w-]+)` \| (ε[^|]+) \| (ε[^|]+) \| (ε[^|]+) \|$", RETURNING, re.MULTILINE)
 

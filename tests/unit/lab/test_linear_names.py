@@ -1,4 +1,4 @@
-"""Tests that every algorithm of docs/linear.md runs by its name, and asks for what its source states."""
+"""Tests that every algorithm of docs/concepts/linear.md runs by its name, and asks for what its source states."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from distrust.lab.play import in_process
 from distrust.lab.play.result import Result
 from distrust.lab.play.run_file import parse
 
-TEXT = (Path(__file__).parents[3] / "docs" / "linear.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[3] / "docs" / "concepts" / "linear.md").read_text("utf-8")
 ROWS = {
     name: (policy, mechanism)
     for name, policy, mechanism in re.findall(r"^\| (.+?) \| .+? \| `({.+?})` \| `({.+?})` \|$", TEXT, re.MULTILINE)

@@ -149,7 +149,7 @@ def test_the_table_forgets_no_policy() -> None:
 
 
 def test_the_docs_list_every_policy() -> None:
-    text = (Path(__file__).parents[3] / "docs/policies.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs/concepts/policies.md").read_text("utf-8")
     assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == names()
 
 

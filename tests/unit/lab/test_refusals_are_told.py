@@ -30,7 +30,7 @@ from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.process import ServiceProcess
 from distrust.lab.stack.stack import Urls
 
-PAGE = (Path(__file__).parents[3] / "docs/contextual.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/concepts/contextual.md").read_text("utf-8")
 BLOCK = PAGE.partition("```toml\n")[2].partition("```")[0]
 BUDGET = "[budget]\nepsilon = 1.0\ndelta = 0.1\n"
 ROWS = re.findall(r"^\| ([^|]+) \|[^|]+\| `(\{name = \"linucb.*\})` \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
@@ -103,7 +103,7 @@ def test_three_reasons_are_told_at_most() -> None:
 
 
 def of_the_page(name: str) -> str:
-    """Return the run file of docs/contextual.md, with the policy and the mechanism of the table's row `name`."""
+    """Return the run file of contextual.md, with the policy and the mechanism of the table's row `name`."""
     table = "".join(part for part in re.split(r"(?=^\[)", BLOCK, flags=re.MULTILINE) if part[1:3] not in {"po", "me"})
     policy, mechanism = {row: words for row, *words in ROWS}[name]
     whole = table.replace("[environment]", f"policy = {policy}\nmechanism = {mechanism}\n[environment]")

@@ -144,7 +144,7 @@ class ShuffledLaplace(LaplaceLike):
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
     Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2021,
                Theorem 3.1, for randomizers that differ from place to place. Balle et al. 2019 for the blanket, and
-               docs/privacy/shuffling.md for messages about other inputs at each place.
+               docs/concepts/privacy/shuffling.md for messages about other inputs at each place.
     """
 
     model: ClassVar[Model] = "shuffle"

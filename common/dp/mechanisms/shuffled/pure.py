@@ -224,7 +224,7 @@ class RelaxedSecaggShuffle(GridMechanism):
     Utility    the sum plus the shares' noise, except with probability at most `wrap`, when a client's answer is uniform
                and puts the estimate off by up to d grid steps. `error` is the law without that event.
     Raises     BadParameter for `paper`: the construction of Cheu & Yan is not in the papers' texts.
-    Source     for MAB Theorem 3; the construction and its proof are ours, docs/privacy/pure-shuffling.md.
+    Source     for MAB Theorem 3; the construction and its proof are ours, docs/concepts/privacy/pure-shuffling.md.
     """
 
     model: ClassVar[Model] = "shuffle"

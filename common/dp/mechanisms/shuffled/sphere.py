@@ -77,7 +77,7 @@ class ShuffledSphere(SphereLike):
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case. Sums may be
                opened action by action where the shuffler assigns the actions: the bound lets answers differ by place.
     Raises     BadParameter for `paper`: no paper here has it.
-    Source     the points are GLB Lemma 2.2's; the bound and its proof are ours, docs/privacy/shuffling.md.
+    Source     the points are GLB Lemma 2.2's; the bound and its proof are ours, docs/concepts/privacy/shuffling.md.
     """
 
     model: ClassVar[Model] = "shuffle"

@@ -63,7 +63,7 @@ def test_of_clients_with_contexts_of_their_own_it_is_a_mean_over_other_clients(t
 
 
 def test_of_rows_of_mslr_it_is_the_best_of_ten_less_a_random_one() -> None:
-    """docs/environments.md has both: 0.52 and 0.15."""
+    """docs/concepts/environments.md has both: 0.52 and 0.15."""
     assert read_spec({"name": "contextual-mslr", "seed": 4}).uniform_regret() == pytest.approx(0.37, abs=0.01)
 
 

@@ -276,7 +276,7 @@ def test_numbers_outside_their_range_are_refused(policy: str, why: str) -> None:
 
 SHOWN = re.findall(
     r"^\| `([\w-]+)`, (\d+) \| (`.+`) \| ([\d,]+) \| ([\d,]+) ± (\d+) \|",
-    (Path(__file__).parents[4] / "docs/contextual.md").read_text("utf-8"),
+    (Path(__file__).parents[4] / "docs/concepts/contextual.md").read_text("utf-8"),
     re.MULTILINE,
 )
 """Rows of the page: mechanism, batch, policy, changes, regret and its standard error."""

@@ -7,7 +7,7 @@ neighbouring inputs are at least as close as those of randomized response among 
 
     δ(ε) ≤ E (L_0 + … + L_C)₊ / (C + 1),  L_j = 1 - e^ε ± τ (1 + e^ε), with fair signs.
 
-Source     ours, docs/privacy/shuffling.md; Balle et al. 2019 for the blanket. The two counts are those of `clones.py`,
+Source     ours, shuffling.md; Balle et al. 2019 for the blanket. The two counts are those of `clones.py`,
            with the chance 2/(e^ε₀ + 1) of a clone. General randomizers have no such chance (see there); here every
            law has γ in common with all others.
 Holds      for every n ≥ 1, ε₀ > 0; one message a user. Pairs and a may differ from place to place, as with assigned

@@ -132,7 +132,7 @@ def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
     The blanket bound of the ends holds for all inputs in between, also where each message is about a pair of its own.
     Beyond the ends all laws are proportional, so that the cut messages tell as much, and no mass is left out as in
     `added_noise`.
-    Source  ours, docs/privacy/shuffling.md.
+    Source  ours, docs/concepts/privacy/shuffling.md.
     """
     # Proof. Let g be the precision, ω the least law at every output w, which is that of the farther end, and
     # r_x = μ_x/ω, under draws from ω/γ. All r_x have the mean γ⁻¹.

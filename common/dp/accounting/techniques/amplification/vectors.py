@@ -8,7 +8,7 @@ With P and Q the laws of one client's message for two inputs, and n messages,
 
 M ~ Bin(n, γ), γ = c/(1 + η), L = (P - e^ε Q)(w)/W(w), w ~ W, and δ₁ that of one message. The least over c is taken.
 
-Source  The first part is Lemma 5.3 of Balle et al. 2019; the rest is ours. docs/privacy/shuffling.md has the proof.
+Source  The first part is Lemma 5.3 of Balle et al. 2019; the rest is ours. shuffling.md has the proof.
 """
 
 import math

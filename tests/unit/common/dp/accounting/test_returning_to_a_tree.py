@@ -100,7 +100,7 @@ def test_what_several_batches_cost_holds_for_the_released_law_of_one_coordinate(
 
 @pytest.mark.parametrize(("times", "total"), [(2, 1.0), (5, 1.0), (8, 3.0)])
 def test_the_epsilon_of_one_batch_for_a_total_is_the_page_s(times: int, total: float) -> None:
-    """docs/privacy/returning.md: r(ε, δ) √(D/W) is the ratio of one batch. Discrete noise takes 1 % more ε at most."""
+    """returning.md: r(ε, δ) √(D/W) is the ratio of one batch. Discrete noise takes 1 % more ε at most."""
     weight = Visits(Grid(1, 1, "linf"), 8, times).weight
     own = gaussian_epsilon(largest_ratio(total, 1e-6) * math.sqrt(4 / weight), 1e-6)
     stream = tree(epsilon=own).privacy().stream

@@ -201,8 +201,8 @@ def test_what_cannot_be_is_refused_by_name(arguments: tuple[int, float, float, i
 
 
 def test_the_documented_costs_are_those_of_the_code() -> None:
-    """The table at the end of docs/secure-aggregation.md: n, k, t, w, B, bytes that one client sends."""
-    text = (Path(__file__).parents[5] / "docs/secure-aggregation.md").read_text("utf-8")
+    """The table at the end of docs/concepts/privacy/aggregator.md: n, k, t, w, B, bytes that one client sends."""
+    text = (Path(__file__).parents[5] / "docs/concepts/privacy/aggregator.md").read_text("utf-8")
     lines = text.partition("| n | k | t | w | B | bytes sent |\n")[2].splitlines()[1:]
     rows = [[int(cell.replace(",", "")) for cell in line.strip("| ").split(" | ")] for line in lines if line[:1] == "|"]
     assert len(rows) == 9
