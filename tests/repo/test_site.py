@@ -120,9 +120,9 @@ def test_examples_in_python_print_what_the_pages_show(tmp_path: Path) -> None:
 def test_the_page_on_own_classes_explains_each_method_that_they_write() -> None:
     text = (DOCS / "how-to/extensions.md").read_text("utf-8")
     files = FILES.findall(text)
-    assert [name for _, name in files] == ["my_policy.py", "my_mechanism.py", "my_environment.py"]
+    assert [name for _, name in files] == ["my_policy.py", "my_mechanism.py", "my_response.py", "my_environment.py"]
     for code, name in files:
-        section = text.partition(f"# {name}\n")[2].partition("\n## ")[0]
+        (section,) = [part for part in text.split("\n## ") if f"\n# {name}\n" in part]
         told = " ".join(re.findall(r"^\*\*(.*?)\*\*", section, re.MULTILINE))
         for method in re.findall(r"^    def ([a-z]\w*)\(", code, re.MULTILINE):
             assert f"`{method}" in told, (name, method)
