@@ -38,6 +38,8 @@ _OPTIONS = {
     "shuffler_url": "shuffler",
     "aggregator_url": "aggregator",
     "report": "json",
+    "intermediary": "via",
+    "counter_example": "broken",
 }
 """Fields whose option has another name. Options of a fleet may also be typed by its settings' names."""
 

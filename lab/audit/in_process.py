@@ -16,13 +16,10 @@ from distrust.common.extensions import allow_named
 from distrust.common.modular import Vector, add
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.audit.observation import evidence, observed
-from distrust.lab.audit.query import AuditQuery
+from distrust.lab.audit.query import DEFAULT_TRIALS, USUAL_CLIENTS, AuditQuery
 from distrust.lab.audit.secret import Secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
-
-DEFAULT_TRIALS = 100_000  # runs of each of the two worlds
-USUAL_CLIENTS = 10
 
 AT_ONCE = 1 << 18
 """Coordinates of messages that are held at a time."""

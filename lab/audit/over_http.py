@@ -46,6 +46,7 @@ from distrust.common.protocol.run.round import Round
 from distrust.common.protocol.web.client import Http
 from distrust.common.randomness import Stream, SystemStream
 from distrust.lab.audit.observation import evidence, most_replicas, observed, replicated
+from distrust.lab.audit.query import USUAL_TRIALS
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.stack.stack import Urls
@@ -64,7 +65,6 @@ COHORTS = 32
 """Cohorts of each world, at least, where there are as many trials."""
 
 USUAL_COHORTS = 250  # of each world, unless the caller says how many trials: about a minute
-USUAL_TRIALS = 10_000  # of each world, likewise
 MESSAGE_BITS = 1 << 20  # of a client
 
 

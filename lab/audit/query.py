@@ -5,21 +5,26 @@ mechanism with the worst cohort that is opened.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import ValidationError
+from typing_extensions import Doc
 
 from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import BadParameter
 from distrust.common.explain import wanted
-from distrust.lab.audit.broken import broken, counter_example
+from distrust.lab.audit.broken import BROKEN, broken, counter_example
 from distrust.lab.audit.secret import Secret, named_secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding
 
 MAJORITY = 2
 """Over HTTP more than 1/MAJORITY of the clients must survive: secure aggregation opens no smaller sum."""
+
+DEFAULT_TRIALS = 100_000  # runs of each of the two worlds
+USUAL_TRIALS = 10_000  # of each world over HTTP, unless the caller says how many: about a minute
+USUAL_CLIENTS = 10
 
 LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
 
@@ -41,24 +46,26 @@ class AuditQuery:
     trials           of each world; None for the transport's usual number.
     confidence       probability that the bound holds, in [LEAST_CONFIDENCE, 1).
     seed             of the noise, in process only; None for the operating system's.
-    http             over the real services.
+    http             over the real services. A field's `Doc` is the help of its option.
     """
 
-    mechanism: str | None
+    mechanism: Annotated[str | None, Doc("Its name, as in a run file")] = None
     cohort: PrivacyQuery
-    calibration: str = "exact"
-    intermediary: str | None = None
-    secret: str | None = None
-    features: int | None = None
-    arms: int | None = None
-    residual: str | None = None
-    survivors: int | None = None
-    colluders: int = 0
-    counter_example: str | None = None
-    trials: int | None = None
-    confidence: float = 0.999
-    seed: int | None = None
-    http: bool = False
+    calibration: Annotated[str, Doc("exact or paper")] = "exact"
+    intermediary: Annotated[str | None, Doc("shuffler or aggregator, where there is a choice")] = None
+    survivors: Annotated[int | None, Doc("Clients that answered")] = None
+    colluders: Annotated[int, Doc("Survivors that tell their noise")] = 0
+    secret: Annotated[str | None, Doc("What a contextual client hides: its arm, or its context")] = None
+    features: Annotated[int | None, Doc("With --secret, d: numbers of a context; 2 when absent")] = None
+    arms: Annotated[int | None, Doc("With --secret, K: arms with parameters of their own; else 1 or 2")] = None
+    residual: Annotated[
+        str | None, Doc("With --secret: identity, logistic or poisson, of a gradient without moments")
+    ] = None
+    counter_example: Annotated[str | None, Doc(f"Instead: {', '.join(BROKEN)}")] = None
+    trials: Annotated[int | None, Doc(f"Runs of each world: {DEFAULT_TRIALS}; over HTTP up to {USUAL_TRIALS}")] = None
+    confidence: Annotated[float, Doc("That the bound holds")] = 0.999
+    seed: Annotated[int | None, Doc("Repeat the same noise; not over HTTP")] = None
+    http: Annotated[bool, Doc("Through the real services, on a stack of its own")] = False
 
     def setting(self) -> Setting:
         """Return the mechanism with the worst cohort that is opened. Raises BadParameter.

@@ -1,4 +1,4 @@
-"""Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
+"""Sets the command line's output and exit codes: results on stdout, errors by code on stderr; makes options."""
 
 import difflib
 import errno
@@ -6,11 +6,14 @@ import json as json_text
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -197,6 +200,57 @@ JsonOption = Annotated[
         "--json", metavar="FILE", help="Write the facts as one JSON object; - for stdout", callback=_checked_json
     ),
 ]
+
+NameArgument = Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")]
+
+
+def _options(kind: Any, without: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Parameter]:
+    """Return an option for each field of a query that has a `Doc`, and for those of a query in it."""
+    options: dict[str, Parameter] = {}
+    hints = get_type_hints(kind, include_extras=True)
+    own = [field for field in fields(kind) if field.name not in without]
+    for field in own:
+        if is_dataclass(hints[field.name]):
+            others = {*without, *(one.name for one in own)}
+            options |= _options(hints[field.name], others, defaults)
+            continue
+        plain, doc = get_args(hints[field.name])
+        annotation: Any = NameArgument
+        if field.name != "mechanism":  # words are checked by the query, whose errors read like all others
+            typed = str if get_origin(plain) is Literal else plain
+            annotation = Annotated[typed, typer.Option(option(field.name), help=doc.documentation)]
+        usual = defaults.get(field.name, Parameter.empty if field.default is MISSING else field.default)
+        options[field.name] = Parameter(field.name, Parameter.KEYWORD_ONLY, default=usual, annotation=annotation)
+    return options
+
+
+def _built(kind: Any, words: Mapping[str, Any]) -> Any:
+    """Return the query with these values of its fields, and of the fields of a query in it."""
+    nested = {name: _built(hint, words) for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    return kind(**{field.name: words[field.name] for field in fields(kind) if field.name in words}, **nested)
+
+
+def with_options(kind: type, *without: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that makes options of a command's parameter `query`, one for each field; `Doc` is the help.
+
+    kind      the query, a dataclass. The fields of a query in it are options, too, unless it has one of that name.
+    without   fields that are no options.
+    defaults  by field, where they are not the query's own.
+    """
+    options = _options(kind, without, defaults)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def filled(**words: Any) -> None:
+            query = _built(kind, {name: words.pop(name) for name in options})
+            command(**words, query=query)
+
+        own = [one for one in signature(command).parameters.values() if one.name != "query"]
+        parameters = sorted([*options.values(), *own], key=lambda one: one.kind)
+        filled.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+        return filled
+
+    return decorate
 
 
 def say(fact: Any, text: str, target: str | None) -> None:

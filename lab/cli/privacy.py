@@ -4,7 +4,7 @@ import json as json_text
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -17,12 +17,10 @@ from distrust.common.dp.calculator.report import (
     json_of,
     report_on,
 )
-from distrust.common.dp.mechanisms.families.cohort import Noise
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
 from distrust.common.extras import late
-from distrust.common.wire import Norm
-from distrust.lab.cli.console import JsonOption, err, examples, missing_options, out
+from distrust.lab.cli.console import JsonOption, NameArgument, err, examples, missing_options, out, with_options
 from distrust.lab.play.progress import working
 from distrust.lab.stack.data_dir import write_result
 
@@ -37,25 +35,6 @@ else:
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-Clients = Annotated[int, typer.Option("--n", help="Clients of the cohort")]
-Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Budget of a client, in nats")]
-Delta = Annotated[float | None, typer.Option("--delta", help="For mechanisms whose theorem has one")]
-Dropout = Annotated[float, typer.Option("--dropout", help="Share of the clients that may vanish")]
-Corrupt = Annotated[float, typer.Option("--corrupt", help="Share of the clients that may collude")]
-Survivors = Annotated[int | None, typer.Option("--survivors", help="Clients that answered")]
-Colluders = Annotated[int, typer.Option("--colluders", help="Survivors that tell their noise")]
-Contributions = Annotated[int, typer.Option("--contributions", help="Such cohorts that one client takes part in")]
-TargetDelta = Annotated[float | None, typer.Option("--target-delta", help="δ of all the contributions together")]
-Batches = Annotated[
-    int | None, typer.Option("--batches", help="Length of the stream, for tree and prefix-factorization")
-]
-Dimension = Annotated[int, typer.Option("--dimension", help="D: coordinates of a client's vector")]
-NormOf = Annotated[str, typer.Option("--norm", help="Ball that vectors lie in: l1, l2 or linf (the box)")]
-Low = Annotated[float, typer.Option("--low", help="Least value of a coordinate")]
-High = Annotated[float, typer.Option("--high", help="Largest value; the ball has radius (high - low)/2")]
-NoiseOf = Annotated[str, typer.Option("--noise", help="grid, or continuous, which is unsafe")]
-Scale = Annotated[float | None, typer.Option("--scale", help="s of MAB Theorems 2 and 4")]
-Precision = Annotated[int | None, typer.Option("--precision", help="g: steps of the grid")]
 Compare = Annotated[bool, typer.Option("--compare", help="All the mechanisms side by side")]
 PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", help="MAB, DLB, CTX, FREE or GLB")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="As errata.md has them, with the reasons")]
@@ -68,49 +47,15 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="As errata.md has the
         "distrust privacy --compare --n 1000 --epsilon 1 --delta 1e-6 --json -",
     ),
 )
+@with_options(PrivacyQuery)
 def privacy_command(
-    mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
+    mechanism: NameArgument = None,
     *,
-    clients: Clients,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    dropout: Dropout = 0.0,
-    corrupt: Corrupt = 0.0,
-    survivors: Survivors = None,
-    colluders: Colluders = 0,
-    contributions: Contributions = 1,
-    target_delta: TargetDelta = None,
-    batches: Batches = None,
-    dimension: Dimension = 1,
-    norm: NormOf = "linf",
-    low: Low = 0.0,
-    high: High = 1.0,
-    noise: NoiseOf = "grid",
-    scale: Scale = None,
-    precision: Precision = None,
+    query: PrivacyQuery,
     compare: Compare = False,
     json: JsonOption = None,
 ) -> None:
     """Show what a mechanism promises and costs, in both calibrations; or all of them side by side."""
-    query = PrivacyQuery(
-        clients=clients,
-        epsilon=epsilon,
-        delta=delta,
-        dropout=dropout,
-        corrupt=corrupt,
-        batches=batches,
-        dimension=dimension,
-        norm=cast(Norm, norm),
-        low=low,
-        high=high,
-        noise=cast(Noise, noise),
-        scale=scale,
-        precision=precision,
-        survivors=survivors,
-        colluders=colluders,
-        contributions=contributions,
-        target_delta=target_delta,
-    )
     table, described = _compared(mechanism, query) if compare else _reported(mechanism, query)
     if json != "-":
         out.print(table)
@@ -145,9 +90,9 @@ def _compared(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[s
 )
 def ring_command(
     *,
-    clients: Clients,
-    dropout: Dropout = 0.1,
-    corrupt: Corrupt = 0.1,
+    clients: Annotated[int, typer.Option("--n", help="Clients of the cohort")],
+    dropout: Annotated[float, typer.Option("--dropout", help="Share of the clients that may vanish")] = 0.1,
+    corrupt: Annotated[float, typer.Option("--corrupt", help="Share of the clients that may collude")] = 0.1,
     share: Annotated[list[float] | None, typer.Option("--share", help="Share of n that colludes; may repeat")] = None,
     rings: Annotated[int, typer.Option("--rings", help="Random rings for each share")] = 100,
     seed: Annotated[int, typer.Option("--seed", help="Of the rings and of who colludes")] = 1,

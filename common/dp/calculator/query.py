@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
-from typing import Any, ParamSpec, TypedDict, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypedDict, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import ValidationError
+from typing_extensions import Doc
 
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.dp.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
@@ -119,6 +120,8 @@ def _number(name: str, value: Any, hint: object) -> Any:
 class PrivacyQuery:
     """One cohort, its statistic and its survivors. The mechanism's name is no part of it: `--compare` shows all.
 
+    A field's `Doc` is the help of its option.
+
     clients        n.
     dropout        share of n that may vanish, in [0, 1/2).
     corrupt        share of n that may collude, in [0, 1/2). The two shares fix the floor t.
@@ -135,23 +138,23 @@ class PrivacyQuery:
     Raises         BadParameter, naming the field.
     """
 
-    clients: int
-    epsilon: float | None
-    delta: float | None = None
-    dropout: float = 0.0
-    corrupt: float = 0.0
-    batches: int | None = None
-    dimension: int = 1
-    norm: Norm = "linf"
-    low: float = 0.0
-    high: float = HIGH
-    noise: Noise = "grid"
-    scale: float | None = None
-    precision: int | None = None
-    survivors: int | None = None
-    colluders: int = 0
-    contributions: int = 1
-    target_delta: float | None = None
+    clients: Annotated[int, Doc("Clients of the cohort")]
+    epsilon: Annotated[float | None, Doc("Budget of a client, in nats")] = None
+    delta: Annotated[float | None, Doc("For mechanisms whose theorem has one")] = None
+    dropout: Annotated[float, Doc("Share of the clients that may vanish")] = 0.0
+    corrupt: Annotated[float, Doc("Share of the clients that may collude")] = 0.0
+    survivors: Annotated[int | None, Doc("Clients that answered")] = None
+    colluders: Annotated[int, Doc("Survivors that tell their noise")] = 0
+    contributions: Annotated[int, Doc("Such cohorts that one client takes part in")] = 1
+    target_delta: Annotated[float | None, Doc("δ of all the contributions together")] = None
+    batches: Annotated[int | None, Doc("Length of the stream, for tree and prefix-factorization")] = None
+    dimension: Annotated[int, Doc("D: coordinates of a client's vector")] = 1
+    norm: Annotated[Norm, Doc("Ball that vectors lie in: l1, l2 or linf (the box)")] = "linf"
+    low: Annotated[float, Doc("Least value of a coordinate")] = 0.0
+    high: Annotated[float, Doc("Largest value; the ball has radius (high - low)/2")] = HIGH
+    noise: Annotated[Noise, Doc("grid, or continuous, which is unsafe")] = "grid"
+    scale: Annotated[float | None, Doc("s of MAB Theorems 2 and 4")] = None
+    precision: Annotated[int | None, Doc("g: steps of the grid")] = None
 
     def __post_init__(self) -> None:
         whole = (("clients", self.clients, MOST_CLIENTS), ("dimension", self.dimension, MOST_COORDINATES))
