@@ -3,7 +3,7 @@
 `lab.audit.over_http` plays them over the services.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +36,34 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
 
 
-@checks_arguments(CohortWords)
+FIELDS = {"via": "intermediary", "broken": "counter_example"}
+"""Words of `audit` that have another name than the field of the query."""
+
+
+class AuditWords(CohortWords, total=False):
+    """Fields of `AuditQuery` beside the mechanism, n and ε, and those of its cohort."""
+
+    calibration: str
+    via: str | None
+    survivors: int | None
+    colluders: int
+    secret: str | None
+    features: int | None
+    arms: int | None
+    residual: str | None
+    broken: str | None
+    trials: int | None
+    confidence: float
+    seed: int | None
+
+
+@checks_arguments(AuditWords)
 def audit(
     mechanism: str | None = None,
     *,
     n: int = USUAL_CLIENTS,
     epsilon: float | None = None,
-    calibration: str = "exact",
-    via: str | None = None,
-    survivors: int | None = None,
-    colluders: int = 0,
-    secret: str | None = None,
-    features: int | None = None,
-    arms: int | None = None,
-    residual: str | None = None,
-    broken: str | None = None,
-    trials: int | None = None,
-    confidence: float = 0.999,
-    seed: int | None = None,
-    **words: Unpack[CohortWords],
+    **words: Unpack[AuditWords],
 ) -> Finding:
     """Try to break a mechanism's claim in this process, as `distrust audit` does, and return the finding.
 
@@ -71,22 +80,10 @@ def audit(
     (False, True)
     """
     allow_named(mechanism)
-    query = AuditQuery(
-        mechanism=mechanism,
-        cohort=PrivacyQuery(clients=n, epsilon=epsilon, **words),
-        calibration=calibration,
-        intermediary=via,
-        survivors=survivors,
-        colluders=colluders,
-        secret=secret,
-        features=features,
-        arms=arms,
-        residual=residual,
-        counter_example=broken,
-        trials=trials,
-        confidence=confidence,
-        seed=seed,
-    )
+    test = dict[str, Any](words)
+    cohort = {name: test.pop(name) for name in CohortWords.__annotations__ if name in test}
+    test = {FIELDS.get(name, name): value for name, value in test.items()}
+    query = AuditQuery(mechanism=mechanism, cohort=PrivacyQuery(clients=n, epsilon=epsilon, **cohort), **test)
     with one_thread():
         return query.named(audit_in_process(query, query.setting()))
 
