@@ -140,8 +140,18 @@ class Learner:
         return self.rounds[-1].number if self.rounds else 0
 
     def snapshot(self) -> Snapshot:
-        """Return the run's estimates and its promise so far."""
-        return snapshot_of(self)
+        """Return active arms, intervals, pulls, losses and the guarantee so far."""
+        return Snapshot(
+            arms=_arms(self),
+            horizon=self.config.horizon,
+            pulls=self.spent,
+            round=self.rounds[-1].number,
+            aborted=self.aborted,
+            unfinished=self.unfinished,
+            chosen=self.policy.chosen,
+            finished=self.finished,
+            guarantee=spent_at_most(self.config, self.rounds),  # the open round's cohorts may be released already
+        )
 
     def _keep(self, cohort: CohortPlan, outcome: ReleasedCohort) -> None:
         record = self.rounds[-1]
@@ -273,21 +283,6 @@ def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
     fit = len(counts) == len(decision.times) and all(map(le, counts, decision.times))
     if not fit or sum(counts) != outcome.survivors:
         raise BadMessage(f"cohort {outcome.cohort}: {counts} survivors by action, of {decision.times}")
-
-
-def snapshot_of(learner: Learner) -> Snapshot:
-    """Return active arms, intervals, pulls, losses and the guarantee so far."""
-    return Snapshot(
-        arms=_arms(learner),
-        horizon=learner.config.horizon,
-        pulls=learner.spent,
-        round=learner.rounds[-1].number,
-        aborted=learner.aborted,
-        unfinished=learner.unfinished,
-        chosen=learner.policy.chosen,
-        finished=learner.finished,
-        guarantee=spent_at_most(learner.config, learner.rounds),  # the open round's cohorts may be released already
-    )
 
 
 def blank_snapshot(config: RunConfig) -> Snapshot:

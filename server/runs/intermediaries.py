@@ -92,7 +92,7 @@ class Housekeeper:
         Unavailable.
         """
         known = await asyncio.to_thread(self._runs.pruned, run)
-        digest = known.run_digest if known is not None else (await asyncio.to_thread(self._runs.prunable, run))[0]
+        digest = known.run_digest if known is not None else await asyncio.to_thread(self._runs.prunable, run)
         for via in INTERMEDIARIES:
             await self._intermediaries.prune(digest, via)
         if known is not None:

@@ -13,7 +13,6 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.protocol.run.progress import RunState
 from distrust.common.protocol.storage.database_faults import repeated
-from distrust.common.wire import INTERMEDIARIES, Via
 from distrust.server.learner.rounds import spent_by_all
 from distrust.server.runs.active_run import ActiveRun
 from distrust.server.storage.keeping import Keeping, StoredRun, tombstone_of
@@ -122,16 +121,16 @@ class KnownRuns:
         known = run in self._runs or run in self._unread
         return next((one for one in reversed(self._tombstones) if one.run == run and not known), None)
 
-    def prunable(self, run: str) -> tuple[bytes, set[Via]]:
-        """Return R of a run that is over, and the intermediaries that have a part of it. Raises as `prune`.
+    def prunable(self, run: str) -> bytes:
+        """Return R of a run that is over. Raises as `prune`.
 
         One that was pruned since is returned, too: `prune` then tells what is left of it.
         """
         stored = self.keeping.stored(run).get(run)
         if stored is None:
-            return self._pruned_since(run).run_digest, set(INTERMEDIARIES)
+            return self._pruned_since(run).run_digest
         _check_over(stored)
-        return stored.run_digest, self.store.intermediaries(run)
+        return stored.run_digest
 
     def prune(self, run: str, run_digest: bytes) -> Tombstone:
         """Delete the rows of the run with digest R, once its intermediaries have theirs. Idempotent.

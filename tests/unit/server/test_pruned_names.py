@@ -48,7 +48,7 @@ def test_two_prunes_at_once_return_one_tombstone(harness: ServerHarness) -> None
 
 def test_a_late_prune_of_the_same_run_leaves_a_new_run_of_its_name_alone(harness: ServerHarness) -> None:
     finish(harness)
-    digest, _ = harness.service.prunable("demo")
+    digest = harness.service.prunable("demo")
     stone = prune(harness)
     anew = finish(harness)
     assert harness.service.prune("demo", digest) == stone
@@ -107,7 +107,7 @@ def test_a_prune_that_was_not_committed_leaves_the_run(harness: ServerHarness, m
 
 def test_what_an_intermediary_says_of_a_pruned_run_ends_no_new_run_of_its_name(harness: ServerHarness) -> None:
     finish(harness)
-    digest, _ = harness.service.prunable("demo")
+    digest = harness.service.prunable("demo")
     prune(harness)
     harness.service.create(short())
     late = RunCoordinator(harness.service, harness.intermediaries)
