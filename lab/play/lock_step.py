@@ -8,7 +8,7 @@ the mechanism's estimate. Only the randomness is drawn in large blocks, from the
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ from distrust.lab.play.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy, run_facts
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, clients_rule, counts_of
+from distrust.server.policies.contextual.base import ContextualPolicy, clients_rule
+from distrust.server.policies.contextual.designs import RoundNoise
 
 CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
@@ -338,7 +339,7 @@ class _Group:
             payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
             modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
         )
-        indefinite, switches = self._counted("indefinite"), self._counted("switches")
+        indefinite, switches = self._by_run(self._core.indefinite), self._by_run(self._core.switches)
         return [
             LockStepResult(
                 file=file,
@@ -354,9 +355,8 @@ class _Group:
             for run, file in enumerate(self._files)
         ]
 
-    def _counted(self, what: Literal["indefinite", "switches"]) -> list[int | None]:
+    def _by_run(self, counts: NDArray[np.int64] | None) -> list[int | None]:
         """Return a count of the core for each run; None for a core without it."""
-        counts = counts_of(self._core, what)
         return [None] * len(self._files) if counts is None else counts.tolist()
 
 

@@ -19,7 +19,7 @@ from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.dp.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.play.run_file import RunFile
-from distrust.server.policies.contextual.base import RoundNoise
+from distrust.server.policies.contextual.designs import RoundNoise
 
 BLOCK = 1 << 15
 """Numbers of a repetition that are drawn at once: of noise, and at most four times as many of contexts."""

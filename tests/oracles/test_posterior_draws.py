@@ -10,7 +10,7 @@ from scipy.stats import binom, chi2, norm
 
 from distrust.common.specs.thompson import LinearThompsonSpec
 from distrust.server.policies.base import Estimate, RunFacts
-from distrust.server.policies.contextual.base import RoundNoise
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.linucb import LinearThompson
 from distrust.server.policies.thompson import Thompson
 from tests.support.laws import Normal

@@ -13,7 +13,8 @@ from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import Core, RoundNoise
+from distrust.server.policies.contextual.base import Core
+from distrust.server.policies.contextual.designs import RoundNoise
 
 Floats = NDArray[np.float64]
 

@@ -19,15 +19,14 @@ import math
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule, least_slope
 from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
-from distrust.server.policies.contextual.designs import Designs
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, rounds_of
+from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 from distrust.server.policies.contextual.sampled import SampledPolicy
 
@@ -75,8 +74,10 @@ class GrowingRegularizer:
         return fixed.width(self._size, clients, self._failure / 2, self._spread)
 
 
-class UcbCore:
+class UcbCore(Core):
     """LDP-UCB of R runs. `indefinite` counts batches after which noise made A indefinite, by run."""
+
+    _designs: Designs
 
     def __init__(self, spec: LdpUcbSpec, run: RunFacts, runs: int = 1) -> None:
         blocks = 1 if spec.parameters == "single" else run.arms
@@ -84,10 +85,6 @@ class UcbCore:
         self._regularizer = GrowingRegularizer(spec, run, blocks)
         self._batches = 0
         self.rule = first_rule(runs, blocks, spec.features)
-
-    @property
-    def indefinite(self) -> NDArray[np.int64]:
-        return self._designs.indefinite
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         self._batches += 1
@@ -99,8 +96,10 @@ class UcbCore:
         self.rule = ChoiceRule(theta, inverse, beta)
 
 
-class GlocCore:
+class GlocCore(Core):
     """LDP-GLOC of R runs. `indefinite` counts batches after which noise made A indefinite, by run."""
+
+    _designs: Designs
 
     def __init__(self, spec: LdpGlocSpec, run: RunFacts, runs: int = 1) -> None:
         blocks = 1 if spec.parameters == "single" else run.arms
@@ -112,10 +111,6 @@ class GlocCore:
         self._size, self._slope = spec.features * blocks, least_slope(spec.link)
         self._predicted = np.zeros((runs, blocks, spec.features))
         self.rule = first_rule(runs, blocks, spec.features, anchored=True)
-
-    @property
-    def indefinite(self) -> NDArray[np.int64]:
-        return self._designs.indefinite
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         designs, before = self._designs, self.rule.anchor

@@ -5,12 +5,13 @@ probability. A matrix that is not positive definite all the same is counted, and
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import Floats
-from distrust.server.policies.contextual.base import RoundNoise
+from distrust.server.policies.base import Estimate
 
 SINGULAR = 1e-9
 """A matrix is not inverted if its least eigenvalue is at most this share of its trace: 1e9 is the worst condition."""
@@ -21,6 +22,41 @@ PAIR_SCALE = math.sqrt(0.5)
 
 ADJUGATE = np.array([2, 1, 1, 0])
 """Places of the entries of [[c, b], [b, a]] among a, b, c; with -b for b it is the inverse times the determinant."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNoise:
+    """Facts of a released sum besides its value.
+
+    clients    that it is over: of this batch, also for a prefix sum.
+    deviation  standard deviation of one entry's noise, rounding included; for a prefix sum of one node, without it.
+    prefix     the sum is over all batches so far.
+    nodes      the most noise that any prefix sum has, in squares of `deviation`.
+    most       `deviation` if every client answers, as noise that clients add grows with their number. 0: the same.
+    rounded    variance that rounding a whole batch adds to an entry of a prefix sum.
+    """
+
+    clients: int
+    deviation: float
+    prefix: bool = False
+    nodes: float = 1
+    most: float = 0.0
+    rounded: float = 0.0
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> "RoundNoise":
+        """Return what an estimate says of itself."""
+        survivors, law, square = estimate.counts[0], estimate.laws[0], estimate.rounding**2
+        clients, whole = max(estimate.clients, survivors), estimate.whole or law
+        if estimate.prefix:
+            return cls(survivors, law.std, True, estimate.nodes, whole.std, clients * square)
+        own, most = law.std**2 + survivors * square, whole.std**2 + clients * square
+        return cls(survivors, float(np.sqrt(own)), False, estimate.nodes, float(np.sqrt(most)))
+
+    def variance_after(self, batches: int) -> float:
+        """Return the largest variance of one entry's noise in the sum over `batches` batches, rounding included."""
+        terms = self.nodes if self.prefix else batches
+        return terms * max(self.deviation, self.most) ** 2 + batches * self.rounded
 
 
 class Designs:
@@ -83,19 +119,26 @@ class Designs:
         return lowest
 
     def solve(
-        self, shift: Floats | float, linear: Floats | None = None, *, invert: bool = False
+        self,
+        shift: Floats | float,
+        linear: Floats | None = None,
+        *,
+        invert: bool = False,
+        least: float | None = None,
     ) -> tuple[Floats, Floats]:
         """Return θ̂ = (Σφφᵀ + shift I)⁻¹ u, shape (R, b, d), and the inverses, shape (R, b, d, d).
 
         shift   by block, shape (b,), or the same for all.
         linear  u, shape (R, b, d); Σ sφ when absent.
         invert  whether the inverses are wanted; else they may be empty, shape (0,).
+        least   what the least eigenvalue of an indefinite matrix is lifted to; when absent one standard deviation of an
+                entry's noise, at least 1.
         """
-        if self._size == 2:
+        if self._size == 2 and least is None:
             return self._solve_pairs(shift, linear, invert=invert)
         u = self._totals[..., : self._size] if linear is None else linear
         shifts = np.asarray(shift)[..., np.newaxis, np.newaxis] * self._eye
-        matrices = self._lifted(self.unpacked(self._totals) + shifts)
+        matrices = self._lifted(self.unpacked(self._totals) + shifts, least)
         inverse = np.linalg.inv(matrices)
         inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
         return (inverse @ u[..., np.newaxis])[..., 0], inverse
@@ -125,22 +168,24 @@ class Designs:
         inverse = entries.take(ADJUGATE, axis=0).transpose(1, 2, 0).copy()
         return theta, inverse.reshape(*a.shape, 2, 2)
 
-    def _lifted(self, matrices: Floats) -> Floats:
+    def _lifted(self, matrices: Floats, least: float | None) -> Floats:
         """Return positive definite matrices."""
-        floor = SINGULAR * np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
+        traces = np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
+        floor = SINGULAR * (traces if least is None else np.full(traces.shape, least))
         try:
             np.linalg.cholesky(matrices - floor[..., np.newaxis, np.newaxis] * self._eye)
         except np.linalg.LinAlgError:
             lowest: Floats = np.asarray(np.linalg.eigvalsh(matrices)[..., 0], dtype=np.float64)
-            lifted: Floats = matrices + self._lift(lowest <= floor, lowest)[..., np.newaxis, np.newaxis] * self._eye
+            lift = self._lift(lowest <= floor, lowest, least)
+            lifted: Floats = matrices + lift[..., np.newaxis, np.newaxis] * self._eye
             return lifted
         return matrices
 
-    def _lift(self, singular: NDArray[np.bool_], lowest: Floats) -> Floats:
+    def _lift(self, singular: NDArray[np.bool_], lowest: Floats, least: float | None = None) -> Floats:
         """Return what each matrix is shifted further by, shape (R, b); count those that noise made indefinite.
 
-        Afterwards their least eigenvalue is one standard deviation of an entry's noise, at least 1. Without noise a
-        singular matrix means that too few clients have answered so far, which is no failure.
+        Without noise a singular matrix means that too few clients have answered so far, which is no failure.
         """
         self.indefinite += (singular & (self.variances > 0)).any(axis=-1)
-        return np.where(singular, np.maximum(np.sqrt(self.variances), 1.0) - lowest, 0.0)
+        lifted = np.maximum(np.sqrt(self.variances), 1.0) if least is None else least
+        return np.where(singular, lifted - lowest, 0.0)

@@ -17,21 +17,22 @@ import math
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule, Screen
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.contextual import LdpOlsSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
-from distrust.server.policies.contextual.designs import Designs
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, rounds_of
+from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
 from distrust.server.policies.contextual.warm_up import WarmUp, stated_length
 
 
-class OlsCore:
+class OlsCore(Core):
     """LDP-OLS of R runs. `indefinite` counts batches after which noise made a matrix indefinite, by run."""
+
+    _designs: Designs
 
     def __init__(self, spec: LdpOlsSpec, run: RunFacts, runs: int = 1) -> None:
         self._spec, self._warm_up = spec, WarmUp.of(spec, run)
@@ -50,10 +51,6 @@ class OlsCore:
         self._done = 0
         self._screen: Screen | None = None
         self.rule = ChoiceRule(np.zeros((runs, self._blocks, spec.features)), only=self._warm_up.arm(1))
-
-    @property
-    def indefinite(self) -> NDArray[np.int64]:
-        return self._designs.indefinite
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         self._done += 1

@@ -25,7 +25,8 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.extras import integrate, stats
 from distrust.common.specs.contextual import LdpSgdSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy, Core
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.noise_bounds import vector_bound
 from distrust.server.policies.contextual.warm_up import WarmUp
 
@@ -44,7 +45,7 @@ def greedy_curvature(arms: int, size: int) -> float:
     return min(along, (1 - along) / (size - 1))
 
 
-class SgdCore:
+class SgdCore(Core):
     """LDP-SGD of R runs."""
 
     def __init__(self, spec: LdpSgdSpec, run: RunFacts, runs: int = 1) -> None:

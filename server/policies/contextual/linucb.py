@@ -20,28 +20,24 @@ q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
-from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.linucb import LinUcbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, HeldRules, RidgeSums, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, HeldRules
+from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import PublishedRegularizer, Regularizer
 from distrust.server.policies.contextual.sampled import SampledPolicy
 
-VANISHING = 1e-9
-"""Share of λ - q below which a least eigenvalue counts as none: it is there by rounding."""
 
-
-class LinUcbCore:
+class LinUcbCore(Core):
     """LinUCB of R runs. `indefinite` counts the batches after which noise made V indefinite, by run, shape (R,)."""
 
+    _designs: Designs
+
     def __init__(self, spec: LinUcbSpec, run: RunFacts, runs: int = 1) -> None:
-        statistic = spec.statistic(run.arms, None)
-        assert isinstance(statistic, ContextualSum)
-        self._size, self._sums = spec.features, RidgeSums(statistic, runs)
+        self._size, self._designs = spec.features, Designs(spec.features, 1, runs)
         self._batches, self._exact = run.horizon // spec.batch, run.calibration == "exact"
         self._failure = spec.failure_of(run.horizon)
         low, high = spec.rewards
@@ -52,27 +48,18 @@ class LinUcbCore:
         self._spread = half if self._exact or self._published else max(1.0, half)
         self._regularizer: Regularizer | PublishedRegularizer | None = None
         self._held = None if spec.switch is None else HeldRules(spec.switch, runs)
-        self.indefinite = np.zeros(runs, dtype=np.int64)
         # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
         # differ by rounding only, so that processors would choose different arms.
         self.rule = ChoiceRule(np.zeros((runs, 1, self._size)))
 
-    @property
-    def switches(self) -> NDArray[np.int64] | None:
-        """Return the batches after which each run got another rule; None without `switch`: each batch brings one."""
-        return None if self._held is None else self._held.switches
-
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
-        linear, moments = self._sums.add(sums, noise)
-        if self._regularizer is None:
-            self._regularizer = self._against(noise)
-        matrix = moments[:, 0] + self._regularizer.value * np.eye(self._size)
-        matrix = self._positive(matrix, self._regularizer.least)
-        inverse = np.linalg.inv(matrix)
-        inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
-        theta = (inverse @ linear[:, 0, :, np.newaxis])[..., 0]
-        beta = self._regularizer.width(self._size, self._sums.clients, self._own, self._spread)
-        newest = ChoiceRule(theta[:, np.newaxis], inverse[:, np.newaxis], np.full(len(theta), beta))
+        designs, regularizer = self._designs, self._regularizer or self._against(noise)
+        self._regularizer = regularizer
+        designs.add(sums, noise)
+        # Under Lemma A.2's event no V is indefinite, so each is counted as a failure.
+        theta, inverse = designs.solve(regularizer.value, invert=True, least=regularizer.least)
+        beta = regularizer.width(self._size, designs.clients.item(0), self._own, self._spread)
+        newest = ChoiceRule(theta, inverse, np.full(len(theta), beta))
         self.rule = newest if self._held is None else self._held.choose(self.rule, newest)
 
     def _against(self, noise: RoundNoise) -> Regularizer | PublishedRegularizer:
@@ -81,21 +68,6 @@ class LinUcbCore:
         # The two noises have a quarter of α, and wrapped sums another (`event_probability`). The paper counts no wraps.
         left = self._failure / (4 if self._exact else 2)
         return Regularizer.against(noise, self._size, self._batches, left, exact=self._exact)
-
-    def _positive(self, matrix: Floats, least: float) -> Floats:
-        """Return matrices whose eigenvalues are positive: an indefinite one is shifted until its least is `least`.
-
-        Under Lemma A.2's event no V is indefinite, so each is counted as a failure.
-        """
-        try:
-            np.linalg.cholesky(matrix)
-        except np.linalg.LinAlgError:
-            lowest = np.linalg.eigvalsh(matrix)[:, 0]
-            broken = lowest <= VANISHING * least
-            self.indefinite += broken
-            lift = np.where(broken, least - lowest, 0.0)
-            matrix = matrix + lift[:, np.newaxis, np.newaxis] * np.eye(self._size)
-        return matrix
 
 
 class LinUcb(ContextualPolicy):

@@ -14,7 +14,7 @@ import numpy as np
 
 from distrust.common.bandit.error_law import Floats
 from distrust.common.extras import optimize, special
-from distrust.server.policies.contextual.base import RoundNoise
+from distrust.server.policies.contextual.designs import RoundNoise
 
 LARGEST = 300
 """Rows of a matrix above which a coarser, proven bound stands for the density, whose terms leave a double's range."""

@@ -29,10 +29,11 @@ from distrust.common.extras import special
 from distrust.common.randomness import PublicStream, uniforms
 from distrust.common.specs.thompson import SampledSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, Core, RoundNoise, counts_of
+from distrust.server.policies.contextual.base import ContextualPolicy, Core
+from distrust.server.policies.contextual.designs import RoundNoise
 
 
-class SampledCore:
+class SampledCore(Core):
     """Draws of R runs, each with the coins of its own digest, around the rules of `core`, which have a bonus."""
 
     def __init__(self, core: Core, scale: float, runs: Sequence[RunFacts]) -> None:
@@ -42,8 +43,7 @@ class SampledCore:
 
     @property
     def indefinite(self) -> NDArray[np.int64] | None:
-        """Return the count of `core`."""
-        return counts_of(self._core)
+        return self._core.indefinite
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         self._core.learn(sums, noise)

@@ -33,23 +33,25 @@ import math
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.linucb import SblbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, HeldRules, RoundNoise, rounds_of
-from distrust.server.policies.contextual.designs import Designs
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, HeldRules, rounds_of
+from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
 
-class SblbCore:
+class SblbCore(Core):
     """SBLB of R runs. `indefinite` counts batches after which noise made V indefinite, by run, shape (R,).
 
     Of α, the self-normalized bound has half and wrapped sums a quarter (`event_probability`). The noise has the last
     quarter: each of M batches an equal share of α/8 by its matrix, and of α/8 by its vector.
     """
+
+    _designs: Designs
+    _held: HeldRules
 
     def __init__(self, spec: SblbSpec, run: RunFacts, runs: int = 1) -> None:
         self._designs, self._held = Designs(spec.features, 1, runs), HeldRules(spec.switch, runs)
@@ -62,15 +64,6 @@ class SblbCore:
         self._spread = (high - low) / 2
         # All scores are 0 before anything is known, and the first arm is chosen.
         self.rule = ChoiceRule(np.zeros((runs, 1, spec.features)))
-
-    @property
-    def indefinite(self) -> NDArray[np.int64]:
-        return self._designs.indefinite
-
-    @property
-    def switches(self) -> NDArray[np.int64]:
-        """Return the batches after which each run got another rule."""
-        return self._held.switches
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         designs = self._designs

@@ -15,8 +15,9 @@ from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec, 
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.noise_bounds import Regularizer
 from tests.support.lockstep import facts
 from tests.support.planned import planned

@@ -12,8 +12,9 @@ from distrust.common.specs.linucb import LinUcbSpec
 from distrust.lab.play import in_process
 from distrust.lab.play.result import facts as result_facts
 from distrust.lab.play.run_file import parse
-from distrust.server.policies.contextual.base import RoundNoise, first_run
+from distrust.server.policies.contextual.base import first_run
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.linucb import LinUcbCore
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 

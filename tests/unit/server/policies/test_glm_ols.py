@@ -9,8 +9,7 @@ import pytest
 from distrust.common.bandit.contextual_choice import packed_triangle
 from distrust.common.errors import BadParameter
 from distrust.common.specs.contextual import LdpOlsSpec
-from distrust.server.policies.contextual.base import RoundNoise
-from distrust.server.policies.contextual.designs import Designs
+from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 

@@ -10,7 +10,7 @@ from distrust.common.specs.base import RoundSize
 from distrust.common.specs.contextual import LdpSgdSpec
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import BadRunFile, parse
-from distrust.server.policies.contextual.base import RoundNoise
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.glm_sgd import SgdCore, greedy_curvature
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 

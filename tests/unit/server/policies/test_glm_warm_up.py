@@ -15,7 +15,8 @@ from distrust.common.specs.contextual import GreedySpec, LdpOlsSpec, LdpSgdSpec
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import parse
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.contextual.base import RoundNoise, first_run
+from distrust.server.policies.contextual.base import first_run
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
 from distrust.server.policies.contextual.glm_sgd import LdpSgd, SgdCore
 from distrust.server.policies.contextual.warm_up import WarmUp

@@ -20,8 +20,9 @@ from distrust.lab.play.contextual_failures import missed_widths
 from distrust.lab.play.result import facts as result_facts
 from distrust.lab.play.run_file import RunFile, load, parse
 from distrust.server.policies.base import PolicyClass, RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy
 from distrust.server.policies.contextual.baselines import LdpGloc, LdpUcb
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.linucb import LinUcb, LinUcbCore
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
@@ -169,8 +170,8 @@ def test_a_prefix_sum_replaces_what_was_known_and_a_batchs_own_is_added() -> Non
     for sums in (first, first + second):
         cores[1].learn(sums, RoundNoise(4, 0.1, prefix=True))
     wide, narrow = (core.rule for core in cores)  # their regularizers differ, and so do the rules
-    assert cores[0]._sums.clients == cores[1]._sums.clients == 8
-    np.testing.assert_allclose(cores[0]._sums._total, cores[1]._sums._total)
+    assert cores[0]._designs.clients == cores[1]._designs.clients == 8
+    np.testing.assert_allclose(cores[0]._designs._totals, cores[1]._designs._totals)
     assert wide.theta.shape == narrow.theta.shape == (1, 1, 2)
 
 

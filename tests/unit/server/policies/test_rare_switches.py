@@ -19,7 +19,8 @@ from distrust.lab.play import in_process
 from distrust.lab.play.lock_step import play_together
 from distrust.lab.play.result import facts as result_facts
 from distrust.lab.play.run_file import RunFile, parse
-from distrust.server.policies.contextual.base import Core, RoundNoise
+from distrust.server.policies.contextual.base import Core
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.linucb import LinUcbCore
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
 from distrust.server.policies.contextual.sblb import SblbCore

@@ -15,8 +15,9 @@ from distrust.lab.play import in_process
 from distrust.lab.play.result import facts as result_facts
 from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import Core, RoundNoise, first_run
+from distrust.server.policies.contextual.base import Core, first_run
 from distrust.server.policies.contextual.baselines import GlocCore, GlocThompson
+from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.linucb import LinearThompson, LinUcbCore
 from tests.support.lockstep import Lockstep, facts, spec_for, sphere, uniform_regret
 
