@@ -234,15 +234,15 @@ class PullsView(Message):
 
 METHOD = '''    def pulls(self, run: str) -> PullsView:
         """Return the progress of a run. Raises WrongCohort."""
-        snapshot = self.active_run(run).snapshot()
+        snapshot = self._service.active_run(run).snapshot()
         return PullsView(run=run, pulls=snapshot.pulls, horizon=snapshot.horizon)
 
 '''
 
 ROUTE = '''@run_routes.get("/runs/{run}/pulls", responses=problems(WrongCohort))
-def pulls(run: str, service: ServiceDep) -> PullsView:
+def pulls(run: str, reader: ReaderDep) -> PullsView:
     """Return the number of a run's pulls that are spent."""
-    return service.pulls(run)
+    return reader.pulls(run)
 
 
 '''

@@ -95,7 +95,7 @@ def test_a_figure_that_cannot_be_drawn_or_kept_is_refused_before_anything_is_pla
 def test_an_unknown_figure_is_refused_with_the_known_ones() -> None:
     done = figure("mab-9")
     assert isinstance(done.exception, BadParameter)
-    assert "composition, ctx-1, ctx-2, ctx-bits, dlb-2a" in done.exception.detail
+    assert "composition, ctx-1, ctx-2, ctx-bits, ctx-code, dlb-2a" in done.exception.detail
 
 
 def test_composition_is_drawn_without_a_sweep(tmp_path: Path) -> None:
