@@ -8,9 +8,9 @@ All arrays may have leading axes of repetitions, written "…" below, which broa
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,44 +254,35 @@ class ContextualChoice(Message):
     @classmethod
     def of(cls, rule: ChoiceRule) -> Self:
         """Return the message of a rule without leading axes."""
-        inverse = None if rule.inverse is None else packed_triangle(rule.inverse).tolist()
-        screen = None
+        facts = _listed(rule)
+        if rule.inverse is not None:
+            facts["inverse"] = packed_triangle(rule.inverse).tolist()
         if rule.screen is not None:
-            margin = float(rule.screen.margin)
-            screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=margin)
-        return cls(
-            theta=rule.theta.tolist(),
-            inverse=inverse,
-            beta=float(rule.beta),
-            screen=screen,
-            only=rule.only,
-            weights=None if rule.weights is None else rule.weights.tolist(),
-            link=rule.link,
-            anchor=None if rule.anchor is None else rule.anchor.tolist(),
-        )
+            facts["screen"] = ScreenTerms(**_listed(rule.screen))
+        return cls(**facts)
 
     @property
     def rule(self) -> ChoiceRule:
         """Return the rule that clients compute with."""
-        size = len(self.theta[0])
-        inverse = None if self.inverse is None else unpacked_triangle(np.array(self.inverse), size)
-        screen = None
+        facts = _arrays(self)
+        if self.inverse is not None:
+            facts["inverse"] = unpacked_triangle(facts["inverse"], len(self.theta[0]))
         if self.screen is not None:
-            screen = Screen(np.array(self.screen.theta), self.screen.link, self.screen.margin)
-        weights = None if self.weights is None else np.array(self.weights)
-        anchor = None if self.anchor is None else np.array(self.anchor)
-        return ChoiceRule(
-            theta=np.array(self.theta),
-            inverse=inverse,
-            beta=self.beta,
-            screen=screen,
-            only=self.only,
-            weights=weights,
-            link=self.link,
-            anchor=anchor,
-        )
+            facts["screen"] = Screen(**_arrays(self.screen))
+        return ChoiceRule(**facts)
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int | None, int], ...]:
         """Return (arm, pulls) that a cohort takes from the horizon; arm None where only the clients know it."""
         del arm
         return ((self.only, clients),)
+
+
+def _listed(value: ChoiceRule | Screen) -> dict[str, Any]:
+    """Return the fields of a value without leading axes, with lists and numbers in place of arrays."""
+    facts = ((one.name, getattr(value, one.name)) for one in fields(value))
+    return {name: fact.tolist() if isinstance(fact, np.ndarray | np.generic) else fact for name, fact in facts}
+
+
+def _arrays(message: ContextualChoice | ScreenTerms) -> dict[str, Any]:
+    """Return the fields of a message but for `kind`, with arrays in place of lists."""
+    return {name: np.array(fact) if isinstance(fact, list) else fact for name, fact in message if name != "kind"}
