@@ -23,13 +23,14 @@ from distrust.aggregator.confirmation import Flags, Verdict, name_liars, tell_li
 from distrust.aggregator.decoding import Parity, decode, interpolate
 from distrust.common.errors import BadMessage, BadShare, TooSmall
 from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows, unpack_rows
+from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.crypto.context import masking
 from distrust.common.protocol.crypto.graph import Roster
 from distrust.common.protocol.crypto.keys import binding, pair_from_seed
 from distrust.common.protocol.crypto.mask import sum_masks
 from distrust.common.protocol.crypto.parameters import liars_near
 from distrust.common.protocol.crypto.share import PRIME, SEED, coefficients
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import wipe
 
 TRIES = 300

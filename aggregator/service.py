@@ -13,8 +13,10 @@ from sqlalchemy import Connection
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing, Verdict
 from distrust.aggregator.recovery import sum_masked, unmask_total
-from distrust.common.errors import BadMessage, BadParameter, BadTicket, ProtocolError, Unavailable
+from distrust.common.errors import BadMessage, BadTicket, ProtocolError, Unavailable
 from distrust.common.modular import pack, unpack
+from distrust.common.protocol.channels.base import View
+from distrust.common.protocol.channels.masked import Masking, ModularSum
 from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.protocol.crypto.keys import BOX, key_hash
@@ -25,8 +27,7 @@ from distrust.common.protocol.intermediary.intake import Fault, Intake, known_sl
 from distrust.common.protocol.intermediary.service import Intermediary
 from distrust.common.protocol.intermediary.stages import silence
 from distrust.common.protocol.intermediary.store import BATCH, SELF, Span, State
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, ModularSum
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
 from distrust.common.protocol.messages.status import (
     STATED,
     Inbox,
@@ -34,12 +35,11 @@ from distrust.common.protocol.messages.status import (
     Statement,
     StatementList,
     TranscriptEntry,
-    View,
+    entry,
 )
 from distrust.common.protocol.messages.upload import InboxRequest, Item
 from distrust.common.protocol.storage.database import Database
 
-_HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
 _MOST_VALUES = 16  # coordinates of a sum that a transcript prints
 
 V = TypeVar("V")
@@ -173,14 +173,6 @@ class Aggregator(Intermediary):
     def _keys_of(self, item: Item) -> bytes:
         """Return the hash of an item's keys. Its ticket names it: a client that sends other keys is refused alone."""
         return key_hash(item.body)
-
-    def _check(self, cohort: Cohort) -> None:
-        channel = masking(cohort)
-        k, t, n = channel.neighbours, channel.threshold, cohort.clients
-        if not t <= k < n:
-            raise BadParameter("neighbours", k, f"must lie in [threshold, clients) = [{t}, {n})")
-        if k % 2 and k != n - 1:
-            raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
     def _min_answers(self, state: State) -> int:
         return masking(state.cohort).threshold if state.stage == UNMASK else protocol.min_clients(state.cohort)
@@ -328,14 +320,14 @@ def _verdict(tx: Connection, state: State, sharing: Sharing) -> Verdict:
 def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
     """Return a stored message as the aggregator can read it. The caller fills in `number`, its position."""
     if slot != SELF:
-        return _entry("in", f"client {slot}", stage, body, _message(channel, stage, body))
+        return entry("in", f"client {slot}", stage, body, _message(channel, stage, body))
     if stage == BATCH:
         return _batch(channel, body)
     view = StageView.model_validate_json(body)
     facts: View = {"members": sum(byte.bit_count() for byte in view.members)}
     facts |= {name: raw.hex() for name, raw in (("challenge", view.challenge), ("statement", view.statement)) if raw}
     sent = view.members + (view.roster or b"") + (view.challenge or b"") + (view.statement or b"")
-    return _entry("out", "everyone", stage, sent, facts)
+    return entry("out", "everyone", stage, sent, facts)
 
 
 def _message(channel: Masking, stage: str, body: bytes) -> View:
@@ -358,19 +350,11 @@ def _message(channel: Masking, stage: str, body: bytes) -> View:
 def _batch(channel: Masking, answer: bytes) -> TranscriptEntry:
     batch = BatchAnswer.model_validate_json(answer).batch
     assert batch is not None  # only a released answer is stored
-    assert isinstance(batch.content, ModularSum)
-    body = batch.content.body
-    facts: View = {"survivors": batch.survivors, "modulus": channel.modulus, "sum": _values(channel, body)}
+    facts: View = {"survivors": batch.survivors}
+    facts |= channel.batch_view(batch.content, batch.survivors, _MOST_VALUES)
     facts |= {"liars": batch.liars, "disputes": batch.disputes}
-    return _entry("out", "server", BATCH, body, facts)
+    return entry("out", "server", BATCH, batch.content.body, facts)
 
 
 def _values(channel: Masking, body: bytes) -> list[int]:
     return [int(value) for value in unpack(body, channel.modulus, channel.dimension)[:_MOST_VALUES]]
-
-
-def _entry(direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View) -> TranscriptEntry:
-    printed = body[:_HEX_BYTES].hex()
-    return TranscriptEntry(
-        number=0, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
-    )

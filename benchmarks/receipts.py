@@ -25,6 +25,7 @@ from time import monotonic, process_time, sleep
 
 from benchmarks.meter import deliver, options, write
 from benchmarks.whole_run import play
+from distrust.common.protocol.channels.sealed import REPORT_ID, Records, Sealed
 from distrust.common.protocol.crypto.receipts import (
     PRESENT,
     RECEIPT_SECRET,
@@ -33,9 +34,9 @@ from distrust.common.protocol.crypto.receipts import (
     receipt_hash,
     record_hash,
 )
-from distrust.common.protocol.crypto.seal import REPORT_ID, seal
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Records
-from distrust.common.protocol.messages.cohort import Cohort, Sealed, TicketRequest
+from distrust.common.protocol.crypto.seal import seal
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.messages.status import RecordList
 from distrust.common.protocol.messages.upload import Receipts
 from distrust.common.protocol.run.config import RunConfig

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.meter import deliver, options, write
 from benchmarks.secagg import best
 from benchmarks.whole_run import Gauge, gauge, run_file
-from distrust.client.cohort.protocols import sealed
 from distrust.common.modular import packed_size
-from distrust.common.protocol.crypto.seal import REPORT_ID, open_record
-from distrust.common.protocol.messages.cohort import Cohort, Sealed
+from distrust.common.protocol.channels.sealed import REPORT_ID, Sealed
+from distrust.common.protocol.crypto.seal import open_record, seal
+from distrust.common.protocol.messages.cohort import Cohort
 
 MODULUS = 1_000_003
 
@@ -43,9 +43,11 @@ def measure_limit() -> Limit:
     names = {"run": "benchmark", "round": 1, "cohort": "c", "clients": 2, "minimum": 2, "stage_seconds": 1.0}
     cohort = Cohort(**names, run_digest=bytes(32), ticket_key=bytes(32), terms="{}", channel=channel)  # type: ignore[arg-type]
     payload = os.urandom(size)
-    report = sealed(cohort, payload)[REPORT_ID:]
+    report_id = os.urandom(REPORT_ID)
+    report = seal(channel.server_key, cohort, report_id, payload)
     return Limit(
-        best(lambda: sealed(cohort, payload), size=200), best(lambda: open_record(key, cohort, report), size=200)
+        best(lambda: seal(channel.server_key, cohort, report_id, payload), size=200),
+        best(lambda: open_record(key, cohort, report), size=200),
     )
 
 

@@ -9,11 +9,12 @@ from distrust.aggregator.confirmation import Sharing, Verdict
 from distrust.aggregator.recovery import Recovered, recover
 from distrust.client.cohort.secagg import CHALLENGE, MaskingClient, Secrets
 from distrust.common.modular import Vector
+from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.protocol.crypto.graph import Roster, members_to_bitmap
 from distrust.common.protocol.crypto.keys import key_hash
 from distrust.common.protocol.crypto.parameters import neighbourhood
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.cohort import Cohort
 
 EMPTY: frozenset[int] = frozenset()
 

@@ -4,29 +4,25 @@ A client claims its slot's position with a commitment to a secret. Only a report
 database and no HTTP here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
-from distrust.common.protocol.crypto.context import CLAIM, SECRET, claim
-from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of
+from distrust.common.errors import BadMessage, BadTicket, Conflict, ProtocolError
+from distrust.common.protocol.channels.assigned import SECRET, AssignedRecords
+from distrust.common.protocol.channels.base import Order
+from distrust.common.protocol.channels.permutation import random_order
+from distrust.common.protocol.crypto.context import CLAIM, claim
 from distrust.common.protocol.intermediary.intake import Fault, message_digest, ticketed
-from distrust.common.protocol.messages.batch import GroupedRecords
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import ActionRequest, Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.shuffler.permutation import random_order
 
 CLAIMED = "asked"
 """The stage in which commitments are stored that came with the first request for a slot's position."""
 
 _STORED = np.dtype("<u4")
-
-Order = NDArray[np.int64]
-"""Entry i is the position of slot i in the assigned list, shape (n,)."""
 
 
 def claimants(request: ActionRequest) -> Iterator[Item]:
@@ -62,10 +58,9 @@ def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     return fault
 
 
-def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
+def order_stream(cohort: Cohort, channel: AssignedRecords, fresh: Callable[[], Stream]) -> Stream:
     """Return a `fresh` stream; in a run that is named unsafe the seeded one, as in process."""
-    channel = cohort.channel
-    if isinstance(channel, AssignedRecords) and channel.noise_seed is not None:
+    if channel.noise_seed is not None:
         return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
     return fresh()
 
@@ -83,28 +78,3 @@ def pack_order(order: Order) -> bytes:
 def unpack_order(raw: bytes) -> Order:
     """Return the order that `pack_order` stored."""
     return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
-
-
-def check_assignment(cohort: Cohort, channel: AssignedRecords) -> None:
-    """Raise BadParameter unless there is one position for each slot."""
-    if channel.deal.plays != cohort.clients:
-        raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")
-
-
-def records_by_action(
-    reports: Sequence[tuple[int, bytes]], assigned: AssignedAction, order: Order, stream: Stream
-) -> GroupedRecords:
-    """Return the sealed records by action, each group in random order.
-
-    reports  pairs of slot and body: report id ‖ sealed record ‖ secret.
-    """
-    slots = np.array([slot for slot, _ in reports], dtype=np.int64)
-    places = assigned.places()[order[slots]]
-    mixed = random_order(len(reports), stream)
-    sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
-    records = [body[REPORT_ID:-SECRET] for _, body in reports]
-    return GroupedRecords(
-        counts=np.bincount(places, minlength=len(assigned.times)).tolist(),
-        body=b"".join(records[index] for index in sequence),
-        checksum=checksum_of(records),
-    )

@@ -8,51 +8,38 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
 import structlog
 from sqlalchemy import Connection
 
-from distrust.common.errors import BadMessage, BadParameter, TooSmall
-from distrust.common.protocol.crypto.context import SECRET
+from distrust.common.errors import BadMessage, TooSmall
+from distrust.common.protocol.channels.assigned import AssignedRecords
+from distrust.common.protocol.channels.base import Order
 from distrust.common.protocol.crypto.graph import members_to_bitmap
 from distrust.common.protocol.crypto.receipts import list_digest, record_list
-from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of, sealed_size
 from distrust.common.protocol.intermediary import store
 from distrust.common.protocol.intermediary.deadlines import Clock
-from distrust.common.protocol.intermediary.intake import Fault, Intake, check_size, measured
+from distrust.common.protocol.intermediary.intake import Fault, Intake, measured
 from distrust.common.protocol.intermediary.service import Intermediary
 from distrust.common.protocol.intermediary.stages import silence
-from distrust.common.protocol.intermediary.store import BATCH, DEPARTED, LIST, SELF, Span, State
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import (
-    LARGEST_CROWD,
-    AssignedRecords,
-    Cohort,
-    LabelledBits,
-    SealedRecords,
-    name_in,
-)
-from distrust.common.protocol.messages.status import StageView, TranscriptEntry, View
+from distrust.common.protocol.intermediary.store import DEPARTED, LIST, SELF, Span, State
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, name_in
+from distrust.common.protocol.messages.status import StageView, TranscriptEntry, entry
 from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
     CLAIMED,
-    Order,
-    check_assignment,
     claimants,
     claimed_by_reporter,
     draw_order,
     order_stream,
     pack_order,
-    records_by_action,
     same_claim,
     unpack_order,
 )
-from distrust.shuffler.permutation import count_ones, random_order, scatter
 
-_HEX_BYTES = 64  # of a message, that a transcript prints; the rest is counted only
 _MOST_LABELS = 64  # labels or actions whose numbers a transcript prints
 
 REPORT: Final = "report"
@@ -102,7 +89,7 @@ class Shuffler(Intermediary):
         if request.cohort != name_in(address):
             raise BadMessage(f"a request for plays of {request.cohort} was sent to {name_in(address)}")
         state = self.settled(address)
-        if not isinstance(state.cohort.channel, AssignedRecords):
+        if not state.cohort.channel.assigns:
             raise BadMessage(f"cohort {state.name} assigns no actions")
         intake = Intake(list(claimants(request)))
         self._admit(state, intake)
@@ -138,19 +125,12 @@ class Shuffler(Intermediary):
         with self._database.reading() as tx:
             return members_to_bitmap(store.slots(tx, state.number, REPORT), state.cohort.clients)
 
-    def _check(self, cohort: Cohort) -> None:
-        if isinstance(cohort.channel, SealedRecords):
-            check_size("server_key", cohort.channel.server_key, 32)
-        if cohort.receipts and cohort.clients > LARGEST_CROWD:
-            raise BadParameter("clients", cohort.clients, f"must be at most {LARGEST_CROWD}: each gives a receipt")
-        if isinstance(cohort.channel, AssignedRecords):
-            check_assignment(cohort, cohort.channel)
-
     def _opening(self, tx: Connection, state: State) -> None:
         """Commit the order with the cohort, before a client can claim a position."""
         cohort = state.cohort
-        if isinstance(cohort.channel, AssignedRecords):
-            order = draw_order(cohort.channel.deal, order_stream(cohort, self._stream))
+        if cohort.channel.assigns:
+            channel = AssignedRecords.needed(cohort.channel)
+            order = draw_order(channel.deal, order_stream(cohort, channel, self._stream))
             store.put_statement(tx, state.number, ORDER, pack_order(order))
 
     def _read_order(self, cohort: int) -> Order:
@@ -161,14 +141,14 @@ class Shuffler(Intermediary):
         return unpack_order(raw)
 
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
-        sized = measured(report_size(state.cohort))
-        if not isinstance(state.cohort.channel, AssignedRecords):
+        sized = measured(state.cohort.channel.report_size)
+        if not state.cohort.channel.assigns:
             return sized
         theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.number, CLAIMED, span))
         return lambda item: sized(item) or theirs(item)
 
     def _mark(self, state: State, item: Item) -> bytes | None:
-        return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
+        return state.cohort.channel.report_id(item.body)
 
     def _closing(self, tx: Connection, state: State) -> None:
         """Leave out the clients of a crowd that sent one sealed record twice. Raises TooSmall without them.
@@ -178,48 +158,34 @@ class Shuffler(Intermediary):
         """
         if not state.cohort.receipts:
             return
-        whole = store.bodies(tx, state.number, REPORT, SELF, state.cohort.clients)
-        records = Counter(self._record(state, body) for _, body in whole)
-        repeated = [slot for slot, body in whole if records[self._record(state, body)] > 1]
+        record, whole = state.cohort.channel.record, store.bodies(tx, state.number, REPORT, SELF, state.cohort.clients)
+        records = Counter(record(body) for _, body in whole)
+        repeated = [slot for slot, body in whole if records[record(body)] > 1]
         if repeated:
             _log.warning("record_repeated", cohort=state.name, slots=repeated)
             store.leave_out(tx, state.number, REPORT, repeated)
             if len(whole) - len(repeated) < state.cohort.minimum:
                 raise TooSmall(len(whole) - len(repeated), state.cohort.minimum, "clients with a record of their own")
 
-    def _record(self, state: State, body: bytes) -> bytes:
-        """Return the sealed record of a report, without its id and what stands behind it."""
-        assert isinstance(state.cohort.channel, SealedRecords)
-        return body[REPORT_ID : REPORT_ID + sealed_size(state.cohort.channel.size)]
-
     def _mix(self, state: State) -> Batch:
         """Return the batch of a frozen cohort, from its stored reports."""
         channel = state.cohort.channel
-        reports = self._stored(state.number, REPORT)
-        if isinstance(channel, LabelledBits):
-            clients, ones = count_ones((body for _, body in reports), channel.labels, channel.width)
-            content: Content = permute_bits(ones.tolist(), clients * channel.width, self._stream())
-        elif isinstance(channel, AssignedRecords):
-            whole = list(reports)
-            order, clients = self._order(state.number), len(whole)
-            content = records_by_action(whole, channel.deal, order, self._stream())
-        else:
-            records = [body for _, body in reports]
-            clients, content = len(records), permute_records(records, self._stream())
+        order = self._order(state.number) if channel.assigns else None
+        clients, content = channel.mix(self._stored(state.number, REPORT), self._stream(), order)
         return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _small_batch(self, tx: Connection, state: State) -> Batch | None:
         """Return the batch of a cohort with few sealed records. Its reports are committed with it."""
-        cohort = state.cohort
-        if cohort.channel.kind != "sealed" or cohort.clients * report_size(cohort) > SMALL_BATCH:
+        cohort, channel = state.cohort, state.cohort.channel
+        if not channel.small_first or cohort.clients * channel.report_size > SMALL_BATCH:
             return None
-        records = [body for _, body in store.bodies(tx, state.number, REPORT, SELF, cohort.clients)]
+        reports = store.bodies(tx, state.number, REPORT, SELF, cohort.clients)
         try:
-            content = permute_records(records, self._stream())
+            clients, content = channel.mix(reports, self._stream(), None)
         except Exception:  # noqa: BLE001  the mixer tries again, and ends the cohort if it fails too
             _log.exception("permutation_delayed", cohort=state.name)
             return None
-        return Batch(cohort=state.name, survivors=len(records), content=content)
+        return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _put_batch(self, tx: Connection, state: State, batch: Batch) -> bytes:
         """Store with a batch whose clients give receipts the digest of the list of its records: it is stated once."""
@@ -234,35 +200,9 @@ class Shuffler(Intermediary):
             return store.statement(tx, cohort, LIST) or kept
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-        assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
+        assigned = state.cohort.channel.assigns and slot >= 0
         position = int(self._order(state.number)[slot]) if assigned else None
         return shuffler_entry(state.cohort, stage, slot, body, position)
-
-
-def report_size(cohort: Cohort) -> int:
-    """Return the bytes of one client's report. Raises BadParameter for a channel that is not the shuffler's."""
-    match cohort.channel:
-        case AssignedRecords(size=size):
-            return REPORT_ID + sealed_size(size) + SECRET
-        case SealedRecords(size=size):
-            return REPORT_ID + sealed_size(size)
-        case LabelledBits(labels=labels, width=width):
-            return (labels * width + 7) // 8
-        case other:
-            raise BadParameter("channel", other.kind, "must be sealed, dealt or bits")
-
-
-def permute_records(bodies: list[bytes], stream: Stream) -> Records:
-    """Return sealed records in random order, without ids. Each report is report id ‖ sealed record, of one size."""
-    records = [body[REPORT_ID:] for body in bodies]
-    order = random_order(len(bodies), stream).tolist()
-    mixed = b"".join(records[index] for index in order)
-    return Records(count=len(records), body=mixed, checksum=checksum_of(records))
-
-
-def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
-    """Return for each label `size` bits in random order, of which `ones` are set."""
-    return PermutedBits(body=b"".join(scatter(count, size, stream) for count in ones))
 
 
 def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, position: int | None = None) -> TranscriptEntry:
@@ -270,61 +210,18 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, position:
 
     position  the position in the assigned order that the shuffler sent to this slot.
     """
+    channel = cohort.channel
     if slot == SELF and stage == LIST:
-        return TranscriptEntry(
-            number=0, direction="out", peer="each client", stage="receipts", bytes=len(body), view={}, hex=body.hex()
-        )
+        return entry("out", "each client", "receipts", body, {})
+    if slot == SELF and stage == ORDER:  # each client's own action stands beside its report
+        view = AssignedRecords.needed(channel).order_view(_MOST_LABELS)
+        return entry("out", "each client", stage, body, view, hidden=True)
     if slot == SELF:
-        return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)
-    return TranscriptEntry(
-        number=0,
-        direction="in",
-        peer=f"client {slot}",
-        stage=stage,
-        bytes=len(body),
-        view=_action(cohort, position) | ({} if stage in {CLAIMED, DEPARTED} else _report(cohort, body)),
-        hex=body[:_HEX_BYTES].hex(),
-    )
-
-
-def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
-    """Return the order as an entry with its actions and times; each client's own action stands beside its report."""
-    assert isinstance(cohort.channel, AssignedRecords)
-    assigned = cohort.channel.deal
-    view: View = {"actions": assigned.actions[:_MOST_LABELS], "times": assigned.times[:_MOST_LABELS]}
-    return TranscriptEntry(
-        number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view=view, hex=""
-    )
-
-
-def _action(cohort: Cohort, position: int | None) -> View:
-    if position is None or not isinstance(cohort.channel, AssignedRecords):
-        return {}
-    return {"action": cohort.channel.deal.actions[cohort.channel.deal.place(position)]}
-
-
-def _report(cohort: Cohort, body: bytes) -> View:
-    if isinstance(cohort.channel, SealedRecords):
-        return {"report_id": body[:REPORT_ID].hex(), "sealed_bytes": sealed_size(cohort.channel.size)}
-    assert isinstance(cohort.channel, LabelledBits)
-    _, ones = count_ones([body], cohort.channel.labels, cohort.channel.width)
-    return {"labels": cohort.channel.labels, "width": cohort.channel.width, "ones": ones[:_MOST_LABELS].tolist()}
-
-
-def _batch(cohort: Cohort, stage: str, answer: bytes) -> TranscriptEntry:
-    batch = BatchAnswer.model_validate_json(answer).batch
-    assert batch is not None  # only a released answer is stored
-    view: View = {"kind": batch.content.kind, "survivors": batch.survivors}
-    match batch.content, cohort.channel:
-        case Records(checksum=checksum, count=count, body=body), _:
-            view |= {"record_bytes": len(body) // count, "checksum": checksum.hex()}
-        case GroupedRecords(counts=counts, checksum=checksum, body=body), _:
-            view |= {"by_action": counts[:_MOST_LABELS], "record_bytes": len(body) // batch.survivors}
-            view |= {"checksum": checksum.hex()}
-        case PermutedBits(body=body), LabelledBits(labels=labels):
-            rows = np.frombuffer(body, dtype=np.uint8).reshape(labels, -1)[:_MOST_LABELS]
-            view |= {"labels": labels, "ones": np.bitwise_count(rows).sum(axis=1, dtype=np.int64).tolist()}
-    raw = batch.content.body
-    return TranscriptEntry(
-        number=0, direction="out", peer="server", stage=stage, bytes=len(raw), view=view, hex=raw[:_HEX_BYTES].hex()
-    )
+        batch = BatchAnswer.model_validate_json(body).batch
+        assert batch is not None  # only a released answer is stored
+        view = {"kind": batch.content.kind, "survivors": batch.survivors}
+        view |= channel.batch_view(batch.content, batch.survivors, _MOST_LABELS)
+        return entry("out", "server", stage, batch.content.body, view)
+    view = {} if position is None else {"action": AssignedRecords.needed(channel).action(position)}
+    view |= {} if stage in {CLAIMED, DEPARTED} else channel.report_view(body, _MOST_LABELS)
+    return entry("in", f"client {slot}", stage, body, view)

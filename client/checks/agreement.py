@@ -93,9 +93,6 @@ def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Ass
     _same("cohort.keep_seconds", cohort.keep_seconds, spec.keep_seconds)
     _same("cohort.minimum", cohort.minimum, spec.min_survivors(cohort.clients))
     _check_policy(config, round_, assignment)
-    if cohort.channel.kind == "dealt":
-        seed = None if config.unsafe is None else config.unsafe.noise_seed
-        _same("cohort.channel.noise_seed", cohort.channel.noise_seed, seed)
     _check_mechanism(config, round_, cohort.clients, mechanism)
     terms = cohort_terms(round_, assignment.arm, mechanism)
     if terms == cohort.terms:

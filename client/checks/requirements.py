@@ -5,17 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from distrust.client.checks.agreement import check_round
+from distrust.client.checks.agreement import check_round, first_difference
 from distrust.common.dp.accounting.composition import compose
 from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
 from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
 from distrust.common.dp.mechanisms import AnyMechanism, privacy_of, promise_of
-from distrust.common.errors import BudgetExceeded, Refused, told_apart
-from distrust.common.modular import packed_size
-from distrust.common.protocol.crypto.parameters import neighbourhood
-from distrust.common.protocol.messages.cohort import Channel, Cohort
+from distrust.common.errors import BadParameter, BudgetExceeded, Refused, told_apart
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.round import Assignment, Round
+from distrust.common.protocol.run.round import Assignment, Round, cohort_channel
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users that have set no limits of their own
 
@@ -70,14 +68,9 @@ class PrivacyRequirements:
         cohort, mechanism = assignment.cohort, round_.mechanism_of(assignment)
         self._check_config_digest(config)
         check_round(config, run_id, round_, assignment)
-        _check_channel(mechanism, cohort)
-        _check_assignment(round_, mechanism, cohort)
-        _check_graph(round_, cohort)
-        if cohort.receipts != mechanism.receipted:
-            why = f"clients of {mechanism.name} give {'' if mechanism.receipted else 'no '}receipts"
-            raise Refused(f"cohort.channel.receipts = {cohort.receipts}: {why}")
+        _check_channel(config, round_, mechanism, cohort)
         cost = self.cost(mechanism, agreed, config.budget)
-        if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
+        if cohort.channel.seeded and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
         return cost
 
@@ -206,57 +199,25 @@ def most_colluders(round_: Round, cohort: Cohort) -> int:
     return math.floor(round_.corrupt * cohort.clients)
 
 
-def _check_channel(mechanism: AnyMechanism, cohort: Cohort) -> None:
-    """Raise Refused unless the cohort's channel carries this mechanism: same intermediary, modulus and size.
+def _check_channel(config: RunConfig, round_: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
+    """Raise Refused unless the cohort's channel is the one that follows from its round, but for the server's key.
 
     The intermediary matters most. Noise that is shared out over a sum protects no record that the server opens alone.
+    The rates give the graph: a sparser one, or a lower t, opens single vectors.
     """
+    channel = cohort.channel
     if mechanism.via != cohort.via:
-        reason = f"cohort.channel.kind = {cohort.channel.kind!r}: {mechanism.name} travels via the {mechanism.via}"
+        reason = f"cohort.channel.kind = {channel.kind!r}: {mechanism.name} travels via the {mechanism.via}"
         raise Refused(f"{reason}, and cohort {cohort.cohort} is served by the {cohort.via}")
-    for field, size, needed in _sizes(mechanism, cohort.channel):
-        if size != needed:
-            misfit = f"the {cohort.channel.kind} channel of cohort {cohort.cohort} does not fit the mechanism"
-            raise Refused(f"cohort.channel.{field} = {size!r}: {misfit}, which needs {needed!r}")
-
-
-def _check_assignment(round_: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
-    """Raise Refused unless the channel assigns the actions of the round, and they may be opened one by one."""
-    assigned = cohort.channel.deal if cohort.channel.kind == "dealt" else None
-    listed = round_.decision if round_.decision.kind == "assigned-action" else None
-    if assigned != listed:
-        raise Refused(f"cohort.channel.deal: cohort {cohort.cohort} does not deal the actions of its round")
-    if assigned is not None and assigned.plays != cohort.clients:
-        raise Refused(f"cohort {cohort.cohort} deals {assigned.plays} plays to {cohort.clients} slots")
-    if assigned is not None and not mechanism.divisible:
-        raise Refused(f"{mechanism.name} protects a whole sum, and dealt actions are opened one by one")
-
-
-def _check_graph(round_: Round, cohort: Cohort) -> None:
-    """Raise Refused for a graph that the rates do not give: a sparser one, or a lower t, opens single vectors."""
-    if cohort.channel.kind != "masked":
-        return
-    own = neighbourhood(cohort.clients, round_.dropout, round_.corrupt, cohort.minimum)
-    received = {"neighbours": cohort.channel.neighbours, "threshold": cohort.channel.threshold}
-    for (field, value), computed in zip(received.items(), own, strict=True):
-        if value != computed:
-            rates = f"the run's rates give k = {own[0]}, t = {own[1]}"
-            raise Refused(f"cohort.channel.{field} = {value}: {rates}")
-
-
-def _sizes(mechanism: AnyMechanism, channel: Channel) -> list[tuple[str, object, object]]:
-    """Return each size of a channel: its field, the received value, and what the mechanism's messages need."""
-    match channel.kind:
-        case "masked":
-            return [
-                ("modulus", channel.modulus, mechanism.modulus),
-                ("dimension", channel.dimension, mechanism.dimension),
-            ]
-        case "bits":
-            kind = "sealed" if mechanism.width is None else "bits"
-            sizes = [("width", channel.width, mechanism.width), ("labels", channel.labels, mechanism.dimension)]
-            return [("kind", channel.kind, kind), *sizes]
-        case "sealed" | "dealt":
-            needed = channel.kind if mechanism.width is None else "bits"
-            packed = packed_size(mechanism.modulus, mechanism.dimension)
-            return [("kind", channel.kind, needed), ("size", channel.size, packed)]
+    if channel.assigns and not mechanism.divisible:
+        raise Refused(f"{mechanism.name} protects a whole sum, and assigned actions are opened one by one")
+    try:
+        own = cohort_channel(config, round_, mechanism, cohort.minimum, channel.sealed_to)
+        channel.check(cohort.clients)
+    except BadParameter as error:
+        raise Refused(f"cohort.channel.{error.detail}") from error
+    difference = first_difference(own.model_dump(), channel.model_dump(), "cohort.channel")
+    if difference is not None:
+        field, computed, received = difference
+        misfit = f"the {channel.kind} channel of cohort {cohort.cohort} does not fit its round"
+        raise Refused(f"{field} = {received!r}: {misfit}, which gives {computed!r}")

@@ -6,21 +6,20 @@ server afterwards whether it arrived. `SecAggProtocol` answers the aggregator's 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from secrets import token_bytes
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from distrust.client.cohort.randomizer import CohortRandomizer, labelled_bits, record
+from distrust.client.cohort.randomizer import CohortRandomizer
 from distrust.client.cohort.secagg import MaskingClient
 from distrust.client.cohort.user import AnyStage, User
 from distrust.common.errors import BadMessage, ProtocolError
 from distrust.common.protocol.crypto.graph import Roster
 from distrust.common.protocol.crypto.receipts import record_hash
-from distrust.common.protocol.crypto.seal import REPORT_ID, seal
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import Item
 
@@ -66,11 +65,7 @@ class ClientProtocol(Protocol):
 
 
 class ShuffleProtocol:
-    """Reports of one cohort's users: labelled bits in clear, or records sealed to the server.
-
-    Where the shuffler assigns actions, a record is bound to its action too, which cannot be read off it. Behind the
-    record stands the secret whose commitment requested the action.
-    """
+    """Reports of one cohort's users, as its channel has them."""
 
     first: Literal["report"] = "report"
 
@@ -108,21 +103,12 @@ class ShuffleProtocol:
 
     def _body(self, user: User, row: NDArray[np.uint64]) -> bytes:
         cohort = self._randomizer.assignment.cohort
-        if cohort.channel.kind == "bits":
-            return labelled_bits(row, cohort.channel.width)
         place = self._randomizer.place(user.slot)
-        message = sealed(cohort, record(row, self._randomizer.mechanism.modulus), place)
+        sealer = partial(seal, cohort.channel.sealed_to, cohort, place=place)
+        report = cohort.channel.report(row, self._randomizer.mechanism.modulus, sealer, user.secret)
         if cohort.receipts:
-            self._records[user.slot] = record_hash(cohort, message[REPORT_ID:], place)
-        return message + user.secret if cohort.channel.kind == "dealt" else message
-
-
-def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:
-    """Return report id (16 fresh random bytes) ‖ HPKE(report id ‖ payload) to the server's key of the cohort."""
-    if not isinstance(cohort.channel, SealedRecords):
-        raise BadMessage(f"cohort {cohort.cohort} takes no sealed records")
-    report_id = token_bytes(REPORT_ID)
-    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
+            self._records[user.slot] = record_hash(cohort, cohort.channel.record(report), place)
+        return report
 
 
 class SecAggProtocol:

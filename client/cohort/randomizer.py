@@ -18,7 +18,6 @@ from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decisi
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.dp.mechanisms import AnyMechanism
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.modular import pack
 from distrust.common.protocol.run.round import Assignment, Round
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 
@@ -53,24 +52,6 @@ def true_vectors(
             raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {world.name}")
     low, high = statistic.low, statistic.high
     return statistic.vectors(np.nan_to_num(rewards, nan=low, posinf=high, neginf=low))
-
-
-def record(row: NDArray[np.uint64], modulus: int) -> bytes:
-    """Return the payload of a sealed record: `row`, shape (D,), packed at ⌈log₂ modulus⌉ bits a coordinate."""
-    return pack(row, modulus)
-
-
-def labelled_bits(row: NDArray[np.uint64], width: int) -> bytes:
-    """Return `width` bits for each label, label after label, padded with zeros to whole bytes at the very end.
-
-    Label d carries row[d] ones and then zeros. The shuffler permutes the bits of a label over all clients, so their
-    order in one message does not matter. Bit i of the message is bit i mod 8 of byte i // 8, low bit first, as
-    everywhere on our wire. Raises BadParameter when a count of ones is above `width`.
-    """
-    if (row > width).any():
-        raise BadParameter("ones", int(row.max()), f"a label has {width} bits")
-    bits = np.arange(width, dtype=np.uint64) < row[:, np.newaxis]
-    return np.packbits(bits, bitorder="little").tobytes()
 
 
 @dataclass(frozen=True)

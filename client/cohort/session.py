@@ -116,9 +116,9 @@ class CohortSession:
         noted  completes once it is on the disk that these users take part. A request for actions, and a departure, wait
                for it. Messages are made meanwhile, and the caller sends none before.
         """
-        if self.cohort.channel.kind == "dealt" or not all(user.answers(self.protocol.first) for user in users):
+        if self.cohort.channel.assigns or not all(user.answers(self.protocol.first) for user in users):
             await noted
-        if self.cohort.channel.kind == "dealt":
+        if self.cohort.channel.assigns:
             users = await self._request_plays(users)
         staying = await self._without_leavers(self.protocol.first, users)
         alone = self.cohort.clients == 1

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from distrust.client.cohort.departures import NEVER, STAGES
 from distrust.client.cohort.secagg import Secrets
 from distrust.common.errors import BadMessage
-from distrust.common.protocol.crypto.context import SECRET, claim
+from distrust.common.protocol.channels.assigned import SECRET
+from distrust.common.protocol.crypto.context import claim
 from distrust.common.protocol.crypto.keys import key_hash
 from distrust.common.protocol.crypto.receipts import receipt_hash
 from distrust.common.protocol.messages.cohort import SIGNATURE, Cohort, Grant

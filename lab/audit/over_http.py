@@ -34,6 +34,7 @@ from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
 from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.errors import BadMessage, BadParameter, Unavailable
 from distrust.common.modular import Vector
+from distrust.common.protocol.channels.base import Reader
 from distrust.common.protocol.crypto.keys import key_hash
 from distrust.common.protocol.crypto.receipts import ABSENT, record_list
 from distrust.common.protocol.crypto.seal import open_record
@@ -51,7 +52,7 @@ from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.stack.stack import Urls
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.learner.analyzer import check_count, content_sums, open_all
+from distrust.server.learner.analyzer import check_count, content_sums
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
 from distrust.server.runs.round_messages import round_message
 from distrust.server.runs.ticket_issuer import sign
@@ -186,8 +187,10 @@ class CohortHarness:
     def _content(self, cohort: Cohort, batch: Batch) -> Vector:
         check_count(cohort, batch)
         opener = partial(open_record, self.keys.seal, cohort)
-        if self.apart and batch.content.kind == "records" and cohort.channel.kind == "sealed":
-            return open_all(self.mechanism, cohort.channel, batch.content, batch.survivors, opener)
+        if self.apart:
+            reader = Reader(self.mechanism.modulus, self.mechanism.dimension, opener)
+            (group,) = cohort.channel.open(batch.content, batch.survivors, reader)
+            return group.rows
         return content_sums(self.mechanism, cohort, batch, opener)[0].reshape(1, -1)
 
     def _round(self, cohort: str) -> Round:

@@ -24,6 +24,7 @@ from distrust.common.dp.mechanisms import AnyMechanism
 from distrust.common.dp.mechanisms.families.base import StreamCounter
 from distrust.common.errors import BadParameter, describe_error
 from distrust.common.modular import sum_rows
+from distrust.common.protocol.channels.base import Order
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
@@ -43,7 +44,7 @@ from distrust.server.learner.rounds import (
     spent_by_all,
 )
 from distrust.server.policies.base import Key
-from distrust.shuffler.assignment import Order, draw_order
+from distrust.shuffler.assignment import draw_order
 
 HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
 

@@ -14,8 +14,9 @@ from typing_extensions import override
 from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, WrongCohort, without_controls
 from distrust.common.extras import late
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
+from distrust.common.protocol.channels import channel_class
+from distrust.common.protocol.channels.steps import Life, Step, life
 from distrust.common.protocol.messages.status import CohortEntry, CohortView, TranscriptEntry
-from distrust.common.protocol.messages.steps import Life, Step, life
 from distrust.common.wire import INTERMEDIARIES, utc
 from distrust.lab.services.outline import Outline, Pages, Party, Wanted
 from distrust.lab.services.parties import Parties, reached
@@ -61,7 +62,7 @@ class Sight:
         carried = self.by_intermediary.messages if self.by_intermediary else []
         served = self.by_server.messages if self.by_server else []
         seen = {entry.stage for entry in (*carried, *served)}
-        return life(self.channel, ended, reason, seen, receipts=self.receipts)
+        return life(channel_class(self.channel).STEPS, ended, reason, seen, receipts=self.receipts)
 
     @property
     def _end(self) -> tuple[str, str | None]:

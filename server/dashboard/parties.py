@@ -15,9 +15,8 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.dp.calculator.flip import FlipView, flip_views
 from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import Unavailable, WrongCohort, WrongStage
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import CohortView
-from distrust.common.protocol.messages.steps import life
 from distrust.common.protocol.run.progress import RoundReport, RunView
 from distrust.server.dashboard import ReadersPageRoute, page
 from distrust.server.dashboard.calculator import OneAtATime
@@ -71,7 +70,7 @@ def cohort_context(
         stated = [one.stage for one in service.statements(run, name).statements]
     elif message.receipts and service.collected(run, name):
         stated = ["batch", "receipts"]
-    lived = life(message.channel.kind, cohort.state, cohort.reason, stated, receipts=message.receipts)
+    lived = message.channel.life(cohort.state, cohort.reason, stated)
     return {
         "run": run,
         "report": report,
@@ -82,7 +81,7 @@ def cohort_context(
         "steps": lived.steps,
         "missed": lived.missed,
         "arm": arm_played(cohort, report),
-        "facts": _channel_facts(message),
+        "facts": message.channel.facts,
         "loss": _loss(cohort, message),
         "seeded": view.config.unsafe is not None,
         "is_open": is_open,
@@ -104,18 +103,6 @@ def arm_played(cohort: CohortView, report: RoundReport) -> str:
     if isinstance(decision, AssignedAction):
         return "assigned by the shuffler"
     return "each client plays all actions of the round"
-
-
-def _channel_facts(message: Cohort) -> list[tuple[str, str]]:
-    """Return the numbers of the channel that a reader of the replay needs."""
-    channel = message.channel
-    if isinstance(channel, Masking):
-        return [
-            ("modulus m", f"{channel.modulus:,}"),
-            ("neighbours of a client", f"{channel.neighbours:,}"),
-            ("shares that rebuild a seed", f"{channel.threshold:,}"),
-        ]
-    return []
 
 
 def _loss(cohort: CohortView, message: Cohort) -> list[str]:

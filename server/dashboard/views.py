@@ -10,7 +10,7 @@ from distrust.common.dp.accounting.guarantee import Guarantee, ShownGuarantee
 from distrust.common.dp.calculator.communication import StatedBits, stated_bits
 from distrust.common.dp.calculator.compare import stronger
 from distrust.common.errors import RunFailed, WrongCohort
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import CohortView, StatementList
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.listing import RunList
@@ -277,7 +277,7 @@ def _waiting(service: Runs, view: RunView, newest: RoundReport | None) -> list[t
 
 def _live(service: Stated, cohort: CohortView, message: Cohort) -> LiveCohort:
     """Return a cohort of the open round as the page shows it."""
-    return LiveCohort(cohort, known_stage(service, cohort, message), message.minimum, _threshold(message))
+    return LiveCohort(cohort, known_stage(service, cohort, message), message.minimum, message.channel.quorum)
 
 
 def known_stage(service: Stated, cohort: CohortView, message: Cohort) -> str:
@@ -288,11 +288,6 @@ def known_stage(service: Stated, cohort: CohortView, message: Cohort) -> str:
         return "report"
     stated = service.statements(message.run, cohort.cohort).statements
     return stated[-1].stage if stated else "keys or shares"
-
-
-def _threshold(message: Cohort) -> str:
-    channel = message.channel
-    return f"{channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
 
 
 def _parameters(newest: RoundReport | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ are analyzed. So does a record's copy. Whether a record counts follows from the 
 shuffler with records of its own, can make it count as lost.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,24 +14,10 @@ from numpy.typing import NDArray
 from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.dp.mechanisms.families.base import StreamCounter
 from distrust.common.errors import BadMessage, TooSmall
-from distrust.common.modular import sum_rows, unpack, unpack_rows
-from distrust.common.protocol.crypto.seal import checksum_of, sealed_size
-from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import (
-    AssignedRecords,
-    Cohort,
-    LabelledBits,
-    Masking,
-    Sealed,
-    SealedRecords,
-)
+from distrust.common.protocol.channels.base import OpenRecord, Reader
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import Stream
-
-OpenRecord = Callable[..., tuple[bytes, bytes]]
-"""Opens a sealed record: returns its report id (16 bytes) and payload. Raises BadMessage.
-
-A record of assigned actions opens at the place of its action only, the second argument.
-"""
 
 AnalyzerNoise = Callable[[NDArray[np.uint64], NDArray[np.int64]], Stream]
 """Return the stream of the analyzer's noise for a batch's totals mod m and its survivors (by action, or one count)."""
@@ -156,98 +142,10 @@ def content_sums(
 
     Raises BadMessage for a batch that does not add up, TooSmall for fewer records that count than the minimum.
     """
-    content, channel = batch.content, cohort.channel
-    if isinstance(channel, Masking) and isinstance(content, ModularSum):
-        return unpack(content.body, channel.modulus, channel.dimension), np.array([batch.survivors])
-    if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
-        return ones_by_label(content.body, channel, batch.survivors), np.array([batch.survivors])
-    if isinstance(channel, Sealed) and isinstance(content, Records):
-        rows = open_all(mechanism, channel, content, batch.survivors, open_record)
-        totals, counts = sum_rows(rows, mechanism.modulus), np.array([len(rows)])
-    elif isinstance(channel, AssignedRecords) and isinstance(content, GroupedRecords):
-        groups = open_groups(mechanism, channel, content, batch.survivors, open_record)
-        totals = np.stack([sum_rows(group, mechanism.modulus) for group in groups])
-        counts = np.array([len(group) for group in groups])
-    else:
-        raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
-    survivors = int(counts.sum())
-    if survivors < cohort.minimum:
-        raise TooSmall(survivors, cohort.minimum, "records that open")
-    return totals, counts
-
-
-def open_all(
-    mechanism: Mechanism, channel: Sealed, records: Records, survivors: int, open_record: OpenRecord
-) -> NDArray[np.uint64]:
-    """Return the vectors in those records that count, shape (records, dimension)."""
-    cut = _cut(channel, records, records.count, survivors)
-    return _rows(mechanism, _opened(cut, open_record))
-
-
-def open_groups(
-    mechanism: Mechanism,
-    channel: AssignedRecords,
-    records: GroupedRecords,
-    survivors: int,
-    open_record: OpenRecord,
-) -> list[NDArray[np.uint64]]:
-    """Return for each group the vectors in those of its records that count: they open at the group's action."""
-    if len(records.counts) != len(channel.deal.times):
-        raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were assigned")
-    if any(count > times for count, times in zip(records.counts, channel.deal.times, strict=True)):
-        raise BadMessage("a group has more records than plays were assigned to its action")
-    cut, end, groups = _cut(channel, records, sum(records.counts), survivors), 0, []
-    for place, count in enumerate(records.counts):
-        begin, end = end, end + count
-        groups.append(_rows(mechanism, _opened(cut[begin:end], open_record, place)))
-    return groups
-
-
-def _cut(channel: SealedRecords, records: Records | GroupedRecords, count: int, survivors: int) -> list[bytes]:
-    """Return the records one by one. Raises BadMessage unless they are those that the shuffler saw arrive."""
-    size, body = sealed_size(channel.size), records.body
-    if count != survivors or len(body) != survivors * size:
-        received = f"{count} records in {len(body)} bytes"
-        raise BadMessage(f"{received}, and {survivors} survivors of {size} bytes each must be there")
-    cut = [body[at : at + size] for at in range(0, len(body), size)]
-    if checksum_of(cut) != records.checksum:
-        raise BadMessage("the checksum of the records does not match what the shuffler saw arrive")
-    return cut
-
-
-def _opened(records: Iterable[bytes], open_record: OpenRecord, *place: int) -> list[bytes]:
-    """Return the payloads of the records that open, each record once."""
-    payloads = []
-    for record in dict.fromkeys(records):
-        try:
-            payloads.append(open_record(record, *place)[1])
-        except BadMessage:  # a liar, or a record that was damaged
-            continue
-    return payloads
-
-
-def _rows(mechanism: Mechanism, payloads: list[bytes]) -> NDArray[np.uint64]:
-    """Return the vectors in payloads of one size, without those that are no vector below the modulus."""
-    modulus, dimension = mechanism.modulus, mechanism.dimension
-    try:
-        return unpack_rows(b"".join(payloads), modulus, dimension)
-    except BadMessage:
-        if len(payloads) == 1:
-            return np.empty((0, dimension), dtype=np.uint64)
-        half = len(payloads) // 2  # few clients lie: most halves are whole
-        return np.concatenate([_rows(mechanism, payloads[:half]), _rows(mechanism, payloads[half:])])
-
-
-def ones_by_label(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
-    """Return the count of ones under each label, shape (labels,)."""
-    bits = survivors * channel.width
-    size = (bits + 7) // 8
-    if len(body) != channel.labels * size:
-        raise BadMessage(
-            f"labelled bits in {len(body)} bytes, and {channel.labels} labels of {size} bytes must be there"
-        )
-    rows = np.frombuffer(body, dtype=np.uint8).reshape(channel.labels, size)
-    if bits % 8 and (rows[:, -1] >> (bits % 8)).any():
-        raise BadMessage("the bits of a label must end in zero bits")
-    counts: NDArray[np.uint64] = np.bitwise_count(rows).sum(axis=1, dtype=np.uint64)
-    return counts
+    reader = Reader(mechanism.modulus, mechanism.dimension, open_record)
+    groups = cohort.channel.open(batch.content, batch.survivors, reader)
+    counts = np.array([group.clients for group in groups])
+    if counts.sum() < cohort.minimum:
+        raise TooSmall(int(counts.sum()), cohort.minimum, "records that open")
+    totals = np.stack([group.total(mechanism.modulus) for group in groups])
+    return totals if cohort.channel.assigns else totals[0], counts

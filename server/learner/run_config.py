@@ -4,7 +4,7 @@ from distrust.common.dp.mechanisms import MECHANISMS, Mechanism, check_parts, ch
 from distrust.common.dp.mechanisms.families.base import epsilon_allowed
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed, describe_error
 from distrust.common.extensions import load_reference
-from distrust.common.protocol.messages.cohort import LARGEST_CROWD
+from distrust.common.protocol.channels.sealed import LARGEST_CROWD
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.specs.base import PolicySpec
 from distrust.common.wire import LARGEST_COHORT

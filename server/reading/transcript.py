@@ -4,13 +4,10 @@ The service answers with it, and `distrust inspect` reads a stopped server's dat
 """
 
 import json
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import TypeAdapter
@@ -19,18 +16,11 @@ from distrust.common.bandit.decisions import Decision
 from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.dp.mechanisms import AnyMechanism, Mechanism
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
-from distrust.common.modular import unpack
+from distrust.common.protocol.channels.base import Reader, View
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, record_list
-from distrust.common.protocol.crypto.seal import open_record, sealed_size
-from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import (
-    SIGNATURE,
-    AssignedRecords,
-    Cohort,
-    LabelledBits,
-    Sealed,
-    SealedRecords,
-)
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import SIGNATURE, Cohort
 from distrust.common.protocol.messages.status import (
     EVERY,
     CohortState,
@@ -38,11 +28,10 @@ from distrust.common.protocol.messages.status import (
     Statement,
     Transcript,
     TranscriptEntry,
-    View,
+    entry,
 )
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import Via
-from distrust.server.learner.analyzer import ones_by_label
 from distrust.server.learner.rounds import (
     SEEDED,
     CohortPlan,
@@ -59,12 +48,9 @@ from distrust.server.storage.store import Store
 SealKey = X25519PrivateKey | None
 """The run's key, which opens sealed records; None once it is destroyed, or where its file may not be read."""
 
-NO_KEY = "no record opens without the run's key, which is destroyed when the run ends"
-
 MOST_VALUES = 1000  # decoded values in one view
 MOST_HASHES = 64  # hashes of keys in one view: a page of 1000 views stays below 5 MB
 HASH = 32  # bytes of a hash of a client's keys
-PREFIX = 64  # bytes shown in hex
 
 
 _decisions: TypeAdapter[Decision] = TypeAdapter(Decision)
@@ -199,7 +185,7 @@ def cohort_transcript(
         before[stage] += 1
         if number >= after and (each is None or before[stage] <= each):
             chosen.append(number)
-    messages = [makers[number][1](number) for number in chosen[:limit]]
+    messages = [makers[number][1]().model_copy(update={"number": number}) for number in chosen[:limit]]
     following = chosen[limit] if len(chosen) > limit else None
     scrubbed = store.scrubbed(cohort.cohort)
     return Transcript(
@@ -209,9 +195,9 @@ def cohort_transcript(
 
 def _makers(
     store: Store, key: SealKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
-) -> list[tuple[str, Callable[[int], TranscriptEntry]]]:
+) -> list[tuple[str, Callable[[], TranscriptEntry]]]:
     """Return each message's kind, by stage and direction, and a function that makes it when it is requested."""
-    makers: list[tuple[str, Callable[[int], TranscriptEntry]]] = [("cohort", lambda number: _opening(number, cohort))]
+    makers: list[tuple[str, Callable[[], TranscriptEntry]]] = [("cohort", lambda: _opening(cohort))]
     for row in store.cohort_grants(cohort.cohort):
         makers += [("keys", partial(_key_hashes, row))] if row.key_hashes else []
         makers.append(("tickets", partial(_tickets, row)))
@@ -219,130 +205,74 @@ def _makers(
     answer, outcome = store.batch(cohort.cohort), store.outcome(cohort.cohort)
     if answer is not None and answer.batch is not None:
         batch = answer.batch
-        makers.append(("batch", lambda number: _batch(number, cohort, batch, mechanism, key)))
+        makers.append(("batch", lambda: _batch(cohort, batch, mechanism, key)))
         if cohort.receipts:
             said = store.receipts(cohort.cohort)
-            makers.append(("list", lambda number: _list(number, cohort, batch)))
-            makers += [("receipts", lambda number: _receipts(number, said))] if said else []
+            makers.append(("list", lambda: _list(cohort, batch)))
+            makers += [("receipts", lambda: _receipts(said))] if said else []
     if isinstance(outcome, ReleasedCohort):
-        makers.append(("estimate", lambda number: _estimate(number, outcome, mechanism, seeded=seeded)))
+        makers.append(("estimate", lambda: _estimate(outcome, mechanism, seeded=seeded)))
     elif outcome is not None:
         loss: View = {"reason": outcome.reason}
-        makers.append(("aborted", lambda number: _entry(number, "in", cohort.via, "aborted", b"", loss)))
+        makers.append(("aborted", lambda: entry("in", cohort.via, "aborted", b"", loss)))
     return makers
 
 
-def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
+def _opening(cohort: Cohort) -> TranscriptEntry:
     view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
-    channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
-    view |= {name: value for name, value in channel.items() if value is not None}
-    if isinstance(cohort.channel, AssignedRecords):
-        assigned = cohort.channel.deal
-        view |= {"actions": assigned.actions[:MOST_VALUES], "times": assigned.times[:MOST_VALUES]}
-    return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
+    view |= cohort.channel.opening_view(MOST_VALUES)
+    return entry("out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
 
 
-def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
+def _tickets(row: GrantRow) -> TranscriptEntry:
     """Return an entry of granted slots, without signatures.
 
     A ticket that was not used yet would still admit a client.
     """
     view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
     size = SIGNATURE * row.count
-    return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
+    return TranscriptEntry(number=0, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
 
 
-def _key_hashes(row: GrantRow, number: int) -> TranscriptEntry:
+def _key_hashes(row: GrantRow) -> TranscriptEntry:
     """Return an entry of the hashes of clients' keys, slot by slot, which came with a request for tickets."""
     hashes = [row.key_hashes[at : at + HASH].hex() for at in range(0, len(row.key_hashes), HASH)]
     view: View = {"first": row.first, "last": row.first + row.count - 1, "key_hashes": hashes[:MOST_HASHES]}
-    return _entry(number, "in", "fleet", "keys", row.key_hashes, view)
+    return entry("in", "fleet", "keys", row.key_hashes, view)
 
 
-def _list(number: int, cohort: Cohort, batch: Batch) -> TranscriptEntry:
+def _list(cohort: Cohort, batch: Batch) -> TranscriptEntry:
     view: View = {"records": batch.survivors}
-    return _entry(number, "out", "each client", "receipts", record_list(cohort, batch), view)
+    return entry("out", "each client", "receipts", record_list(cohort, batch), view)
 
 
-def _receipts(number: int, said: dict[int, bool]) -> TranscriptEntry:
+def _receipts(said: dict[int, bool]) -> TranscriptEntry:
     """Return an entry of what clients said of their records, without the secrets that they proved it with."""
     absent = sorted(slot for slot, present in said.items() if not present)
     view: View = {"present": len(said) - len(absent), "absent": absent[:MOST_VALUES]}
     size = (RECEIPT_SECRET + 1) * len(said)
-    return TranscriptEntry(number=number, direction="in", peer="fleet", stage="receipts", bytes=size, view=view, hex="")
+    return TranscriptEntry(number=0, direction="in", peer="fleet", stage="receipts", bytes=size, view=view, hex="")
 
 
-def _statement(statement: Statement, number: int) -> TranscriptEntry:
+def _statement(statement: Statement) -> TranscriptEntry:
     """Return an entry of a statement. The server can only tell whether two digests are equal."""
     view: View = {"statement": statement.digest.hex()}
-    return _entry(number, "in", "aggregator", statement.stage, statement.digest, view)
+    return entry("in", "aggregator", statement.stage, statement.digest, view)
 
 
-def _estimate(number: int, outcome: ReleasedCohort, mechanism: Mechanism, *, seeded: bool) -> TranscriptEntry:
+def _estimate(outcome: ReleasedCohort, mechanism: Mechanism, *, seeded: bool) -> TranscriptEntry:
     view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
     view |= {} if outcome.counts is None else {"by_action": outcome.counts[:MOST_VALUES]}
     view["privacy"] = SEEDED if seeded else promise_to_survivors(mechanism, outcome.survivors)
-    return _entry(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
+    return entry("out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
 
 
-def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> TranscriptEntry:
+def _batch(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> TranscriptEntry:
     view: View = {"survivors": batch.survivors, "kind": batch.content.kind}
     try:
-        view |= _content(cohort, batch, mechanism, key)
+        opener = None if key is None else partial(open_record, key, cohort)
+        reader = Reader(mechanism.modulus, mechanism.dimension, opener)
+        view |= cohort.channel.opened_view(batch.content, batch.survivors, reader, MOST_VALUES)
     except BadMessage as error:
         view |= {"refused": error.detail}
-    return _entry(number, "in", cohort.via, "batch", batch.content.body, view)
-
-
-def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> View:
-    """Return the readable part of a batch: a sum, unlinked records in random order, or counts of ones."""
-    content, channel = batch.content, cohort.channel
-    if isinstance(content, ModularSum):
-        total = unpack(content.body, mechanism.modulus, mechanism.dimension)
-        return {"modulus": mechanism.modulus, "sum": total[:MOST_VALUES].tolist()}
-    if isinstance(content, PermutedBits) and isinstance(channel, LabelledBits):
-        counts = ones_by_label(content.body, channel, batch.survivors)[:MOST_VALUES].tolist()
-        return {"bits": batch.survivors * channel.width, "ones": counts}
-    if isinstance(content, Records) and isinstance(channel, Sealed):
-        return {"records": content.count, **_opened(cohort, channel, content.body, mechanism, key)}
-    if isinstance(content, GroupedRecords) and isinstance(channel, AssignedRecords):
-        opened = _opened(cohort, channel, content.body, mechanism, key, content.counts)
-        return {"by_action": content.counts[:MOST_VALUES], **opened}
-    raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")
-
-
-def _opened(  # noqa: PLR0917  what it takes to open a record, and where each group ends
-    cohort: Cohort,
-    channel: SealedRecords,
-    body: bytes,
-    mechanism: Mechanism,
-    key: SealKey,
-    groups: Sequence[int] = (),
-) -> View:
-    """Return the first records' values, in the shuffler's random order; of assigned actions group after group.
-
-    A record that does not open, or holds no vector, is left out, as in the analysis. If all are, return why.
-    """
-    if key is None:
-        return {"refused": NO_KEY}
-    size = sealed_size(channel.size)
-    records = max(1, MOST_VALUES // mechanism.dimension)
-    ends = list(accumulate(groups))
-    values, faults = list[int](), list[BadMessage]()
-    for number, at in enumerate(range(0, min(len(body), records * size), size)):
-        place = bisect_right(ends, number) if ends else None
-        try:
-            _, payload = open_record(key, cohort, body[at : at + size], place)
-            values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
-        except BadMessage as error:
-            faults.append(error)
-    return {"refused": faults[0].detail} if faults and not values else {"values": values}
-
-
-def _entry(  # noqa: PLR0917  the fields of the message, in their order
-    number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
-) -> TranscriptEntry:
-    printed = body[:PREFIX].hex()
-    return TranscriptEntry(
-        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
-    )
+    return entry("in", cohort.via, "batch", batch.content.body, view)

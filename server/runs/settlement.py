@@ -14,7 +14,7 @@ from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_e
 from distrust.common.protocol.crypto.context import cohort_digest, encode
 from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.messages.batch import BatchAnswer
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import EventKind
 from distrust.common.protocol.storage.database_faults import repeated
@@ -123,7 +123,7 @@ class Settlement:
                 cohort=cohort.cohort,
                 sum=found.sums.tolist(),
                 survivors=int(found.counts.sum()),
-                counts=found.counts.tolist() if isinstance(cohort.channel, AssignedRecords) else None,
+                counts=found.counts.tolist() if cohort.channel.assigns else None,
                 liars=answer.batch.liars,
                 disputes=answer.batch.disputes,
             )

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 
 from distrust.aggregator.service import Aggregator
 from distrust.common.errors import BadParameter
+from distrust.common.protocol.channels.sealed import NO_KEY
 from distrust.common.protocol.crypto.context import encode, run_digest
 from distrust.common.protocol.intermediary import tables as intermediary
 from distrust.common.protocol.intermediary.service import Intermediary
@@ -29,7 +30,6 @@ from distrust.lab.services.outline import Wanted
 from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
 from distrust.server.reading.reader import Reader
-from distrust.server.reading.transcript import NO_KEY
 from distrust.server.runs.service import Service
 from distrust.server.storage.keys import KeyFolder, new_keys
 from distrust.server.storage.store import open_database

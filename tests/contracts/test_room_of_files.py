@@ -9,7 +9,6 @@ from sqlalchemy import select
 
 from distrust.common.protocol.intermediary.tables import COHORTS, DIGESTS, MESSAGES
 from distrust.common.protocol.messages.cohort import Cohort
-from distrust.shuffler.service import report_size
 from tests.contracts.test_keeping import found, prune, scrub, settle
 from tests.support.parties import ShufflerParty, server
 
@@ -21,7 +20,7 @@ def play(party: ShufflerParty, number: int) -> Cohort:
     """Play a cohort of a run of its own to its end, and scrub it."""
     cohort = server.sealed(clients=CLIENTS, minimum=1, run_digest=bytes([number]) * 32, keep_seconds=0.0)
     party.open(cohort)
-    party.send(cohort, {slot: random.Random(slot).randbytes(report_size(cohort)) for slot in range(CLIENTS)})
+    party.send(cohort, {slot: random.Random(slot).randbytes(cohort.channel.report_size) for slot in range(CLIENTS)})
     settle(party, cohort)
     scrub(party)
     return cohort
@@ -45,7 +44,7 @@ def test_cohorts_whose_messages_lie_between_each_other_leave_no_copies(tmp_path:
         party.open(cohort)
     sealed = {
         cohort.run_digest: {
-            slot: hashlib.shake_256(cohort.run_digest + bytes([slot])).digest(report_size(cohort))
+            slot: hashlib.shake_256(cohort.run_digest + bytes([slot])).digest(cohort.channel.report_size)
             for slot in range(clients)
         }
         for cohort in cohorts
@@ -80,7 +79,7 @@ def test_a_pruned_run_leaves_no_digest_beside_another_runs_open_cohort(tmp_path:
     party = ShufflerParty(tmp_path)
     waiting = server.sealed(clients=2, run_digest=OTHER, minimum=1, stage_seconds=10**6)
     party.open(waiting)
-    party.send(waiting, {0: bytes(report_size(waiting))})
+    party.send(waiting, {0: bytes(waiting.channel.report_size)})
     cohort = play(party, 1) if scrubbed else server.sealed(keep_seconds=60.0)
     if not scrubbed:
         party.open(cohort)
@@ -99,7 +98,7 @@ def test_a_file_stops_growing_once_another_runs_older_cohort_is_over(tmp_path: P
     party, sizes = ShufflerParty(tmp_path), list[int]()
     waiting = server.sealed(clients=2, run_digest=OTHER, minimum=1, keep_seconds=0.0)
     party.open(waiting)
-    party.send(waiting, {0: bytes(report_size(waiting))})
+    party.send(waiting, {0: bytes(waiting.channel.report_size)})
     for number in range(8):
         prune(party, play(party, number))
         if number == 3:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from distrust.aggregator.service import Aggregator
 from distrust.common.modular import unpack
+from distrust.common.protocol.channels.masked import Masking, ModularSum
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION
-from distrust.common.protocol.messages.batch import BatchAnswer, ModularSum
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import UploadAnswer
 from distrust.common.protocol.storage.database import Database

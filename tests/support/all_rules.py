@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from distrust.common.errors import ProtocolError
+from distrust.common.protocol.channels.sealed import Records, SealedRecords, sealed_size
 from distrust.common.protocol.crypto.context import cohort_digest
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, RECORD_HASH, record_hash
-from distrust.common.protocol.crypto.seal import sealed_size
-from distrust.common.protocol.messages.batch import Records
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Receipts
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import TicketAnswer

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.protocol.crypto.seal import sealed_size
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.sealed import sealed_size
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION
-from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import Authority, report

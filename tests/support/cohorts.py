@@ -9,22 +9,17 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.client.cohort.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.protocol.crypto.context import SECRET, claim, cohort_digest
+from distrust.common.protocol.channels.assigned import SECRET, AssignedRecords
+from distrust.common.protocol.channels.base import Channel
+from distrust.common.protocol.channels.bits import LabelledBits
+from distrust.common.protocol.channels.masked import Masking
+from distrust.common.protocol.channels.sealed import REPORT_ID, Sealed, SealedRecords
+from distrust.common.protocol.crypto.context import claim, cohort_digest
 from distrust.common.protocol.crypto.graph import Roster, bitmap_to_members
 from distrust.common.protocol.crypto.keys import key_hash
 from distrust.common.protocol.crypto.parameters import neighbourhood
-from distrust.common.protocol.crypto.seal import REPORT_ID, seal
-from distrust.common.protocol.messages.cohort import (
-    AssignedRecords,
-    Channel,
-    Cohort,
-    LabelledBits,
-    Masking,
-    Sealed,
-    SealedRecords,
-    cohort_address,
-    ticket_text,
-)
+from distrust.common.protocol.crypto.seal import seal
+from distrust.common.protocol.messages.cohort import Cohort, cohort_address, ticket_text
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import ActionRequest, Departure, InboxRequest, Item, Upload
 

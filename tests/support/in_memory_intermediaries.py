@@ -5,11 +5,10 @@ single-use, records are sealed, bits are permuted, a cohort below its minimum is
 """
 
 import hashlib
-import os
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -17,23 +16,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from distrust.common.errors import Aborted, BadTicket, Conflict, Gone, Unavailable, WrongCohort, WrongStage
-from distrust.common.modular import pack, sum_rows, unpack_rows
 from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, ticket_text
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, Grant, ticket_text
 from distrust.common.protocol.messages.status import DeliveryList, StatementList
 from distrust.common.protocol.run.round import Assignment, Round, TicketAnswer
-from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.randomness import SystemStream, UnsafeSeededStream
 
 
 @dataclass
 class Held:
-    """One cohort: bodies and reports by slot, the slots that left, and the answer once it has ended."""
+    """One cohort: bodies by slot, the slots that left, and the answer once it has ended."""
 
     cohort: Cohort
     bodies: dict[int, bytes] = field(default_factory=dict)
-    reports: dict[int, bytes] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     answer: BatchAnswer | None = None
     since: float = 0.0  # when it was opened last
@@ -109,7 +106,7 @@ class InMemoryIntermediaries:
         digests.append(cohort.digest())
         return answer.model_copy(update={"delivery": len(digests)})
 
-    def send(self, cohort: str, slot: int, ticket: bytes, body: bytes, report: bytes = b"") -> None:
+    def send(self, cohort: str, slot: int, ticket: bytes, body: bytes) -> None:
         """Take one client's only message. Raises BadTicket, Conflict, WrongStage."""
         held = self._held(cohort)
         check_ticket(held.cohort, slot, ticket)
@@ -118,7 +115,6 @@ class InMemoryIntermediaries:
             raise WrongStage(f"cohort {cohort} is closed")
         if held.bodies.setdefault(slot, body) != body:
             raise Conflict(f"slot {slot} has sent another body")
-        held.reports[slot] = report
 
     def leave(self, cohort: str, slot: int, ticket: bytes) -> None:
         held = self._held(cohort)
@@ -161,27 +157,9 @@ def _close(held: Held) -> BatchAnswer:
     if survivors < held.cohort.minimum:
         reason = f"{survivors} survivors, needs {held.cohort.minimum}"
         return BatchAnswer(cohort=name, state="aborted", reason=reason, lost=lost)
-    batch = Batch(cohort=name, survivors=survivors, content=_mix(held))
+    survivors, content = held.cohort.channel.mix(sorted(held.bodies.items()), SystemStream(), None)
+    batch = Batch(cohort=name, survivors=survivors, content=content)
     return BatchAnswer(cohort=name, state="released", batch=batch, lost=lost)
-
-
-def _mix(held: Held) -> Content:
-    channel, bodies = held.cohort.channel, [held.bodies[slot] for slot in sorted(held.bodies)]
-    if isinstance(channel, Masking):
-        rows = unpack_rows(b"".join(bodies), channel.modulus, channel.dimension)
-        return ModularSum(body=pack(sum_rows(rows, channel.modulus), channel.modulus))
-    if isinstance(channel, Sealed):
-        secrets.SystemRandom().shuffle(bodies)
-        return Records(count=len(bodies), body=b"".join(bodies), checksum=checksum(bodies))
-    return PermutedBits(body=_permuted(channel, bodies))
-
-
-def _permuted(channel: LabelledBits, bodies: list[bytes]) -> bytes:
-    rows = np.frombuffer(b"".join(bodies), dtype=np.uint8).reshape(len(bodies), -1)
-    bits = np.unpackbits(rows, axis=1, count=channel.labels * channel.width, bitorder="little")
-    labels = bits.reshape(len(bodies), channel.labels, channel.width).transpose(1, 0, 2).reshape(channel.labels, -1)
-    mixed = [secrets.SystemRandom().sample(row.tolist(), len(row)) for row in labels]
-    return b"".join(np.packbits(np.array(row, dtype=np.uint8), bitorder="little").tobytes() for row in mixed)
 
 
 def checksum(records: list[bytes]) -> bytes:
@@ -219,14 +197,16 @@ class InMemoryClients:
     def _send(self, round_: Round, assignment: Assignment, grant: Grant) -> None:
         cohort = assignment.cohort
         rows = self._messages(round_, assignment)
+        sealer = partial(seal, cohort.channel.sealed_to, cohort)
         leaving = self._quit.get(".".join(cohort.cohort.split(".")[-2:]), 0)
         for slot in range(grant.first, grant.first + grant.count):
             place = 64 * (slot - grant.first)
-            ticket, report = grant.signatures[place : place + 64], os.urandom(16)
+            ticket = grant.signatures[place : place + 64]
             if slot < leaving:
                 self._intermediaries.leave(cohort.cohort, slot, ticket)
                 continue
-            self._intermediaries.send(cohort.cohort, slot, ticket, body(round_, cohort, rows[slot], report), report)
+            report = cohort.channel.report(rows[slot], round_.mechanism.modulus, sealer, b"")
+            self._intermediaries.send(cohort.cohort, slot, ticket, report)
             self.sent[cohort.cohort] = self.sent.get(cohort.cohort, 0) + 1
 
     def _messages(self, round_: Round, assignment: Assignment) -> NDArray[np.uint64]:
@@ -237,14 +217,3 @@ class InMemoryClients:
             stream = UnsafeSeededStream(self._seed, cohort.run, cohort.cohort)
             self.rows[cohort.cohort] = round_.mechanism.randomize(round_.statistic.vectors(rewards), stream)
         return self.rows[cohort.cohort]
-
-
-def body(round_: Round, cohort: Cohort, row: NDArray[np.uint64], report: bytes) -> bytes:
-    """Return one client's message as bytes of this cohort's channel."""
-    channel = cohort.channel
-    if isinstance(channel, Masking):
-        return pack(row, channel.modulus)
-    if isinstance(channel, LabelledBits):
-        bits = np.arange(channel.width, dtype=np.uint64)[np.newaxis, :] < row[:, np.newaxis]
-        return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
-    return seal(channel.server_key, cohort, report, pack(row, round_.mechanism.modulus))

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 import distrust.aggregator.app
 import distrust.common.protocol.web.intermediary
 import distrust.shuffler.app
-from distrust.common.protocol.crypto.context import SECRET
+from distrust.common.protocol.channels.assigned import SECRET
 from distrust.common.protocol.crypto.graph import bitmap_to_members
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort

@@ -14,12 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from distrust.aggregator.service import Aggregator
 from distrust.common.errors import Aborted, ProtocolError
 from distrust.common.modular import Vector, unpack
+from distrust.common.protocol.channels.masked import Masking, ModularSum
+from distrust.common.protocol.channels.sealed import REPORT_ID, Records, sealed_size
 from distrust.common.protocol.crypto.graph import bitmap_to_members
-from distrust.common.protocol.crypto.seal import REPORT_ID, open_record, seal, sealed_size
+from distrust.common.protocol.crypto.seal import open_record, seal
 from distrust.common.protocol.intermediary.service import Intermediary
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION
-from distrust.common.protocol.messages.batch import BatchAnswer, ModularSum, Records
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.storage.database import Database
 from distrust.shuffler.service import Shuffler

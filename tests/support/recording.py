@@ -27,12 +27,13 @@ import distrust.server.app
 import distrust.shuffler.app
 from distrust.aggregator.app import AggregatorSettings
 from distrust.client.checks.requirements import PrivacyRequirements
-from distrust.client.cohort.randomizer import CohortRandomizer, World, record
+from distrust.client.cohort.randomizer import CohortRandomizer, World
 from distrust.client.cohort.secagg import Secrets
 from distrust.client.environments import AnyWorld, Environment, build_environment, read_spec
 from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.client.transport.http import Addresses, HttpTransport, patience, token_proof
 from distrust.common.errors import WrongCohort
+from distrust.common.modular import pack
 from distrust.common.protocol.intermediary.deadlines import Clock, SystemClock
 from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id
 from distrust.common.protocol.messages.cohort import cohort_address
@@ -258,7 +259,7 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
         truth.rows[name] |= dict(zip(slots, result, strict=True))
         truth.plays[name] |= {} if self._order is None else {slot: int(self._order[slot]) for slot in slots}
         truth.moduli[name] = self.mechanism.modulus
-        truth.payloads |= {record(row, self.round.mechanism.modulus) for row in result}
+        truth.payloads |= {pack(row, self.round.mechanism.modulus) for row in result}
         return result
 
     def noted_secrets(self: Secrets) -> None:

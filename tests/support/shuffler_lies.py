@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from distrust.common.protocol.channels.sealed import REPORT_ID, SealedRecords
 from distrust.common.protocol.crypto.graph import members_to_bitmap
 from distrust.common.protocol.crypto.receipts import record_hash
-from distrust.common.protocol.crypto.seal import REPORT_ID, seal
+from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.intermediary import store
 from distrust.common.protocol.intermediary.store import SELF, State
 from distrust.common.protocol.messages.batch import Batch
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Receipts, Upload
 from distrust.common.protocol.storage.database import Database
 from distrust.common.randomness import SystemStream
-from distrust.shuffler.service import REPORT, Shuffler, permute_records
+from distrust.shuffler.service import REPORT, Shuffler
 from tests.support.manual_clock import ManualClock
 
 Client = tuple[bytes, int, int]
@@ -78,8 +79,8 @@ class LyingShuffler(Shuffler):
         if self._lies and (made := self._forged(state, self._lies.pop(), rows)):
             bodies = made
         self._before = bodies
-        content = permute_records(bodies, SystemStream())
-        return Batch(cohort=state.name, survivors=len(bodies), content=content)
+        survivors, content = state.cohort.channel.mix(enumerate(bodies), SystemStream(), None)
+        return Batch(cohort=state.name, survivors=survivors, content=content)
 
     def _forged(self, state: State, lie: Lie, rows: list[tuple[int, bytes]]) -> list[bytes]:
         chosen = {(lie.first + place) % len(rows) for place in range(min(lie.count, len(rows) - 1))}

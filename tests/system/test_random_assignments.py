@@ -6,10 +6,12 @@ import numpy as np
 from hypothesis.stateful import rule
 
 from distrust.common.errors import ProtocolError
-from distrust.common.protocol.crypto.context import SECRET, claim
-from distrust.common.protocol.crypto.seal import REPORT_ID, open_record, seal, sealed_size
+from distrust.common.protocol.channels.assigned import SECRET, GroupedRecords
+from distrust.common.protocol.channels.sealed import REPORT_ID, sealed_size
+from distrust.common.protocol.crypto.context import claim
+from distrust.common.protocol.crypto.seal import open_record, seal
 from distrust.common.protocol.intermediary.service import Intermediary
-from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import ActionRequest

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 import distrust
+from distrust.common.protocol.channels.sealed import NO_KEY
 from distrust.lab.__main__ import app
 from distrust.lab.services.connection import Connection
 from distrust.lab.services.outline import Wanted
 from distrust.lab.services.transcripts import Inspection, described
-from distrust.server.reading.transcript import NO_KEY
 from tests.support.forked import forking
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_cohorts")]

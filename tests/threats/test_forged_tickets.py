@@ -5,18 +5,22 @@ It learns the play of no client that plays. It cannot report for a client. A cli
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from distrust.client.cohort.protocols import sealed
 from distrust.client.cohort.uploader import Limits
 from distrust.client.fleet.fleet import FleetOptions
 from distrust.client.transport.http import HttpTransport
 from distrust.common.errors import BadTicket, Conflict
-from distrust.common.protocol.crypto.context import SECRET, claim
+from distrust.common.protocol.channels.assigned import SECRET
+from distrust.common.protocol.channels.sealed import SealedRecords
+from distrust.common.protocol.crypto.context import claim
+from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.messages.batch import BatchAnswer
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
@@ -87,8 +91,9 @@ class Thief:
     async def report(self, cohort: Cohort, slots: Sequence[int]) -> UploadAnswer:
         """Report records that would open. With assigned actions, seal them under the first action."""
         assert isinstance(cohort.channel, SealedRecords)
-        dealt, size = cohort.channel.kind == "dealt", cohort.channel.size
-        bodies = [sealed(cohort, bytes(size), 0) + self.secret if dealt else sealed(cohort, bytes(size)) for _ in slots]
+        sealer = partial(seal, cohort.channel.server_key, cohort, place=0 if cohort.channel.assigns else None)
+        row, modulus = np.zeros(cohort.channel.size, dtype=np.uint64), 2**8
+        bodies = [cohort.channel.report(row, modulus, sealer, self.secret) for _ in slots]
         cut = zip(slots, self.tickets(cohort, slots), bodies, strict=True)
         items = [Item(slot=slot, ticket=ticket, body=body) for slot, ticket, body in cut]
         upload = Upload(cohort=cohort.cohort, digest=cohort.digest(), stage="report", items=items)

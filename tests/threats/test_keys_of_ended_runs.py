@@ -18,7 +18,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.common.errors import BadMessage
-from distrust.common.protocol.crypto.seal import REPORT_ID, open_record
+from distrust.common.protocol.channels.sealed import REPORT_ID
+from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Upload

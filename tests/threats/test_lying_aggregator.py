@@ -19,11 +19,12 @@ from distrust.aggregator import service as aggregator_service
 from distrust.aggregator.service import Aggregator
 from distrust.client.cohort.secagg import MaskingClient
 from distrust.common.modular import Vector, sum_rows, unpack
+from distrust.common.protocol.channels.masked import ModularSum
 from distrust.common.protocol.crypto.context import masking
 from distrust.common.protocol.crypto.graph import Roster
 from distrust.common.protocol.intermediary import store
 from distrust.common.protocol.intermediary.deadlines import Clock
-from distrust.common.protocol.messages.batch import Batch, ModularSum
+from distrust.common.protocol.messages.batch import Batch
 from tests.support.aggregator_lies import (
     N,
     another_challenge,

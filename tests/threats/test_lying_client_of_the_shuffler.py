@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from distrust.client.transport.http import HttpTransport
-from distrust.common.protocol.crypto.seal import REPORT_ID, seal, sealed_size
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.channels.sealed import REPORT_ID, SealedRecords, sealed_size
+from distrust.common.protocol.crypto.seal import seal
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.rounds import OUTCOME_JSON, ReleasedCohort

@@ -18,19 +18,21 @@ from distrust.client.fleet.fleet import FleetOptions
 from distrust.client.transport.http import HttpTransport
 from distrust.common.dp.mechanisms.families.base import Mechanism
 from distrust.common.errors import Refused
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.sealed import REPORT_ID, Sealed, checksum_of
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, RECORD_HASH
-from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of, seal
+from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.intermediary import store
 from distrust.common.protocol.intermediary.store import SELF, State
-from distrust.common.protocol.messages.batch import Batch, GroupedRecords
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort, Sealed
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import RecordList
 from distrust.common.protocol.messages.upload import Receipts, Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import SystemStream
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 from distrust.server.runs.receipts import ReceiptBook
-from distrust.shuffler.service import REPORT, Shuffler, permute_records
+from distrust.shuffler.service import REPORT, Shuffler
 from tests.support.recording import Exchange, RecordedRun, record_run
 
 CLIENTS = 64
@@ -84,7 +86,8 @@ def lie(tap: pytest.MonkeyPatch, forge: Forge) -> None:
     def forged(self: Shuffler, tx: Connection, state: State) -> Batch:
         bodies = [body for _, body in store.bodies(tx, state.number, REPORT, SELF, state.cohort.clients)]
         made = forge(state.cohort, bodies)
-        return Batch(cohort=state.name, survivors=len(made), content=permute_records(made, SystemStream()))
+        survivors, content = state.cohort.channel.mix(enumerate(made), SystemStream(), None)
+        return Batch(cohort=state.name, survivors=survivors, content=content)
 
     tap.setattr(Shuffler, "_small_batch", forged)
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import RunFailed
-from distrust.common.protocol.messages.batch import BatchAnswer, Records
+from distrust.common.protocol.channels.sealed import Records
+from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import DeliveryList
 from distrust.common.protocol.run.config import RunConfig

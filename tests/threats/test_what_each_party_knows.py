@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from distrust.common.modular import pack, sum_rows, unpack
-from distrust.common.protocol.crypto.seal import REPORT_ID
+from distrust.common.protocol.channels.bits import LabelledBits, PermutedBits
+from distrust.common.protocol.channels.masked import Masking, ModularSum
+from distrust.common.protocol.channels.sealed import REPORT_ID, Records
 from distrust.common.protocol.messages.admission import token_id
-from distrust.common.protocol.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import Cohort, LabelledBits, Masking
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from distrust.common.modular import unpack
-from distrust.common.protocol.crypto.context import SECRET
-from distrust.common.protocol.crypto.seal import REPORT_ID, open_record, sealed_size
-from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.channels.assigned import SECRET, AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.sealed import REPORT_ID, sealed_size
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, Receipts, Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob

@@ -11,24 +11,13 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
-from distrust.common.protocol.messages.batch import (
-    Batch,
-    BatchAnswer,
-    GroupedRecords,
-    ModularSum,
-    PermutedBits,
-    Records,
-)
-from distrust.common.protocol.messages.cohort import (
-    AssignedRecords,
-    Channel,
-    Cohort,
-    KeyHashes,
-    LabelledBits,
-    Masking,
-    Sealed,
-    TicketRequest,
-)
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.base import Channel
+from distrust.common.protocol.channels.bits import LabelledBits, PermutedBits
+from distrust.common.protocol.channels.masked import Masking, ModularSum
+from distrust.common.protocol.channels.sealed import Records, Sealed
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, KeyHashes, TicketRequest
 from distrust.common.protocol.messages.status import (
     CohortEntry,
     CohortList,

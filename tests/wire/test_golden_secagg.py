@@ -18,6 +18,7 @@ from distrust.aggregator.confirmation import Sharing
 from distrust.aggregator.recovery import recover
 from distrust.client.cohort import secagg
 from distrust.common.modular import pack
+from distrust.common.protocol.channels.sealed import Sealed
 from distrust.common.protocol.crypto import share
 from distrust.common.protocol.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
 from distrust.common.protocol.crypto.graph import keyed_permutation
@@ -25,7 +26,7 @@ from distrust.common.protocol.crypto.keys import Binding, key_hash, pair_from_se
 from distrust.common.protocol.crypto.mask import sum_masks
 from distrust.common.protocol.crypto.seal import open_record, seal_info
 from distrust.common.protocol.crypto.share import PRIME, blend, evaluate
-from distrust.common.protocol.messages.cohort import Cohort, Sealed
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 
 KEY = bytes(range(32))

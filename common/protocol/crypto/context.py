@@ -2,11 +2,8 @@
 
 import hashlib
 
-from distrust.common.errors import BadParameter
-from distrust.common.protocol.messages.cohort import Cohort, Masking
-
-SECRET = 32
-"""Bytes of a client's secret, from the operating system."""
+from distrust.common.protocol.channels.masked import Masking
+from distrust.common.protocol.messages.cohort import Cohort
 
 CLAIM = 32
 """Bytes of the commitment to it."""
@@ -65,9 +62,7 @@ def cohort_digest(cohort: Cohort) -> bytes:
 
 def masking(cohort: Cohort) -> Masking:
     """Return the cohort's parameters of secure aggregation. Raises BadParameter for another channel."""
-    if not isinstance(cohort.channel, Masking):
-        raise BadParameter("channel", cohort.channel.kind, "must be masked")
-    return cohort.channel
+    return Masking.needed(cohort.channel)
 
 
 def claim(cohort: Cohort, slot: int, secret: bytes) -> bytes:

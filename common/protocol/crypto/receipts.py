@@ -16,9 +16,8 @@ from itertools import pairwise
 
 from distrust.common.errors import BadMessage, Refused
 from distrust.common.protocol.crypto.context import cohort_digest, encode
-from distrust.common.protocol.crypto.seal import sealed_size
-from distrust.common.protocol.messages.batch import Batch, GroupedRecords, Records
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort
 
 RECEIPT_SECRET = 16
 """Bytes of a client's secret for its receipt, from the operating system."""
@@ -51,20 +50,11 @@ def record_list(cohort: Cohort, batch: Batch) -> bytes:
 
     Raises BadMessage for a batch of something else, of other sizes, and for one that has a record twice.
     """
-    content, channel = batch.content, cohort.channel
-    if not isinstance(content, Records | GroupedRecords) or not isinstance(channel, SealedRecords):
-        raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
-    size = sealed_size(channel.size)
-    if len(content.body) != batch.survivors * size:
-        received = f"{batch.survivors} records in {len(content.body)} bytes"
-        raise BadMessage(f"cohort {cohort.cohort}: {received}, of {size} bytes each")
-    records = [content.body[at : at + size] for at in range(0, len(content.body), size)]
-    places: list[int | None] = [None] * len(records)
-    if isinstance(content, GroupedRecords):
-        places = [place for place, count in enumerate(content.counts) for _ in range(min(count, len(records) + 1))]
-    if len(places) != len(records):
-        raise BadMessage(f"cohort {cohort.cohort}: the groups have {len(places)} records, and {len(records)} are there")
-    hashes = sorted(record_hash(cohort, record, place) for record, place in zip(records, places, strict=True))
+    try:
+        records = cohort.channel.records(batch.content, batch.survivors)
+    except BadMessage as error:
+        raise BadMessage(f"cohort {cohort.cohort}: {error.detail}") from error
+    hashes = sorted(record_hash(cohort, record, place) for record, place in records)
     if len(set(hashes)) < len(hashes):
         raise BadMessage(f"cohort {cohort.cohort}: a sealed record is there twice")
     return b"".join(hashes)

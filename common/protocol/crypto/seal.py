@@ -4,29 +4,17 @@ The info binds run, round and cohort, and the action where the shuffler assigns 
 moved to another cohort or action does not open.
 """
 
-import hashlib
-from collections.abc import Iterable
-
-import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.protocol.channels.sealed import REPORT_ID, SealedRecords, sealed_size
 from distrust.common.protocol.crypto.context import context, encode
 from distrust.common.protocol.crypto.keys import load_public
-from distrust.common.protocol.messages.cohort import Cohort, SealedRecords
+from distrust.common.protocol.messages.cohort import Cohort
 
-REPORT_ID = 16
-"""Bytes of a report id."""
-
-_OVERHEAD = 32 + 16  # encapsulated key, tag
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
-
-
-def sealed_size(payload_size: int) -> int:
-    """Return the bytes of the sealed record of a report id and `payload_size` bytes."""
-    return _OVERHEAD + REPORT_ID + payload_size
 
 
 def seal_info(cohort: Cohort, place: int | None = None) -> bytes:
@@ -41,7 +29,7 @@ def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes, pl
     `place` is for assigned actions; it cannot be read off the record. Raises BadParameter unless the report id has
     16 bytes and the payload the cohort's size.
     """
-    size = _channel(cohort).size
+    size = SealedRecords.needed(cohort.channel).size
     if len(report_id) != REPORT_ID:
         raise BadParameter("report_id", f"{len(report_id)} bytes", f"must have {REPORT_ID} bytes")
     if len(payload) != size:
@@ -53,7 +41,7 @@ def open_record(
     private_key: X25519PrivateKey, cohort: Cohort, record: bytes, place: int | None = None
 ) -> tuple[bytes, bytes]:
     """Return (report id, payload) of a sealed record. Raises BadMessage for another size, key, cohort or place."""
-    size = sealed_size(_channel(cohort).size)
+    size = sealed_size(SealedRecords.needed(cohort.channel).size)
     if len(record) != size:
         raise BadMessage(f"a sealed record has {len(record)} bytes, and must have {size}")
     try:
@@ -61,20 +49,3 @@ def open_record(
     except (InvalidTag, ValueError) as error:
         raise BadMessage("a sealed record does not open: another key, another cohort, or changed on its way") from error
     return clear[:REPORT_ID], clear[REPORT_ID:]
-
-
-def checksum_of(records: Iterable[bytes]) -> bytes:
-    """Return the XOR of SHA-256(sealed record), 32 bytes, in any order of the records; zeros without one.
-
-    The shuffler computes it of what arrived, the server of what it collected. Nothing that a client alone could say
-    wrongly is in it.
-    """
-    digests = b"".join(hashlib.sha256(record).digest() for record in records)
-    mixed = np.bitwise_xor.reduce(np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32), axis=0)
-    return np.asarray(mixed, dtype=np.uint8).tobytes()
-
-
-def _channel(cohort: Cohort) -> SealedRecords:
-    if not isinstance(cohort.channel, SealedRecords):
-        raise BadParameter("channel", cohort.channel.kind, "must be sealed or dealt")
-    return cohort.channel

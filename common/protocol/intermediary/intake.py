@@ -11,11 +11,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError, WrongStage
-from distrust.common.modular import packed_size
-from distrust.common.protocol.crypto.context import SECRET
 from distrust.common.protocol.crypto.keys import KEY_HASH
-from distrust.common.protocol.crypto.seal import REPORT_ID, sealed_size
-from distrust.common.protocol.messages.cohort import Cohort, LabelledBits, Masking, ticket_text
+from distrust.common.protocol.messages.cohort import Cohort, ticket_text
 from distrust.common.protocol.messages.upload import MOST_LISTED, Item, RefusedItem, UploadAnswer
 from distrust.common.wire import Via
 
@@ -38,32 +35,17 @@ def check_cohort(cohort: Cohort, party: Via) -> None:
         raise BadParameter("channel", cohort.channel.kind, f"is served by the {cohort.via}, and this is the {party}")
     if cohort.minimum > cohort.clients:
         raise BadParameter("minimum", cohort.minimum, f"must be at most clients = {cohort.clients}")
-    check_size("ticket_key", cohort.ticket_key, 32)
+    if len(cohort.ticket_key) != 32:
+        raise BadParameter("ticket_key", f"{len(cohort.ticket_key)} bytes", "must have 32 bytes")
+    cohort.channel.check(cohort.clients)
 
 
 def check_fits(cohort: Cohort, max_body: int) -> None:
     """Raise BadParameter for a cohort whose clients could not send: one report exceeds the largest body."""
-    size = _AROUND + (4 * _report_bytes(cohort) + 2) // 3  # base64
+    size = _AROUND + (4 * cohort.channel.report_size + 2) // 3  # base64
     if size > max_body:
         allowed = f"makes requests of {size} bytes, and DISTRUST_MAX_BODY is {max_body}"
         raise BadParameter("channel", cohort.channel.kind, allowed)
-
-
-def _report_bytes(cohort: Cohort) -> int:
-    """Return the bytes of one client's vector, bits or sealed record: its largest message but for small vectors."""
-    match cohort.channel:
-        case Masking(modulus=modulus, dimension=dimension):
-            return packed_size(modulus, dimension)
-        case LabelledBits(labels=labels, width=width):
-            return (labels * width + 7) // 8
-        case sealed:
-            return REPORT_ID + sealed_size(sealed.size) + SECRET
-
-
-def check_size(field: str, raw: bytes, size: int) -> None:
-    """Raise BadParameter unless a field has exactly `size` bytes."""
-    if len(raw) != size:
-        raise BadParameter(field, f"{len(raw)} bytes", f"must have {size} bytes")
 
 
 class TicketVerifier:

@@ -50,10 +50,6 @@ class Intermediary(StageMachine):
         self._committed: dict[str, Cohort] = {}  # cohorts that were opened lately
 
     @abstractmethod
-    def _check(self, cohort: Cohort) -> None:
-        """Raise BadParameter for a channel that this party cannot serve."""
-
-    @abstractmethod
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
         """Return the check of a body in the open stage, for slots of the span."""
 
@@ -85,7 +81,6 @@ class Intermediary(StageMachine):
         Gone for a pruned run.
         """
         check_cohort(cohort, self.party)
-        self._check(cohort)
         with self._database.transaction() as tx:
             store.one_opening(tx, cohort.run_digest)  # its row, which would be locked, may not be there
             store.check_not_pruned(tx, cohort.run_digest)

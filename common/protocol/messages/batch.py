@@ -1,51 +1,11 @@
-"""Defines the batch that an intermediary releases to the server: one union of both intermediaries' contents."""
+"""Defines the batch that an intermediary releases to the server."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
-
-
-class ModularSum(Message):
-    """Σ of the survivors' vectors mod m: `body` packs `dimension` values (see common.modular)."""
-
-    kind: Literal["sum"] = "sum"
-    body: Blob
-
-
-class Records(Message):
-    """Sealed records in random order: `count` records of one size, one after another.
-
-    `checksum` is the XOR of SHA-256(record) over the records, as the shuffler saw them arrive; the server compares.
-    """
-
-    kind: Literal["records"] = "records"
-    count: Annotated[int, Field(ge=1)]
-    body: Blob
-    checksum: Blob
-
-
-class GroupedRecords(Message):
-    """Sealed records by action, in the order of the cohort's list; within a group in random order.
-
-    `counts`: records of each action. `checksum` is over all of them, as in `Records`.
-    """
-
-    kind: Literal["grouped"] = "grouped"
-    counts: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=100_000)]
-    body: Blob
-    checksum: Blob
-
-
-class PermutedBits(Message):
-    """All the clients' bits by label, in random order, packed: ⌈clients·width/8⌉ bytes a label."""
-
-    kind: Literal["bits"] = "bits"
-    body: Blob
-
-
-Content = Annotated[ModularSum | Records | GroupedRecords | PermutedBits, Field(discriminator="kind")]
+from distrust.common.protocol.channels import AnyContent
+from distrust.common.wire import WIRE, Identifier, Message, Reason, Version
 
 
 class Batch(Message):
@@ -58,7 +18,7 @@ class Batch(Message):
     version: Version = WIRE
     cohort: Identifier
     survivors: Annotated[int, Field(ge=1)]
-    content: Content
+    content: AnyContent
     liars: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     disputes: Annotated[int, Field(ge=0)] = 0
 

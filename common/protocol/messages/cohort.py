@@ -4,91 +4,17 @@ Everything public about a cohort is in `Cohort`: the server sends it to the inte
 """
 
 import hashlib
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.protocol.channels import AnyChannel
 from distrust.common.wire import LARGEST_COHORT, WIRE, Blob, Identifier, Message, Version, Via
 
-LARGEST_CROWD = 16_384  # clients of a cohort that gives receipts: each takes the whole list, 16 bytes a record
 KEEP_SECONDS = 86_400.0  # from a cohort's outcome until its messages are scrubbed, unless the run says otherwise
 LONGEST_KEPT = 31_536_000  # seconds, a year
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
 COHORT_DIGEST = 32  # bytes of a cohort's digest
-
-
-class ChannelFacts(Message):
-    """Facts of a channel that hold for every cohort.
-
-    compared_first  clients compare the cohort with the one that the intermediary serves before any message leaves them.
-                    By its digest an intermediary refuses an upload of another cohort, but labelled bits can be read in
-                    a refused upload, too. Clients of other channels take part in a cohort before their reports: they
-                    request the actions that they play, or share secrets.
-    """
-
-    compared_first: ClassVar[bool] = True
-
-
-class Masking(ChannelFacts):
-    """Parameters of secure aggregation: vectors of `dimension` coordinates in Z_modulus, k neighbours, threshold t."""
-
-    kind: Literal["masked"] = "masked"
-    modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
-    dimension: Annotated[int, Field(ge=1, le=1_000_000, description="coordinates of a client's vector")]
-    neighbours: Annotated[int, Field(ge=1, description="k: degree of the graph; n - 1 for the full graph")]
-    threshold: Annotated[int, Field(ge=1, description="t: shares that rebuild a secret")]
-
-
-class SealedRecords(ChannelFacts):
-    """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each.
-
-    Clients give receipts where the guarantee counts on the records of others (`common.protocol.crypto.receipts`).
-    """
-
-    kind: str
-    size: Annotated[int, Field(ge=1, le=16_000_000, description="payload bytes, the same for every record")]
-    server_key: Annotated[Blob, Field(description="the server's raw X25519 public key, 32 bytes")]
-    receipts: Annotated[
-        bool,
-        Field(description="clients say whether their records have arrived", exclude_if=lambda value: not value),
-    ] = False
-
-
-class Sealed(SealedRecords):
-    """Sealed records that the shuffler permutes all together.
-
-    Clients need not compare the cohort first. The shuffler cannot read a record. An honest shuffler that was told
-    another cohort refuses the upload by its digest, and stores and forwards nothing of it. A shuffler that lies could
-    have shown clients any cohort.
-    """
-
-    compared_first: ClassVar[bool] = False
-
-    kind: Literal["sealed"] = "sealed"
-
-
-class AssignedRecords(SealedRecords):
-    """Sealed records of assigned actions. The shuffler tells each slot its position, and groups records by action.
-
-    deal        the public list of actions; how many clients play each.
-    noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.
-    """
-
-    kind: Literal["dealt"] = "dealt"
-    deal: AssignedAction
-    noise_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-
-
-class LabelledBits(ChannelFacts):
-    """Bits under public labels (one label a coordinate), permuted bit by bit: the trusted-shuffler model."""
-
-    kind: Literal["bits"] = "bits"
-    labels: Annotated[int, Field(ge=1, le=1_000_000, description="coordinates")]
-    width: Annotated[int, Field(ge=1, le=50_000_000, description="bits a client sends for each label")]
-
-
-Channel = Annotated[Masking | Sealed | AssignedRecords | LabelledBits, Field(discriminator="kind")]
 
 
 class Cohort(Message):
@@ -125,7 +51,7 @@ class Cohort(Message):
     ] = KEEP_SECONDS
     run_digest: Blob
     ticket_key: Blob
-    channel: Channel
+    channel: AnyChannel
     terms: Annotated[str, Field(max_length=8_000_000)]
 
     @property
@@ -140,7 +66,7 @@ class Cohort(Message):
     @property
     def receipts(self) -> bool:
         """Return whether its clients give receipts before the batch is analyzed."""
-        return isinstance(self.channel, SealedRecords) and self.channel.receipts
+        return self.channel.gives_receipts
 
     @property
     def hashed(self) -> bool:
@@ -150,7 +76,7 @@ class Cohort(Message):
     @property
     def via(self) -> Via:
         """Return which intermediary serves this cohort."""
-        return "aggregator" if self.channel.kind == "masked" else "shuffler"
+        return self.channel.via
 
     def digest(self) -> bytes:
         """Return SHA-256 of the message's JSON, 32 bytes.

@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
+from distrust.common.protocol.channels.base import View
 from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
 Stated = Literal["confirm", "masked", "unmask"]
@@ -11,11 +12,9 @@ STATED: Final[tuple[Stated, ...]] = get_args(Stated)
 """Stages before which the aggregator makes a statement, in their order."""
 
 MOST_SETTLED = 1000  # cohorts that one message names
+PREFIX = 64  # bytes of a message that a transcript prints; the rest is counted only
 STATEMENT = 32  # bytes of a digest
 EVERY = 2**53  # messages: more than any transcript has
-
-View = dict[str, str | int | float | bool | list[int] | list[str]]
-"""Facts that one entry of a transcript shows, by name."""
 
 CohortStage = Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
 """A cohort's stage as clients and the operator read it: an open stage of either intermediary, or an end."""
@@ -182,8 +181,21 @@ class TranscriptEntry(Message):
     peer: Annotated[str, Field(max_length=80)]  # "client 17", "server", "aggregator", "shuffler", "everyone"
     stage: Annotated[str, Field(max_length=40)]
     bytes: Annotated[int, Field(ge=0)]
-    view: dict[str, str | int | float | bool | list[int] | list[str]]
+    view: View
     hex: str
+
+
+def entry(
+    direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View, *, hidden: bool = False
+) -> TranscriptEntry:
+    """Return a message as the first of its transcript: the caller fills in its number.
+
+    hidden  of a body that no transcript prints.
+    """
+    printed = "" if hidden else body[:PREFIX].hex()
+    return TranscriptEntry(
+        number=0, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
+    )
 
 
 class Transcript(Message):

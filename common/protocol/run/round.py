@@ -1,6 +1,7 @@
 """Defines the open round's request, from server to clients. It is public."""
 
 import json
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,7 +9,11 @@ from pydantic import Field
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.dp.mechanisms import AnyMechanism
+from distrust.common.protocol.channels import channel_of
+from distrust.common.protocol.channels.base import Channel, ChannelTerms
+from distrust.common.protocol.crypto.parameters import neighbourhood
 from distrust.common.protocol.messages.cohort import Cohort, Grant
+from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import WIRE, Blob, Identifier, Message, Version
 
 
@@ -54,6 +59,21 @@ def cohort_terms(round_: Round, arm: int | None, mechanism: AnyMechanism) -> str
     public = round_.model_dump(mode="json", include=set(fields))
     whole = {**public, "arm": arm, "mechanism": mechanism.model_dump(mode="json")}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def cohort_channel(
+    config: RunConfig, round_: Round, mechanism: AnyMechanism, minimum: int, server_key: bytes
+) -> Channel:
+    """Return how the messages of a cohort travel. Server and clients compute it from the same.
+
+    minimum     survivors of the cohort below which nothing is released.
+    server_key  the raw X25519 public key that records are sealed to.
+    Raises      BadParameter where no channel carries the mechanism's messages, and for rates that no threshold serves.
+    """
+    graph = partial(neighbourhood, mechanism.clients, round_.dropout, round_.corrupt, minimum)
+    seed = None if config.unsafe is None else config.unsafe.noise_seed
+    facts = mechanism.via, mechanism.modulus, mechanism.dimension, mechanism.width, mechanism.receipted
+    return channel_of(ChannelTerms(*facts, round_.decision, graph, server_key, seed))
 
 
 class RoundView(Message):

@@ -11,15 +11,13 @@ from distrust.client.cohort.randomizer import World
 from distrust.client.environments import Bernoulli, build_environment, read_spec
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
-from distrust.common.dp.mechanisms import Mechanism, plan
-from distrust.common.modular import packed_size
+from distrust.common.dp.mechanisms import plan
 from distrust.common.protocol.crypto.context import run_digest
-from distrust.common.protocol.crypto.parameters import neighbourhood
 from distrust.common.protocol.intermediary.service import Intermediary
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION
-from distrust.common.protocol.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.round import Assignment, Round, cohort_terms
+from distrust.common.protocol.run.round import Assignment, Round, cohort_channel, cohort_terms
 from distrust.common.protocol.storage.database import Database
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
@@ -38,21 +36,6 @@ ALMOST_FREE = {
     "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]},
 }
 Kind = TypeVar("Kind", bound=Intermediary)
-
-
-def _channel(
-    mechanism: Mechanism, minimum: int, rates: dict[str, float], deal: AssignedAction | None, seed: int | None
-) -> Channel:
-    if mechanism.via == "aggregator":
-        k, t = neighbourhood(mechanism.clients, **rates, min_survivors=minimum)
-        return Masking(modulus=mechanism.modulus, dimension=1, neighbours=k, threshold=t)
-    if mechanism.width is not None:
-        return LabelledBits(labels=1, width=mechanism.width)
-    key = SEAL_KEY.public_key().public_bytes_raw()
-    size = packed_size(mechanism.modulus, 1)
-    if deal is not None:
-        return AssignedRecords(size=size, server_key=key, receipts=mechanism.receipted, deal=deal, noise_seed=seed)
-    return Sealed(size=size, server_key=key, receipts=mechanism.receipted)
 
 
 @pytest.fixture
@@ -117,7 +100,7 @@ def make_round() -> MakeRound:
                     stage_seconds=60.0,
                     run_digest=digest,
                     ticket_key=TICKET_KEY.public_key().public_bytes_raw(),
-                    channel=_channel(mechanism, least, rates, deal, seed),
+                    channel=cohort_channel(config, round_, mechanism, least, SEAL_KEY.public_key().public_bytes_raw()),
                     terms=cohort_terms(round_, arm, mechanism),
                 ),
             )

@@ -13,9 +13,11 @@ from distrust.client.cohort.uploader import Limits
 from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.modular import unpack
-from distrust.common.protocol.crypto.seal import open_record, sealed_size
-from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.sealed import sealed_size
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, InboxRequest
 from distrust.common.protocol.run.round import Round

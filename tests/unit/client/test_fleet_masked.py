@@ -19,7 +19,8 @@ from distrust.client.cohort.stats import FleetStats
 from distrust.client.cohort.user import User
 from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.modular import sum_rows, unpack
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, ModularSum
+from distrust.common.protocol.channels.masked import ModularSum
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort, Grant
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import InboxRequest, Item

@@ -15,9 +15,11 @@ from distrust.client.cohort.uploader import Limits
 from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.common.errors import Refused, Unavailable
 from distrust.common.modular import unpack
-from distrust.common.protocol.crypto.seal import open_record, sealed_size
-from distrust.common.protocol.messages.batch import BatchAnswer, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import Cohort, Sealed, TicketRequest
+from distrust.common.protocol.channels.bits import PermutedBits
+from distrust.common.protocol.channels.sealed import Records, Sealed, sealed_size
+from distrust.common.protocol.crypto.seal import open_record
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.messages.upload import RefusedItem, Upload, UploadAnswer
 from distrust.common.protocol.run.round import Round, TicketAnswer
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream

@@ -20,7 +20,8 @@ from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
 from distrust.common.errors import BadParameter, Refused, Unavailable
-from distrust.common.protocol.messages.cohort import Cohort, Sealed
+from distrust.common.protocol.channels.sealed import Sealed
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.round import Assignment, Round
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 

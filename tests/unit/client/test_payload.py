@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 
-from distrust.client.cohort.randomizer import record
 from distrust.common.errors import BadMessage
+from distrust.common.modular import packed_size
+from distrust.common.protocol.channels.sealed import REPORT_ID, Sealed
 
 
 def _row(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.array(values, dtype=np.uint64)
+
+
+def payload(row: np.ndarray, modulus: int) -> bytes:
+    """Return what a client gives the seal, without the report id before it."""
+    channel = Sealed(size=packed_size(modulus, len(row)), server_key=bytes(32))
+    return channel.report(row, modulus, lambda _, packed: packed, b"")[REPORT_ID:]
 
 
 @pytest.mark.parametrize(
@@ -21,9 +28,9 @@ def _row(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     ],
 )
 def test_records_are_packed_in_the_bits_that_the_modulus_needs(row: np.ndarray, modulus: int, hexed: str) -> None:
-    assert record(row, modulus).hex() == hexed
+    assert payload(row, modulus).hex() == hexed
 
 
 def test_a_value_outside_the_modulus_is_never_sent() -> None:
     with pytest.raises(BadMessage):
-        record(_row(8), 8)
+        payload(_row(8), 8)

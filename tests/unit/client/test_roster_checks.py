@@ -6,9 +6,9 @@ import pytest
 from distrust.client.cohort.secagg import MaskingClient, Secrets
 from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.modular import Vector
+from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster
 from distrust.common.protocol.crypto.keys import key_hash
-from distrust.common.protocol.messages.cohort import Masking
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from tests.support.masking_clients import EVERYONE, M, N, Story, without
 

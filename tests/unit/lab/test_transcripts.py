@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.protocol.channels import CHANNELS
+from distrust.common.protocol.channels.masked import MASKED_STEPS as STEPS
+from distrust.common.protocol.channels.steps import ABORTED
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import TranscriptEntry
-from distrust.common.protocol.messages.steps import ABORTED
-from distrust.common.protocol.messages.steps import MASKED_STEPS as STEPS
-from distrust.common.protocol.messages.steps import STEPS as ALL_STEPS
 from distrust.common.randomness import SystemStream
 from distrust.lab.play import in_process
 from distrust.lab.play.in_process import held
@@ -115,9 +115,9 @@ def test_the_parties_explanations_stand_below_word_for_word() -> None:
     assert explained["not_reached"] == []
 
 
-@pytest.mark.parametrize("channel", ALL_STEPS)
+@pytest.mark.parametrize("channel", CHANNELS)
 def test_every_field_says_what_the_party_holds_and_why_no_more(channel: str) -> None:
-    for step in (*ALL_STEPS[channel], ABORTED):
+    for step in (*CHANNELS[channel].STEPS, ABORTED):
         for field in (step.client, step.intermediary, step.server):
             for sentence in (field.holds, field.why):
                 assert re.fullmatch(r"[A-Z].{8,}\.", sentence), (step.stage, sentence)

@@ -13,11 +13,15 @@ from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.modular import pack, packed_size, sum_rows
+from distrust.common.protocol.channels.base import Content, Reader
+from distrust.common.protocol.channels.bits import LabelledBits, PermutedBits
+from distrust.common.protocol.channels.masked import Masking, ModularSum
+from distrust.common.protocol.channels.sealed import Records, Sealed
 from distrust.common.protocol.crypto.seal import open_record, seal
-from distrust.common.protocol.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
-from distrust.common.protocol.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.learner.analyzer import analyze, ones_by_label
+from distrust.server.learner.analyzer import analyze
 from distrust.server.storage.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
@@ -99,7 +103,8 @@ def test_bits_are_counted(survivors: int) -> None:
 def test_labels_are_counted_apart() -> None:
     channel = LabelledBits(labels=2, width=3)
     body = bytes([0b10110101, 0b0000_0001]) + bytes([0, 0])
-    assert ones_by_label(body, channel, 3).tolist() == [6, 0]
+    ((rows, clients),) = channel.open(PermutedBits(body=body), 3, Reader(2, 2, None))
+    assert (rows.tolist(), clients) == ([[6, 0]], 3)
 
 
 def test_below_the_minimum_nothing_is_released() -> None:

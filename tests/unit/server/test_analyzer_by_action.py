@@ -11,9 +11,12 @@ from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.dp.mechanisms import MechanismSpec, plan
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.modular import pack, packed_size, sum_rows
-from distrust.common.protocol.crypto.seal import open_record, seal, sealed_size
-from distrust.common.protocol.messages.batch import Batch, Content, GroupedRecords, Records
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort, Sealed
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.base import Content
+from distrust.common.protocol.channels.sealed import Records, Sealed, sealed_size
+from distrust.common.protocol.crypto.seal import open_record, seal
+from distrust.common.protocol.messages.batch import Batch
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.learner.analyzer import analyze
 from distrust.server.storage.keys import new_keys

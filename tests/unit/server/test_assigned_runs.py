@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, GroupedRecords
-from distrust.common.protocol.messages.cohort import AssignedRecords, Cohort
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, LostCohort, ReleasedCohort

@@ -14,9 +14,10 @@ from distrust.common.dp.mechanisms.central.prefix_factorization import Prefixes,
 from distrust.common.dp.mechanisms.central.tree import Counter, Tree
 from distrust.common.errors import BadMessage
 from distrust.common.modular import pack, packed_size, sum_rows
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.masked import Masking, ModularSum
 from distrust.common.protocol.crypto.seal import open_record, seal
-from distrust.common.protocol.messages.batch import Batch, GroupedRecords, ModularSum
-from distrust.common.protocol.messages.cohort import AssignedRecords, Masking
+from distrust.common.protocol.messages.batch import Batch
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.learner.analyzer import IMPOSSIBLE, analyze
 from distrust.server.storage.keys import new_keys

@@ -8,7 +8,8 @@ import pytest
 import structlog
 
 from distrust.common.errors import RunFailed, Unavailable
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.channels.masked import Masking
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.server.runs.ticket_issuer import sign
 from distrust.server.storage.keys import KeyFolder, Keys, folder_for, new_keys
 from tests.support.in_memory_intermediaries import BadTicket, check_ticket

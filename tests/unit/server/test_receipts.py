@@ -10,6 +10,7 @@ import pytest
 
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongCohort, WrongStage
+from distrust.common.protocol.channels.sealed import LARGEST_CROWD, REPORT_ID, Records, Sealed, checksum_of
 from distrust.common.protocol.crypto.receipts import (
     RECEIPT_SECRET,
     RECORD_HASH,
@@ -18,9 +19,9 @@ from distrust.common.protocol.crypto.receipts import (
     receipt_hash,
     record_hash,
 )
-from distrust.common.protocol.crypto.seal import REPORT_ID, checksum_of, seal
-from distrust.common.protocol.messages.batch import Batch, BatchAnswer, Records
-from distrust.common.protocol.messages.cohort import LARGEST_CROWD, Cohort, Sealed, TicketRequest
+from distrust.common.protocol.crypto.seal import seal
+from distrust.common.protocol.messages.batch import Batch, BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.messages.upload import Receipts
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import encode_blob

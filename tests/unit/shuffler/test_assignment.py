@@ -9,11 +9,13 @@ from scipy import stats
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
+from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
+from distrust.common.protocol.channels.sealed import sealed_size
 from distrust.common.protocol.crypto.seal import open_record
-from distrust.common.protocol.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
-from distrust.shuffler.assignment import draw_order, pack_order, records_by_action, unpack_order
+from distrust.shuffler.assignment import draw_order, pack_order, unpack_order
 from tests.support.assigning_shuffler import SIZE, AssigningShuffler, assignment_of, server
 from tests.support.cohorts import SECONDS, address, report
 
@@ -208,8 +210,10 @@ def test_orders_are_uniform() -> None:
 def test_within_a_group_every_order_is_as_likely() -> None:
     """Three records of one action, two of another: 6 · 2 ways, 2400 times; false alarm 1e-6."""
     deal, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
-    reports = [(slot, bytes([slot]) * 16 + bytes([slot]) + bytes(32)) for slot in range(5)]
-    result = [records_by_action(reports, deal, order, SystemStream()).body for _ in range(2400)]
+    channel = AssignedRecords(size=1, server_key=bytes(32), deal=deal)
+    reports = [(slot, bytes([slot]) * channel.report_size) for slot in range(5)]
+    batches = (channel.mix(reports, SystemStream(), order)[1].body for _ in range(2400))
+    result = [body[:: sealed_size(1)] for body in batches]
     assert all({*body[:3]} == {1, 2, 4} for body in result)
     counts = np.unique(result, return_counts=True)[1]
     assert counts.size == 12

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from distrust.common.protocol.channels import permutation as module
+from distrust.common.protocol.channels.permutation import count_ones, random_order, scatter
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
-from distrust.shuffler import permutation as module
-from distrust.shuffler.permutation import count_ones, random_order, scatter
 
 FALSE_ALARM = 1e-7
 

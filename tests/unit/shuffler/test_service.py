@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import BadParameter, WrongStage
+from distrust.common.protocol.channels.bits import PermutedBits
+from distrust.common.protocol.channels.sealed import Records
 from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION
-from distrust.common.protocol.messages.batch import BatchAnswer, PermutedBits, Records
+from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import UploadAnswer
 from distrust.common.protocol.storage.database import Database

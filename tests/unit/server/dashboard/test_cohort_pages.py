@@ -16,10 +16,10 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.dp.calculator.flip import binned, flip_views
 from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
+from distrust.common.protocol.channels import CHANNELS
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StatementList
-from distrust.common.protocol.messages.steps import STEPS
 from distrust.common.protocol.web.problems import bad_fields
 from distrust.server.app import server_app
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
@@ -96,11 +96,11 @@ def test_a_cohorts_page_has_a_column_for_each_party_and_may_reach_its_own_interm
     rules = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
     assert rules["connect-src"] == f"'self' {address}"
     via = "aggregator" if channel == "masked" else "shuffler"
-    assert re.findall(r'class="step" data-stage="(\w+)"', page.text) == [step.stage for step in STEPS[channel]]
+    assert re.findall(r'class="step" data-stage="(\w+)"', page.text) == [step.stage for step in CHANNELS[channel].STEPS]
     for party in ("client", via, "server"):
-        assert page.text.count(f'<div class="seen" data-party="{party}"></div>') == len(STEPS[channel])
+        assert page.text.count(f'<div class="seen" data-party="{party}"></div>') == len(CHANNELS[channel].STEPS)
     shown = words(page.text)
-    for step in STEPS[channel]:
+    for step in CHANNELS[channel].STEPS:
         assert all(str(text) in shown for text in (step.title, step.client, step.intermediary, step.server))
     assert "Not reached" not in shown
 
@@ -138,7 +138,7 @@ def test_an_aborted_cohort_is_explained_and_its_reason_is_escaped(tmp_path: Path
     assert "Nothing was released: the server got no batch" in shown
     stages = re.findall(r'class="step" data-stage="(\w+)"', page)
     assert stages == ["cohort", "tickets", "keys", "departed", "aborted"]
-    missed = [step.title for step in STEPS["masked"] if step.stage not in stages]
+    missed = [step.title for step in CHANNELS["masked"].STEPS if step.stage not in stages]
     assert len(missed) == 6
     assert f"may have a message of one. {' '.join(missed)} " in shown
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distrust.common.protocol.messages.cohort import Masking
+from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RegretCurve, RunView
 from distrust.server.app import server_app

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, harary, keyed_permutation, members_to_bitmap
-from distrust.common.protocol.messages.cohort import Cohort, Masking
+from distrust.common.protocol.messages.cohort import Cohort
 from distrust.lab.secagg_simulation import make_cohort
 
 
