@@ -34,7 +34,7 @@ from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
 from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.errors import BadMessage, BadParameter, Unavailable
 from distrust.common.modular import Vector
-from distrust.common.protocol.channels.base import Reader
+from distrust.common.protocol.channels.base import BatchReader
 from distrust.common.protocol.crypto.keys import key_hash
 from distrust.common.protocol.crypto.receipts import ABSENT, record_list
 from distrust.common.protocol.crypto.seal import open_record
@@ -188,7 +188,7 @@ class CohortHarness:
         check_count(cohort, batch)
         opener = partial(open_record, self.keys.seal, cohort)
         if self.apart:
-            reader = Reader(self.mechanism.modulus, self.mechanism.dimension, opener)
+            reader = BatchReader(self.mechanism.modulus, self.mechanism.dimension, opener)
             (group,) = cohort.channel.open(batch.content, batch.survivors, reader)
             return group.rows
         return content_sums(self.mechanism, cohort, batch, opener)[0].reshape(1, -1)

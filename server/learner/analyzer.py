@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.dp.mechanisms.families.base import StreamCounter
 from distrust.common.errors import BadMessage, TooSmall
-from distrust.common.protocol.channels.base import OpenRecord, Reader
+from distrust.common.protocol.channels.base import BatchReader, OpenRecord
 from distrust.common.protocol.messages.batch import Batch
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import Stream
@@ -142,7 +142,7 @@ def content_sums(
 
     Raises BadMessage for a batch that does not add up, TooSmall for fewer records that count than the minimum.
     """
-    reader = Reader(mechanism.modulus, mechanism.dimension, open_record)
+    reader = BatchReader(mechanism.modulus, mechanism.dimension, open_record)
     groups = cohort.channel.open(batch.content, batch.survivors, reader)
     counts = np.array([group.clients for group in groups])
     if counts.sum() < cohort.minimum:

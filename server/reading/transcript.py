@@ -16,7 +16,7 @@ from distrust.common.bandit.decisions import Decision
 from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.dp.mechanisms import AnyMechanism, Mechanism
 from distrust.common.errors import BadMessage, RunFailed, WrongCohort
-from distrust.common.protocol.channels.base import Reader, View
+from distrust.common.protocol.channels.base import BatchReader, View
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET, record_list
 from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.messages.batch import Batch
@@ -271,7 +271,7 @@ def _batch(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: SealKey) -> 
     view: View = {"survivors": batch.survivors, "kind": batch.content.kind}
     try:
         opener = None if key is None else partial(open_record, key, cohort)
-        reader = Reader(mechanism.modulus, mechanism.dimension, opener)
+        reader = BatchReader(mechanism.modulus, mechanism.dimension, opener)
         view |= cohort.channel.opened_view(batch.content, batch.survivors, reader, MOST_VALUES)
     except BadMessage as error:
         view |= {"refused": error.detail}

@@ -56,7 +56,7 @@ class ChannelTerms:
     noise_seed: int | None
 
 
-class Reader(NamedTuple):
+class BatchReader(NamedTuple):
     """What the server reads a batch with: vectors of `dimension` coordinates below the modulus.
 
     open_record  None once the run's key is destroyed: then a transcript alone is asked for.
@@ -185,7 +185,7 @@ class Channel(Message):
         """
         raise NotImplementedError
 
-    def open(self, content: Content, survivors: int, reader: Reader) -> list[ReadGroup]:
+    def open(self, content: Content, survivors: int, reader: BatchReader) -> list[ReadGroup]:
         """Return what the server reads of a batch: one group, or one for each assigned action.
 
         Raises BadMessage for a batch that does not add up. A sealed record that does not open, or holds no vector, is
@@ -216,7 +216,7 @@ class Channel(Message):
         """Return what the intermediary can read of a batch."""
         raise NotImplementedError
 
-    def opened_view(self, content: Content, survivors: int, reader: Reader, most: int) -> View:
+    def opened_view(self, content: Content, survivors: int, reader: BatchReader, most: int) -> View:
         """Return what the server can read of a batch. Raises BadMessage for one that does not add up."""
         raise NotImplementedError
 

@@ -9,7 +9,16 @@ from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.protocol.channels.base import Channel, ChannelTerms, Content, Order, Reader, ReadGroup, Seal, View
+from distrust.common.protocol.channels.base import (
+    BatchReader,
+    Channel,
+    ChannelTerms,
+    Content,
+    Order,
+    ReadGroup,
+    Seal,
+    View,
+)
 from distrust.common.protocol.channels.permutation import count_ones, scatter
 from distrust.common.protocol.channels.steps import (
     CLIENTS_LEFT,
@@ -106,7 +115,7 @@ class LabelledBits(Channel):
         return clients, PermutedBits(body=body)
 
     @override
-    def open(self, content: Content, survivors: int, reader: Reader) -> list[ReadGroup]:
+    def open(self, content: Content, survivors: int, reader: BatchReader) -> list[ReadGroup]:
         return [ReadGroup(self._ones(content, survivors)[np.newaxis], survivors)]
 
     def report_view(self, report: bytes, most: int) -> View:
@@ -117,7 +126,7 @@ class LabelledBits(Channel):
         return {"labels": self.labels, "ones": self._ones(content, survivors)[:most].tolist()}
 
     @override
-    def opened_view(self, content: Content, survivors: int, reader: Reader, most: int) -> View:
+    def opened_view(self, content: Content, survivors: int, reader: BatchReader, most: int) -> View:
         return {"bits": survivors * self.width, "ones": self._ones(content, survivors)[:most].tolist()}
 
     def _ones(self, content: Content, survivors: int) -> NDArray[np.uint64]:

@@ -10,7 +10,16 @@ from typing_extensions import override
 
 from distrust.common.errors import BadParameter
 from distrust.common.modular import pack, packed_size, sum_rows, unpack, unpack_rows
-from distrust.common.protocol.channels.base import Channel, ChannelTerms, Content, Order, Reader, ReadGroup, Seal, View
+from distrust.common.protocol.channels.base import (
+    BatchReader,
+    Channel,
+    ChannelTerms,
+    Content,
+    Order,
+    ReadGroup,
+    Seal,
+    View,
+)
 from distrust.common.protocol.channels.steps import CLIENTS_LEFT, ESTIMATE, OPENED, OWN_MESSAGE, TICKETS, Held, Step
 from distrust.common.randomness import Stream
 from distrust.common.wire import Blob, Via
@@ -152,7 +161,7 @@ class Masking(Channel):
         return len(rows), ModularSum(body=pack(sum_rows(rows, self.modulus), self.modulus))
 
     @override
-    def open(self, content: Content, survivors: int, reader: Reader) -> list[ReadGroup]:
+    def open(self, content: Content, survivors: int, reader: BatchReader) -> list[ReadGroup]:
         return [ReadGroup(self._sum(content)[np.newaxis], survivors)]
 
     @override
@@ -160,7 +169,7 @@ class Masking(Channel):
         return {"modulus": self.modulus, "sum": self._sum(content)[:most].tolist()}
 
     @override
-    def opened_view(self, content: Content, survivors: int, reader: Reader, most: int) -> View:
+    def opened_view(self, content: Content, survivors: int, reader: BatchReader, most: int) -> View:
         return self.batch_view(content, survivors, most)
 
     @property

@@ -15,12 +15,12 @@ from typing_extensions import override
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.modular import pack, packed_size, unpack, unpack_rows
 from distrust.common.protocol.channels.base import (
+    BatchReader,
     Channel,
     ChannelTerms,
     Content,
     OpenRecord,
     Order,
-    Reader,
     ReadGroup,
     Seal,
     View,
@@ -167,7 +167,7 @@ class SealedRecords(Channel):
         places = [place if self.assigns else None for place, count in enumerate(counts) for _ in range(count)]
         return [(body[at * size : (at + 1) * size], place) for at, place in enumerate(places)]
 
-    def open(self, content: Content, survivors: int, reader: Reader) -> list[ReadGroup]:
+    def open(self, content: Content, survivors: int, reader: BatchReader) -> list[ReadGroup]:
         """Return the vectors in those records that count, each record once. The checksum must be the shuffler's."""
         assert reader.open_record is not None
         records = self.records(content, survivors)
@@ -189,7 +189,7 @@ class SealedRecords(Channel):
         return self._by_action(content, most) | sealed
 
     @override
-    def opened_view(self, content: Content, survivors: int, reader: Reader, most: int) -> View:
+    def opened_view(self, content: Content, survivors: int, reader: BatchReader, most: int) -> View:
         """Return the first records' values, in the shuffler's random order; of assigned actions group after group.
 
         A record that does not open, or holds no vector, is left out, as in the analysis. If all are, return why.

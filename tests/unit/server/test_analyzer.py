@@ -13,7 +13,7 @@ from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.modular import pack, packed_size, sum_rows
-from distrust.common.protocol.channels.base import Content, Reader
+from distrust.common.protocol.channels.base import BatchReader, Content
 from distrust.common.protocol.channels.bits import LabelledBits, PermutedBits
 from distrust.common.protocol.channels.masked import Masking, ModularSum
 from distrust.common.protocol.channels.sealed import Records, Sealed
@@ -103,7 +103,7 @@ def test_bits_are_counted(survivors: int) -> None:
 def test_labels_are_counted_apart() -> None:
     channel = LabelledBits(labels=2, width=3)
     body = bytes([0b10110101, 0b0000_0001]) + bytes([0, 0])
-    ((rows, clients),) = channel.open(PermutedBits(body=body), 3, Reader(2, 2, None))
+    ((rows, clients),) = channel.open(PermutedBits(body=body), 3, BatchReader(2, 2, None))
     assert (rows.tolist(), clients) == ([[6, 0]], 3)
 
 
