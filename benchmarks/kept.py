@@ -70,7 +70,7 @@ def main() -> None:
     rows = [(one.channel, one.service, one.clients, f"{one.before:.0f}", f"{one.after:.0f}") for one in kept]
     deliver("Bytes that stay of a client", ("channel", "service", "clients", "before", "after"), rows)
     columns = ("run", "server KiB", "shuffler KiB", "aggregator KiB")
-    lines = [(one.run, one.server // 1024, one.shuffler // 1024, one.aggregator // 1024) for one in sizes]
+    lines = [(size.run, size.server // 1024, size.shuffler // 1024, size.aggregator // 1024) for size in sizes]
     deliver("Files after each pruned run", columns, lines)
     write(arguments.json, {"kept": [asdict(one) for one in kept], "files": [asdict(one) for one in sizes]})
 

@@ -288,7 +288,7 @@ def main() -> None:
     print(f"ratio above {LIMIT:g} at n = {above}" if above else f"ratio at most {LIMIT:g} everywhere")
     waits = [measure_wait(clients) for clients in sizes]
     heads = ("n", "with receipts, s", "without, s", "ratio")
-    deliver("From the release of a batch to its outcome", heads, [tuple(asdict(one).values()) for one in waits])
+    deliver("From the release of a batch to its outcome", heads, [tuple(asdict(wait).values()) for wait in waits])
     write(chosen.json, {"results": [asdict(one) for one in measured], "waits": [asdict(one) for one in waits]})
 
 

@@ -120,7 +120,7 @@ async def _until_stopped(fleet: Fleet) -> str:
     except asyncio.CancelledError:
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await fleet.farewell()
+                await fleet.leave()
         return "stopped"
 
 

@@ -71,10 +71,10 @@ class ProtocolError(Exception):
         return f"urn:distrust:problem:{self.code}"
 
 
-def told_apart(value: float, limit: float) -> tuple[str, str]:
+def two_spellings(value: float, limit: float) -> tuple[str, str]:
     """Return a value and the limit that it exceeds, with the fewest digits, six or more, by which they differ."""
     texts = ((f"{value:.{digits}g}", f"{limit:.{digits}g}") for digits in range(6, MOST_DIGITS + 1))
-    return next((one for one in texts if one[0] != one[1]), (f"{value:g}", f"{limit:g}"))
+    return next((text for text in texts if text[0] != text[1]), (f"{value:g}", f"{limit:g}"))
 
 
 def exit_status(error: ProtocolError) -> int:
@@ -173,7 +173,7 @@ class BudgetExceeded(ProtocolError):
         *,
         seed: int | None = None,
     ) -> None:
-        shown, most = told_apart(epsilon or 0.0, budget)
+        shown, most = two_spellings(epsilon or 0.0, budget)
         times = "one contribution" if contributions == 1 else f"{contributions} contributions"
         if seed is not None:
             why = "noise from a seed leaves no privacy"

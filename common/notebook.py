@@ -59,7 +59,7 @@ class Card:
         parts = [
             f"<p><strong>{escape(self.title)}</strong></p>",
             f"{TABLE}<tbody>{named}</tbody></table>" if named else "",
-            *(_table(one) for one in self.tables),
+            *(_table(table) for table in self.tables),
             *(f"<p{QUIET}>{escape(note)}</p>" for note in self.notes if note),
         ]
         return f"<div>{''.join(parts)}</div>"

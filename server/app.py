@@ -141,7 +141,7 @@ async def prune_run(
 @round_routes.get("/runs/{run}/round", responses=problems(WrongCohort))
 async def open_round(run: str, reader: ReaderDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0) -> RoundView:
     """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
-    look, known = lambda: reader.standing(run), lambda: reader.known_standing(run)
+    look, known = lambda: reader.standing(run), lambda: reader.cached_standing(run)
     later = lambda standing: standing[0] > after  # noqa: E731
     standing: tuple[float, RoundView] = await notifier.until(run, look, later, wait, question="round", known=known)
     return standing[1]
@@ -177,7 +177,7 @@ async def request_tickets(
     if wait and running and not answer.grants and body.want <= MOST_GRANTED:  # more keys would fill the memory
         release_body(request)
         with coordinator.places.waiting(run, body, caller) as place:  # only now: who is answered takes no more slots
-            look, known = lambda: reader.standing(run, caller), lambda: reader.known_standing(run, caller)
+            look, known = lambda: reader.standing(run, caller), lambda: reader.cached_standing(run, caller)
             free = lambda standing: place.served or standing[0] == math.inf  # noqa: E731
             await notifier.until(run, look, free, wait, question=("round", caller.id), known=known)
             answer = place.leave() or await coordinator.tickets(run, body, caller)
@@ -325,7 +325,7 @@ async def _stream(
         try:
             async with listeners.turn():
                 reading = time.monotonic()
-                fresh, text, over = await run_in_threadpool(_told, reader, run, after)
+                fresh, text, over = await run_in_threadpool(_sent_events, reader, run, after)
                 await asyncio.sleep(time.monotonic() - reading)
         except Unavailable:
             return
@@ -340,7 +340,7 @@ async def _stream(
             yield ": still here\n\n"
 
 
-def _told(reader: Reader, run: str, after: int) -> tuple[int, str, bool]:
+def _sent_events(reader: Reader, run: str, after: int) -> tuple[int, str, bool]:
     """Return the number of the last event that is told, 0 for none; the events as text; whether the run is over."""
     fresh, over = reader.events(run, after)
     told = ((one.number, one.kind, one.model_dump_json(exclude_none=True)) for one in fresh)

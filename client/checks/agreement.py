@@ -20,7 +20,7 @@ from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
-from distrust.common.errors import BadParameter, Refused, told_apart
+from distrust.common.errors import BadParameter, Refused, two_spellings
 from distrust.common.protocol.crypto.context import RUN_ID, run_digest
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
@@ -280,12 +280,12 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
     if config.mechanism.precision is not None:
         _same("mechanism.precision", received.precision, own.precision)
     if received != own:
-        told = {name: getattr(received, name) for name in sorted(own.searched)}
+        stated = {name: getattr(received, name) for name in sorted(own.searched)}
         try:
             with np.errstate(**UNHEARD):
-                own = planned(told=tuple(told.items()))
+                own = planned(stated=tuple(stated.items()))
         except (ArithmeticError, BadParameter, ValueError) as error:
-            raise Refused(f"mechanism: no plan has {_listed(told)}: {error}") from error
+            raise Refused(f"mechanism: no plan has {_listed(stated)}: {error}") from error
         _check_equal(own, received)
         _check_length(found, received)
     if own.searched and own.calibration == "paper":
@@ -305,9 +305,9 @@ def _planned(
     min_honest: int,
     assigned: bool,
     printed: NoiseSource | None,
-    told: tuple[tuple[str, float], ...] = (),
+    stated: tuple[tuple[str, float], ...] = (),
 ) -> AnyMechanism:
-    """Return the client's own plan, with the numbers that it was `told`. Public values only: clients share it."""
+    """Return the client's own plan, with the numbers that it was `stated`. Public values only: clients share it."""
     return plan(
         MechanismSpec.model_validate_json(table),
         clients=clients,
@@ -317,7 +317,7 @@ def _planned(
         statistic=_statistics.validate_json(statistic),
         assigned=assigned,
         printed=printed,
-        told=dict(told),
+        stated=dict(stated),
     )
 
 
@@ -346,9 +346,9 @@ def _check_length(found: AnyMechanism, received: AnyMechanism) -> None:
 def _check_formula(found: AnyMechanism, received: AnyMechanism) -> None:
     """Raise Refused unless numbers of `paper` are those of the formula, which is all that it promises."""
     for name in sorted(found.searched):
-        told, own = getattr(received, name), getattr(found, name)
-        if abs(told - own) > FORMULA * abs(own):
-            raise Refused(f"mechanism.{name} = {told!r}: the run's configuration gives {own!r}")
+        stated, own = getattr(received, name), getattr(found, name)
+        if abs(stated - own) > FORMULA * abs(own):
+            raise Refused(f"mechanism.{name} = {stated!r}: the run's configuration gives {own!r}")
 
 
 def _check_promise(spec: MechanismSpec, received: AnyMechanism) -> None:
@@ -356,29 +356,29 @@ def _check_promise(spec: MechanismSpec, received: AnyMechanism) -> None:
 
     It is (ε, δ) where the spec has δ. Without, it is pure ε, or RDP(α) ≤ αε²/2 at every order that is known.
     """
-    told = _listed({name: getattr(received, name) for name in sorted(received.searched)})
+    stated = _listed({name: getattr(received, name) for name in sorted(received.searched)})
     try:
         with np.errstate(**UNHEARD):
             promise = promise_of(received)
     except (ArithmeticError, BadParameter, ValueError) as error:
-        raise Refused(f"mechanism: nothing is known of the privacy of {told}: {error}") from error
+        raise Refused(f"mechanism: nothing is known of the privacy of {stated}: {error}") from error
     epsilon = spec.epsilon
     if epsilon is None or promise.epsilon is None or promise.kind == "none":
-        raise Refused(f"mechanism: {told} gives no privacy, and the run's configuration ε = {epsilon}")
+        raise Refused(f"mechanism: {stated} gives no privacy, and the run's configuration ε = {epsilon}")
     if spec.delta is None and promise.kind != "pure":
         spent = [(f"RDP({order:g})", one, order * epsilon**2 / 2) for order, one in promise.rdp]
         if not spent:
-            raise Refused(f"mechanism: no Rényi divergence of {told} is known")
+            raise Refused(f"mechanism: no Rényi divergence of {stated} is known")
     else:
         spent = [("ε", promise.epsilon, epsilon), ("δ", promise.delta, spec.delta or 0.0)]
     for name, kept, promised in spent:
         if not kept <= promised * (1 + ROUNDED):
-            shown, most = told_apart(kept, promised)
-            raise Refused(f"mechanism: {told} gives {name} = {shown}, and the run's configuration {most}")
+            shown, most = two_spellings(kept, promised)
+            raise Refused(f"mechanism: {stated} gives {name} = {shown}, and the run's configuration {most}")
 
 
-def _listed(told: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} = {number!r}" for name, number in told.items())
+def _listed(stated: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} = {number!r}" for name, number in stated.items())
 
 
 def _same(field: str, received: object, own: object, source: str = "the run's configuration gives") -> None:

@@ -10,7 +10,7 @@ from distrust.common.dp.accounting.composition import compose
 from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
 from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
 from distrust.common.dp.mechanisms import AnyMechanism, privacy_of, promise_of
-from distrust.common.errors import BadParameter, BudgetExceeded, Refused, told_apart
+from distrust.common.errors import BadParameter, BudgetExceeded, Refused, two_spellings
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import Assignment, Round, cohort_channel
@@ -155,7 +155,7 @@ class PrivacyRequirements:
         epsilon = math.inf if left.kind == "none" or left.epsilon is None else times * left.epsilon
         if epsilon <= self.max_epsilon_alone * (1 + _ROUNDING):
             return
-        shown, most = told_apart(epsilon, self.max_epsilon_alone)
+        shown, most = two_spellings(epsilon, self.max_epsilon_alone)
         kept = "no guarantee is left" if math.isinf(epsilon) else f"ε = {shown} is left"
         reason = f"{IF_OTHERS_COLLUDE}, {kept}, and this user accepts {most} at most"
         raise Refused(f"{reason}; DISTRUST_MAX_EPSILON_ALONE sets the limit", limit="max_epsilon_alone")
@@ -167,11 +167,11 @@ class PrivacyRequirements:
         if promised.kind == "none" or promised.epsilon is None:
             return Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
-            shown, most = told_apart(promised.epsilon, self.max_epsilon)
+            shown, most = two_spellings(promised.epsilon, self.max_epsilon)
             above = f"ε = {shown} is above this user's {most}"
             return Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_EPSILON')}", limit="epsilon")
         if promised.delta > max_delta:
-            shown, most = told_apart(promised.delta, max_delta)
+            shown, most = two_spellings(promised.delta, max_delta)
             above = f"δ = {shown} is above this user's {most}"
             return Refused(f"{above}; {HOW_TO_ALLOW.format('DISTRUST_MAX_DELTA')}", limit="delta")
         return None

@@ -122,7 +122,7 @@ class CohortSession:
             users = await self._request_plays(users)
         staying = await self._without_leavers(self.protocol.first, users)
         alone = self.cohort.clients == 1
-        return await self._work(self.protocol.first, lambda: self.protocol.begin(staying), short=alone)
+        return await self._run_in_thread(self.protocol.first, lambda: self.protocol.begin(staying), short=alone)
 
     async def _request_plays(self, users: Sequence[User]) -> Sequence[User]:
         try:
@@ -140,7 +140,7 @@ class CohortSession:
         self.protocol.assign(positions)
         without = [user for user in requesting if user.slot not in positions]
         self._drop(user.slot for user in without)
-        await self.uploader.announce(self.cohort, without)
+        await self.uploader.leave(self.cohort, without)
         staying = [user for user in users if user.slot in self.users]
         return [] if await self._aborts_session([user.slot for user in staying]) else staying
 
@@ -163,7 +163,7 @@ class CohortSession:
         """
         try:
             while self.users:
-                view = await self.uploader.stage(self.cohort, self.stage, self._wanting(), LONGEST_POLL)
+                view = await self.uploader.stage(self.cohort, self.stage, self._unanswered_users(), LONGEST_POLL)
                 if view.stage == "done" and isinstance(self.protocol, ShuffleProtocol):
                     await self._give_receipts(self.protocol, view)
                     if not self._taken & self.users.keys():
@@ -220,16 +220,16 @@ class CohortSession:
         view = await self._with_inboxes(users, view)
         users = [user for user in users if user.slot in self.users]  # others have lost their secrets meanwhile
         if view.stage == self.stage:  # else its deadline has passed meanwhile; `follow` gets the next stage
-            items = await self._work(self.stage, lambda: self.protocol.answer(users, view, check))
+            items = await self._run_in_thread(self.stage, lambda: self.protocol.answer(users, view, check))
             answering = {item.slot for item in items}
             refusing = [user for user in users if user.slot not in answering]
             for user in refusing:
                 self.stats.refuse(1, self.protocol.refusals.get(user.slot, f"no inbox at stage {view.stage}"))
             self._drop(user.slot for user in refusing)
-            await self.uploader.announce(self.cohort, refusing)  # the others need not wait for them
+            await self.uploader.leave(self.cohort, refusing)  # the others need not wait for them
             await self._send(self.stage, items)
 
-    def _wanting(self) -> Sequence[User]:
+    def _unanswered_users(self) -> Sequence[User]:
         """Return the users whose inboxes the next stage view shall have. With many users, each block gets its own."""
         wanting = [user for slot, user in self.users.items() if slot in self._taken] if self.stage == "shares" else []
         return wanting if len(wanting) <= self.block else []  # not who came too late for the keys
@@ -289,17 +289,19 @@ class CohortSession:
         leaving = [self.users[slot] for slot in slots if slot in self.users]
         reason = f"another party plays more than {self.uploader.colluders} clients of cohort {self.cohort.cohort}"
         self._give_up([user.slot for user in leaving], Refused(reason))
-        await self.uploader.announce(self.cohort, leaving)
+        await self.uploader.leave(self.cohort, leaving)
         return True
 
     async def _without_leavers(self, stage: AnyStage, users: Sequence[User]) -> list[User]:
         leaving = [user for user in users if not user.answers(stage)]
         self._drop(user.slot for user in leaving)
         self.stats.clients["departed"] += len(leaving)
-        await self.uploader.announce(self.cohort, leaving)
+        await self.uploader.leave(self.cohort, leaving)
         return [user for user in users if user.slot in self.users]
 
-    async def _work(self, stage: AnyStage, make: Callable[[], list[Item]], *, short: bool = False) -> list[Item]:
+    async def _run_in_thread(
+        self, stage: AnyStage, make: Callable[[], list[Item]], *, short: bool = False
+    ) -> list[Item]:
         def timed() -> list[Item]:
             with self.stats.timing(stage):
                 return make()

@@ -20,9 +20,9 @@ from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
-    Departure,
     InboxRequest,
     Item,
+    Leaving,
     Receipts,
     RefusedItem,
     Upload,
@@ -209,7 +209,7 @@ class Uploader:
             self._count_refused(cohort, "actions", answer.refused)
         return positions
 
-    async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
+    async def leave(self, cohort: Cohort, users: Iterable[User]) -> None:
         """Announce that these users leave, unless departures are silent. It does not matter whether it is accepted."""
         leaving = list(users)
         if not leaving or self.silent:
@@ -225,7 +225,7 @@ class Uploader:
     async def _depart(self, cohort: Cohort, part: Sequence[User]) -> None:
         slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
         keys = b"".join(user.key_hash for user in part)
-        await self.transport.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets, keys=keys))
+        await self.transport.leave(cohort, Leaving(cohort=cohort.cohort, slots=slots, tickets=tickets, keys=keys))
 
     def _count_refused(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
         before = self.conflicts_exceeded

@@ -168,9 +168,9 @@ class AutoLending(GeneralizedLinear):
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
         rng = generator(stream)
-        luck = rng.random(count)
+        payout_draws = rng.random(count)
         met = self.customers[rng.integers(0, len(self.customers), count)]
-        return Contexts(offers(met[:, np.newaxis], self.prices), luck)
+        return Contexts(offers(met[:, np.newaxis], self.prices), payout_draws)
 
 
 def offers(customers: Floats, prices: Floats) -> Floats:

@@ -49,11 +49,11 @@ class Contexts:
 
     features  contexts, shape (n, A, d), or (1, A, d) where all clients meet the same; A = K for "single", 1 for
               "multi".
-    luck      uniform in [0, 1), shape (n,): what an arm would pay each client follows from it and from the arm's mean.
+    payout_draws  uniform in [0, 1), shape (n,): what an arm would pay each client follows from it and the arm's mean.
     """
 
     features: Floats
-    luck: Floats
+    payout_draws: Floats
 
 
 @runtime_checkable
@@ -108,7 +108,7 @@ class ContextualWorld(Protocol):
         """Return the true mean reward of each arm, shape (…, n, K), for contexts of shape (…, n, A, d)."""
         ...
 
-    def pay(self, means: Floats, luck: Floats) -> Floats:
+    def pay(self, means: Floats, payout_draws: Floats) -> Floats:
         """Return rewards of clients whose arms have these means; all of one shape."""
         ...
 
@@ -127,15 +127,15 @@ class ContextualSpec(EnvironmentSpec):
 
     def policy_defaults(self, policy: type[PolicySpec]) -> Mapping[str, object]:
         world = self.build()
-        words: dict[str, object] = {
+        fields: dict[str, object] = {
             "features": world.dimension,
             "link": world.link,
             "parameters": world.parameters,
             "rewards": list(world.rewards),
         }
         if world.weights is not None:
-            words["weights"] = list(world.weights)
-        return {key: value for key, value in words.items() if key in policy.model_fields}
+            fields["weights"] = list(world.weights)
+        return {key: value for key, value in fields.items() if key in policy.model_fields}
 
     def uniform_regret(self) -> float:
         """Return the expected regret of a client whose arm is drawn uniformly: a mean over MET clients.
@@ -183,24 +183,24 @@ class GeneralizedLinear:
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
         rng = generator(stream)
-        luck = rng.random(count)
+        payout_draws = rng.random(count)
         if self.fixed is not None:
-            return Contexts(self.fixed[np.newaxis], luck)
+            return Contexts(self.fixed[np.newaxis], payout_draws)
         several = self.arms if self.parameters == "single" else 1
-        return Contexts(on_sphere(rng.standard_normal((count, several, self.dimension))), luck)
+        return Contexts(on_sphere(rng.standard_normal((count, several, self.dimension))), payout_draws)
 
     def means(self, features: Floats) -> Floats:
         products = features @ self.theta.T
         return link_mean(self.link, products[..., 0] if self.parameters == "single" else products[..., 0, :])
 
-    def pay(self, means: Floats, luck: Floats) -> Floats:
+    def pay(self, means: Floats, payout_draws: Floats) -> Floats:
         low, high = self.rewards
         if self.noiseless:
             return means
         if self.link == "poisson":
-            counts: Floats = stats.poisson.ppf(luck, means)
+            counts: Floats = stats.poisson.ppf(payout_draws, means)
             return np.clip(counts, low, high)  # the quantile of luck 0 is -1
-        return np.where(luck < (means - low) / (high - low), high, low)
+        return np.where(payout_draws < (means - low) / (high - low), high, low)
 
 
 class ContextualSyntheticSpec(ContextualSpec):
@@ -320,7 +320,7 @@ def experience_of(world: ContextualWorld, rule: ChoiceRule, count: int, met: Con
     values = mean_values(world, means)
     lost = values.max(axis=1) - np.take_along_axis(values, arms[:, np.newaxis], axis=1)[:, 0]
     low, high = world.rewards
-    rewards = np.nan_to_num(world.pay(own, met.luck), nan=low, posinf=high, neginf=low)
+    rewards = np.nan_to_num(world.pay(own, met.payout_draws), nan=low, posinf=high, neginf=low)
     return Observation(arms, chosen, rewards, predictors), lost
 
 

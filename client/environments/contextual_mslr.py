@@ -130,8 +130,8 @@ class ContextualMslr:
         paid: Floats = relevance[rows]
         return paid
 
-    def pay(self, means: Floats, luck: Floats) -> Floats:
-        del luck
+    def pay(self, means: Floats, payout_draws: Floats) -> Floats:
+        del payout_draws
         return means
 
     @cached_property

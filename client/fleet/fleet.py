@@ -110,10 +110,10 @@ class Fleet:
         except (Refused, BudgetExceeded) as error:
             holding = sum(len(users) for _, users in self._with_tickets())
             self.stats.refuse(max(1, holding), f"{error.code}: {error.detail}")
-            await self.farewell()  # other fleets' clients need not wait for these
+            await self.leave()  # other fleets' clients need not wait for these
             raise
         except BaseExceptionGroup:  # a fault of this code: the other fleets' clients need not wait for it either
-            await self.farewell()
+            await self.leave()
             raise
         finally:
             self._forget_secrets()
@@ -137,11 +137,11 @@ class Fleet:
             raise refusal
         return state
 
-    async def farewell(self) -> None:
+    async def leave(self) -> None:
         """Announce that all clients leave, after `serve` was cancelled or refused. No intermediary waits for them."""
         for cohort, users in self._with_tickets():
             with suppress(ProtocolError):
-                await self._uploader.announce(cohort, users)
+                await self._uploader.leave(cohort, users)
 
     def _forget_secrets(self) -> None:
         """Let the worker wipe all keys and seeds that are left, once what is in work is made."""
@@ -316,7 +316,7 @@ class Fleet:
         Where the mechanism needs keys, or secrets of receipts, the first of `_own` are then those of the slots. A block
         with tickets holds a turn, until its messages are made.
         """
-        await self._room()
+        await self._wait_for_slots()
         await self._turns.acquire()
         want, hashes = self._options.block, b""
         make = self._makes
@@ -335,7 +335,7 @@ class Fleet:
             self._turns.release()
         return answer
 
-    async def _room(self) -> None:
+    async def _wait_for_slots(self) -> None:
         """Wait while too many clients are in flight. Never wait with one cohort only: it may need us to be filled."""
         while True:
             waiting = [len(session.users) for session in self._sessions.values() if session.users]

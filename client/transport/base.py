@@ -7,8 +7,8 @@ from distrust.common.protocol.messages.status import RecordList, StageView, Stat
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
-    Departure,
     InboxRequest,
+    Leaving,
     Receipts,
     Upload,
     UploadAnswer,
@@ -76,6 +76,6 @@ class Transport(Protocol):
         """
         ...
 
-    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
+    async def leave(self, cohort: Cohort, leaving: Leaving) -> UploadAnswer:
         """Announce to the intermediary that clients leave. Return its answer."""
         ...

@@ -15,8 +15,8 @@ from distrust.common.protocol.messages.status import RecordList, StageView, Stat
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
-    Departure,
     InboxRequest,
+    Leaving,
     Receipts,
     Upload,
     UploadAnswer,
@@ -125,9 +125,9 @@ class HttpTransport:
             return await self._peer(cohort).get(path, StageView, params)
         return await self._peer(cohort).post(path, asked, StageView, params)
 
-    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
+    async def leave(self, cohort: Cohort, leaving: Leaving) -> UploadAnswer:
         path = f"/v1/cohorts/{cohort.address}/departures"
-        return await _once_open(lambda: self._peer(cohort).post(path, departure, UploadAnswer))
+        return await _once_open(lambda: self._peer(cohort).post(path, leaving, UploadAnswer))
 
     def _peer(self, cohort: Cohort) -> Peer:
         return self._intermediaries[cohort.via]

@@ -63,11 +63,11 @@ def audit(
     *,
     n: int = USUAL_CLIENTS,
     epsilon: float | None = None,
-    **words: Unpack[AuditWords],
+    **fields: Unpack[AuditWords],
 ) -> Finding:
     """Try to break a mechanism's claim in this process, as `distrust audit` does, and return the finding.
 
-    mechanism  its name, as in a run file; n, epsilon and `words` (delta, dropout, dimension, …) as `distrust.privacy`
+    mechanism  its name, as in a run file; n, epsilon and `fields` (delta, dropout, dimension, …) as `distrust.privacy`
                takes them. The other fields are those of `AuditQuery`.
     via        "shuffler" or "aggregator", where the mechanism leaves a choice.
     broken     a counter-example in place of a mechanism, such as "noise-for-everybody": its claim is wrong on purpose.
@@ -80,7 +80,7 @@ def audit(
     (False, True)
     """
     allow_named(mechanism)
-    test = dict[str, Any](words)
+    test = dict[str, Any](fields)
     cohort = {name: test.pop(name) for name in CohortWords.__annotations__ if name in test}
     test = {FIELDS.get(name, name): value for name, value in test.items()}
     query = AuditQuery(mechanism=mechanism, cohort=PrivacyQuery(clients=n, epsilon=epsilon, **cohort), **test)

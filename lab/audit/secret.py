@@ -90,7 +90,7 @@ def named_secret(
     if not low < high:
         raise BadParameter("high", high, f"must be above low = {low:g}")
     blocks = arms if arms is not None else 1 + (hidden == "arm")
-    words = {"features": features, "blocks": blocks, "residual": residual, "rewards": [low, high]}
+    fields = {"features": features, "blocks": blocks, "residual": residual, "rewards": [low, high]}
     try:
         statistic = ContextualSum(
             features=features,
@@ -101,7 +101,7 @@ def named_secret(
         )
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0])
-        raise BadParameter("arms" if field == "blocks" else field, words[field], wanted(error)) from error
+        raise BadParameter("arms" if field == "blocks" else field, fields[field], wanted(error)) from error
     if statistic.dimension > MOST_COORDINATES:
         have = f"{blocks} blocks of {statistic.width} coordinates"
         raise BadParameter("features", features, f"{have} are above {MOST_COORDINATES}")

@@ -317,5 +317,5 @@ def _hits(event: CountedEvent, world0: Outcomes, world1: Outcomes) -> tuple[int,
 
 
 def _bound(hits: tuple[int, int], counted: int, delta: float, alarm: float) -> float:
-    likely, rare = (np.array([one]) for one in hits)
+    likely, rare = (np.array([hit]) for hit in hits)
     return float(epsilon_at_least(likely, rare, counted, delta, alarm)[0])

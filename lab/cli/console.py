@@ -224,10 +224,10 @@ def _options(kind: Any, without: Collection[str], defaults: Mapping[str, Any]) -
     return options
 
 
-def _built(kind: Any, words: Mapping[str, Any]) -> Any:
+def _built(kind: Any, table: Mapping[str, Any]) -> Any:
     """Return the query with these values of its fields, and of the fields of a query in it."""
-    nested = {name: _built(hint, words) for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
-    return kind(**{field.name: words[field.name] for field in fields(kind) if field.name in words}, **nested)
+    nested = {name: _built(hint, table) for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    return kind(**{field.name: table[field.name] for field in fields(kind) if field.name in table}, **nested)
 
 
 def with_options(kind: type, *without: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -241,11 +241,11 @@ def with_options(kind: type, *without: str, **defaults: Any) -> Callable[[Callab
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
-        def filled(**words: Any) -> None:
-            query = _built(kind, {name: words.pop(name) for name in options})
-            command(**words, query=query)
+        def filled(**table: Any) -> None:
+            query = _built(kind, {name: table.pop(name) for name in options})
+            command(**table, query=query)
 
-        own = [one for one in signature(command).parameters.values() if one.name != "query"]
+        own = [parameter for parameter in signature(command).parameters.values() if parameter.name != "query"]
         parameters = sorted([*options.values(), *own], key=lambda one: one.kind)
         filled.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         return filled

@@ -187,10 +187,10 @@ def init_command(
         raise _misfit(path, policy, mechanism, environment, refusal)
     with writing(path, "RUN.toml"):
         path.write_text(text, "utf-8")
-    words = tomllib.loads(text)
-    named = {kind: words[kind]["name"] for kind in ("policy", "mechanism", "environment")}
+    fields = tomllib.loads(text)
+    named = {kind: fields[kind]["name"] for kind in ("policy", "mechanism", "environment")}
     play = f"{path}: play it with `distrust run {path}`, or add --in-process"
-    say({"file": str(path), "run": words["run"], **named}, play, json)
+    say({"file": str(path), "run": fields["run"], **named}, play, json)
 
 
 def _first_that_plays(
@@ -216,9 +216,9 @@ def _misfit(
     (field, value), *others = [(name, value) for name, value in stated if value is not None]
     rest = " and ".join(f"--{name} {value}" for name, value in reversed(others)) or "any policy"
     fitting = []
-    for one in policy_specs.POLICIES:
+    for kind in policy_specs.POLICIES:
         with suppress(BadParameter):  # of another kind than the environment
-            fitting += [one] if _first_that_plays(path, one, mechanism, environment)[0] else []
+            fitting += [kind] if _first_that_plays(path, kind, mechanism, environment)[0] else []
     instead = f"; policies that fit: {', '.join(fitting)}" if fitting else ""
     return BadParameter(field, value, f"does not go with {rest}: {refusal}{instead}")
 

@@ -177,7 +177,7 @@ def _type(field: "FieldInfo") -> str:
 
 def _range(limits: Iterable[Any]) -> str:
     """Return the range of a setting's numbers, such as 1<=x<=4096 or x>=1; empty for one without limits."""
-    ends = {name: getattr(one, name) for one in limits for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+    ends = {name: getattr(limit, name) for limit in limits for name in ("ge", "gt", "le", "lt") if hasattr(limit, name)}
     high = "".join(f"{sign}{ends[name]}" for name, sign in (("le", "<="), ("lt", "<")) if name in ends)
     if high:
         return "".join(f"{ends[name]}{sign}" for name, sign in (("ge", "<="), ("gt", "<")) if name in ends) + f"x{high}"

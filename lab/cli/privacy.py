@@ -115,7 +115,7 @@ def ring_command(
         out.print(table)
     if json is not None:
         question = {"n": clients, **rates, "rings": rings, "seed": seed}
-        write_result(json_of({**question, "shares": [asdict(one) for one in attacks]}), json)
+        write_result(json_of({**question, "shares": [asdict(attack) for attack in attacks]}), json)
 
 
 @app.command("errata", epilog=examples("distrust errata --paper CTX", "distrust errata --json errata.json"))

@@ -98,7 +98,7 @@ def _pruned(connection: Connection, names: list[str]) -> tuple[list[Tombstone], 
 
 def _ended(connection: Connection, before: float) -> list[str]:
     """Return the runs that ended before a time. One without an end is open in the database, whatever its state says."""
-    over = [one for one in connection.runs() if one.state != "running"]
+    over = [run for run in connection.runs() if run.state != "running"]
     return [one.run for one in over if one.ended is not None and one.ended < before]
 
 

@@ -167,11 +167,13 @@ def inspect_command(
             json_text.dumps(asyncio.run(transcripts.gather_held(where, wanted, run_file.read(held)))) + "\n"
         )
         return
-    sights = asyncio.run(transcripts.gather(where, wanted))
+    party_views = asyncio.run(transcripts.gather(where, wanted))
     if json != "-":
-        transcripts.print_sights(sights, out)
+        transcripts.print_party_views(party_views, out)
     if json is not None:
-        write_result(json_text.dumps(transcripts.described(wanted, sights), indent=2, ensure_ascii=False) + "\n", json)
+        write_result(
+            json_text.dumps(transcripts.described(wanted, party_views), indent=2, ensure_ascii=False) + "\n", json
+        )
 
 
 def named_services(

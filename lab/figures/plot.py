@@ -142,14 +142,14 @@ def intervals(
         raise BadParameter("result", type(result).__name__, "must be the result of one run")
     shown, drawn = _shown(result, arms), _axes(axes)
     places, window = _places(result, by), _window(result, shown)
-    formed = [one for one in result.formed if one.arm in shown]
+    latest = [interval for interval in result.formed if interval.arm in shown]
     # An arm's last interval lies in the window, so there is such a round, and each arm has one from there on.
-    first = min(one.round for one in formed if window[0] <= one.lower and one.upper <= window[1])
+    first = min(one.round for one in latest if window[0] <= one.lower and one.upper <= window[1])
     for at, arm in enumerate(shown):
         beside = 0.5 * ((at + 0.5) / len(shown) - 0.5)
         marks = [
             Mark(places[one.round] * 1.25**beside if by == "pulls" else places[one.round] + beside, one)
-            for one in formed
+            for one in latest
             if one.arm == arm and one.round >= first
         ]
         _arm(drawn, result, marks, at)
@@ -193,14 +193,14 @@ def _arm(axes: Axes, result: Result, marks: Sequence[Mark], at: int) -> None:
 
 def _window(result: Result, shown: Sequence[int]) -> tuple[float, float]:
     """Return the ends of the y axis: around each arm's last interval. The first ones are cut, as they are far wider."""
-    last = {one.arm: one for one in result.formed if one.arm in shown}
+    last = {interval.arm: interval for interval in result.formed if interval.arm in shown}
     low, high = min(one.lower for one in last.values()), max(one.upper for one in last.values())
     return low - 0.6 * (high - low), high + 0.6 * (high - low)
 
 
 def _shown(result: Result, arms: Sequence[int] | None) -> list[int]:
     """Return the arms to draw, in their order. Raises BadParameter."""
-    seen = Counter(one.arm for one in result.formed)
+    seen = Counter(interval.arm for interval in result.formed)
     if not seen:
         why = "formed no intervals of arms: they are the clients' own choice, or each round is one client"
         raise BadParameter("result", result.run, why)
@@ -218,7 +218,7 @@ def _shown(result: Result, arms: Sequence[int] | None) -> list[int]:
 def _places(result: Result, by: str) -> dict[int, float]:
     """Return the x of each round."""
     if by == "round":
-        return {one.number: float(one.number) for one in result.rounds}
+        return {record.number: float(record.number) for record in result.rounds}
     ends = zip(result.rounds, ends_of_records(result), strict=True)
     return {one.number: float(pulls) for one, (pulls, _) in ends}
 
@@ -256,7 +256,7 @@ def _listed(drawn: object) -> list[Result]:
 
 def _of_results(results: Sequence[Result]) -> Group:
     """Return repetitions with curves at common places. Raises BadParameter for none, and for different horizons."""
-    horizons = {one.horizon for one in results}
+    horizons = {result.horizon for result in results}
     if len(horizons) != 1:
         raise BadParameter("results", sorted(horizons), "repetitions must be at least one, and have one horizon")
     if len(results) == 1:

@@ -66,14 +66,14 @@ def save(drawn: Figure, stem: Path, salt: str, stamp: str) -> list[Path]:
     and none of the files has a date.
     """
     paths = [Path(f"{stem}.{suffix}") for suffix in SUFFIXES]
-    words = {
+    fields = {
         "png": {DRAWN_FROM: stamp},
         "svg": {"Date": None},
         "pdf": {"Keywords": f"{DRAWN_FROM} {stamp}", "CreationDate": None},
     }
     with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
         for path, suffix in zip(paths, SUFFIXES, strict=True):
-            drawn.savefig(path, dpi=DPI, metadata=words[suffix])
+            drawn.savefig(path, dpi=DPI, metadata=fields[suffix])
     return paths
 
 

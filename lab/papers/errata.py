@@ -38,8 +38,8 @@ def errata_table(errata: Sequence[CheckedErratum]) -> Table:
     table = Table("claim, measure, setting", title="what the papers print, and what an exact computation says")
     for name in HEADER[2:]:
         table.add_column(name, no_wrap=True)
-    for one in errata:
-        place, measure, *figures = _cells(one)
+    for erratum in errata:
+        place, measure, *figures = _cells(erratum)
         table.add_row(escape(f"{place}\n{measure}"), *figures, end_section=True)
     return table
 
@@ -47,7 +47,7 @@ def errata_table(errata: Sequence[CheckedErratum]) -> Table:
 def errata_markdown(errata: Sequence[CheckedErratum]) -> str:
     """Return the table, then a paragraph for each: the part of errata.md between its two marks."""
     lines = [f"| {' | '.join(HEADER)} |", "|---|---|---:|---:|---:|---|"]
-    lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in errata]
+    lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(erratum))} |" for erratum in errata]
     return "\n".join([*lines, "", *(_paragraph(one) for one in errata)]) + "\n"
 
 

@@ -126,7 +126,7 @@ def _blocks_epsilon(epsilon: float) -> float:
     """
     tilt = math.tanh(epsilon / 2)
     densities = (1 - tilt, 1.0, 1 + tilt)
-    return max(abs(math.log(one / other)) for one in densities for other in densities)
+    return max(abs(math.log(density / other)) for density in densities for other in densities)
 
 
 def _product_sets() -> Figures:

@@ -96,11 +96,11 @@ class Advice(Shown):
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return a line of text under HEAD for each choice."""
-        return [one.cells() for one in self.choices]
+        return [choice.cells() for choice in self.choices]
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        for one in self.choices:
-            yield {name: getattr(one, name) for name in COLUMNS[:-1]}
+        for choice in self.choices:
+            yield {name: getattr(choice, name) for name in COLUMNS[:-1]}
         for mechanism, batch, why in self.refused:
             yield {"mechanism": mechanism, "batch": batch, "refused": why}
 
@@ -203,15 +203,15 @@ def _mechanism(config: RunConfig, name: str, delta: float | None, policy: Any) -
     """Return the run's mechanism under another name, with the numbers that this one takes. Raises BadParameter."""
     kind, own = MECHANISMS[name], config.mechanism
     shared = {"epsilon": own.epsilon, "calibration": own.calibration}
-    words: dict[str, Any] = own.model_dump() if name == own.name else shared
-    words["name"] = name
+    fields: dict[str, Any] = own.model_dump() if name == own.name else shared
+    fields["name"] = name
     if kind.takes_delta:
-        words["delta"] = own.delta if delta is None else delta
+        fields["delta"] = own.delta if delta is None else delta
     if kind.takes_batches:
         if not isinstance(policy, ContextualPolicySpec | DpUcbSpec):
             raise BadParameter("mechanism", name, "counts a stream of batches, and this policy asks for none")
-        words["batches"] = max(1, config.horizon // policy.batch)
-    return MechanismSpec.model_validate(words)
+        fields["batches"] = max(1, config.horizon // policy.batch)
+    return MechanismSpec.model_validate(fields)
 
 
 def _expected(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
@@ -242,7 +242,7 @@ def _width(learner: Learner) -> float:
     """
     policy = learner.policy
     if policy.intervals:
-        return max((one.upper - one.lower) / 2 for one in policy.intervals)
+        return max((interval.upper - interval.lower) / 2 for interval in policy.intervals)
     ask = policy.ask(learner.config.horizon)
     if ask is not None and isinstance(ask.decision, ContextualChoice):
         rule = ask.decision.rule

@@ -75,7 +75,7 @@ class FailureTracker:
     def truth(self, learner: Learner) -> Truth:
         """Return the regret by the true means, the best arm, and the failures so far."""
         rounds = (
-            [pull for one in record.cohorts for pull in record.ask.pulls(Query(one.arm, one.clients))]
+            [pull for cohort in record.cohorts for pull in record.ask.pulls(Query(cohort.arm, cohort.clients))]
             for record in learner.rounds
         )
         regret = regret_of_pulls(self._gaps, learner.pulls, rounds)
@@ -94,35 +94,35 @@ class FailureTracker:
 
     def _look(self, learner: Learner) -> None:
         """Count intervals once: a run may end without another batch, and then they are counted already."""
-        formed = learner.policy.formed
-        if not formed or formed[-1].batch <= self._batch:
+        latest = learner.policy.latest_intervals
+        if not latest or latest[-1].batch <= self._batch:
             return
-        self._batch = formed[-1].batch
-        self._widths += len(formed)
-        self._missed += sum(not one.lower <= self._means[one.arm] <= one.upper for one in formed)
+        self._batch = latest[-1].batch
+        self._widths += len(latest)
+        self._missed += sum(not interval.lower <= self._means[interval.arm] <= interval.upper for interval in latest)
         if self._config.policy.COUNTS:  # the others state p whatever they formed
-            self._formed[self._batch] += len(formed)
+            self._formed[self._batch] += len(latest)
         if not self._config.policy.sequential:  # its intervals are as many as its pulls
-            self._seen += _intervals(learner, formed)
+            self._seen += _intervals(learner, latest)
 
 
-def _intervals(learner: Learner, formed: Sequence[Interval]) -> list[FormedInterval]:
+def _intervals(learner: Learner, latest: Sequence[Interval]) -> list[FormedInterval]:
     """Return the intervals of one batch, with the last round that played it."""
-    batch = formed[-1].batch
+    batch = latest[-1].batch
     number = next(record.number for record in reversed(learner.rounds) if record.ask.batch == batch)
     return [
         FormedInterval(round=number, batch=batch, arm=one.arm, mean=one.mean, lower=one.lower, upper=one.upper)
-        for one in formed
+        for one in latest
     ]
 
 
-def stated_failure(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
+def stated_failure(config: RunConfig, rounds: list[RoundRecord], latest: Counter[int]) -> float | None:
     """Return the probability that any interval of a run fails, by the policy's own theorem.
 
     formed  intervals by batch, of a policy that counts them: an interval has two events, a sum may wrap around.
     """
     asks = ((record.mechanism.wrap, record.ask) for record in rounds)
-    events = ((share, 2 * formed[ask.batch] + ask.width * len(ask.queries)) for share, ask in asks)
+    events = ((share, 2 * latest[ask.batch] + ask.width * len(ask.queries)) for share, ask in asks)
     return config.policy.stated_failure(config.mechanism.calibration, events)
 
 
@@ -148,8 +148,8 @@ def regret_of_pulls(
     """
     curve: list[tuple[int, float]] = []
     counted = [0] * len(pulls)
-    for one in rounds:
-        for arm, count in one:
+    for record in rounds:
+        for arm, count in record:
             assert arm is not None  # only contextual runs have pulls that the server does not know
             counted[arm] += count
         curve.append((sum(counted), _total(gaps, counted)))
@@ -183,7 +183,7 @@ def summarize(
     """
     config = file.config
     pulls = [arm.pulls for arm in snapshot.arms]
-    clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
+    clients = sum(cohort.clients for record in rounds for cohort in record.cohorts)
     return Result(
         run=config.run,
         driver=driver,
@@ -220,7 +220,7 @@ def summarize(
 
 
 def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
-    weights = [sum(cohort.clients for cohort in one.cohorts) / clients for one in rounds]
+    weights = [sum(cohort.clients for cohort in record.cohorts) / clients for record in rounds]
     payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
     modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
     if wire is None:

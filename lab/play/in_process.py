@@ -43,7 +43,7 @@ from distrust.server.learner.rounds import (
     round_guarantee,
     spent_by_all,
 )
-from distrust.server.policies.base import Key
+from distrust.server.policies.base import ArmKey
 from distrust.shuffler.assignment import draw_order
 
 HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
@@ -106,7 +106,7 @@ class CohortsInProcess:
 
     def __init__(self, file: RunFile, world: AnyWorld) -> None:
         self._file, self._world = file, world
-        self._counters: dict[Key, StreamCounter] = {}  # by arm, where a mechanism counts streams
+        self._counters: dict[ArmKey, StreamCounter] = {}  # by arm, where a mechanism counts streams
 
     def __call__(self, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         """Return the outcome of one cohort."""

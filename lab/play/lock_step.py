@@ -116,25 +116,25 @@ def play_together(
 
 def _apart(file: RunFile) -> tuple[Any, ...]:
     """Return a run file without its name and seeds."""
-    words = file.config.model_dump(exclude={"run", "unsafe"})
-    return words, file.environment.model_dump(exclude={"seed"}), file.fleet, file.config.unsafe is None
+    fields = file.config.model_dump(exclude={"run", "unsafe"})
+    return fields, file.environment.model_dump(exclude={"seed"}), file.fleet, file.config.unsafe is None
 
 
-class _Encounters(NamedTuple):
+class _DrawnContexts(NamedTuple):
     """Contexts of the clients of some rounds: c rounds, R runs, n clients a round and run.
 
     features  as clients shorten them, shape (c, R, n, A, d).
     means     of each arm, shape (c, R, n, K).
-    luck      shape (c, R, B).
+    payout_draws  shape (c, R, B).
     contents  of all contexts, shape (c, R, n, A, width), and rewards, shaped like `means` and clamped, that each arm
               would pay: where they are computed before the choice, many rounds at once.
     longer    contexts that clients shortened, by round, shape (c, R).
-    c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
+    c and n are 1 in all but `payout_draws` where the clients of a run meet the same contexts.
     """
 
     features: Floats
     means: Floats
-    luck: Floats
+    payout_draws: Floats
     longer: NDArray[np.int64]
     contents: Floats | None = None
     rewards: Floats | None = None
@@ -142,15 +142,15 @@ class _Encounters(NamedTuple):
     @property
     def fixed(self) -> bool:
         """Return whether the clients of a run meet the same contexts."""
-        return self.means.shape[:3:2] != self.luck.shape[::2]
+        return self.means.shape[:3:2] != self.payout_draws.shape[::2]
 
-    def by_round(self) -> Iterator["_Encounters"]:
+    def by_round(self) -> Iterator["_DrawnContexts"]:
         """Yield each round's part, without the axis of rounds."""
-        count = len(self.luck)
+        count = len(self.payout_draws)
         columns = (
             repeat(None, count) if part is None else np.broadcast_to(part, (count, *part.shape[1:])) for part in self
         )
-        return map(_Encounters, *columns)
+        return map(_DrawnContexts, *columns)
 
 
 class _Group:
@@ -174,7 +174,7 @@ class _Group:
         self._core = policy.core([run_facts(file.config) for file in files])
         self._draws = [draws(file, world, self._batch) for file, world in zip(files, self._worlds, strict=True)]
         thetas = [getattr(world, "theta", None) for world in self._worlds]
-        self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
+        self._theta = np.stack([theta for theta in thetas if theta is not None]) if thetas[0] is not None else None
         self._counter: Counter | Prefixes | None = None
         self._judges = self._theta is not None and states_widths(config)
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
@@ -195,9 +195,9 @@ class _Group:
         rest = self._config.horizon - done * self._batch
         pulls = [self._batch * (1 + np.arange(done))]
         if rest and done == self._whole:
-            drawn = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
+            drawn = self._draw_contexts([one.leftover(rest) for one in self._draws], 1, rest)
             arms = self._last.choose(drawn.features[0])[0][np.newaxis]
-            self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, arms))
+            self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.payout_draws, arms))
             self._clipped += drawn.longer.sum(axis=0)
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
@@ -227,12 +227,12 @@ class _Group:
 
     def _play(self, phase: LockStepPhase, ready: range) -> int:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
-        drawn = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
+        drawn = self._draw_contexts([one.contexts(ready) for one in self._draws], len(ready), self._batch)
         if phase.statistic.width * drawn.features[0, ..., 0].size <= FEW or drawn.fixed:
             drawn = drawn._replace(contents=phase.statistic.contents(drawn.features))
         if drawn.means[0].size <= FEW and not drawn.fixed:
-            luck = np.broadcast_to(drawn.luck[..., np.newaxis], drawn.means.shape)
-            drawn = drawn._replace(rewards=phase.statistic.clamped(self._worlds[0].pay(drawn.means, luck)))
+            payout_draws = np.broadcast_to(drawn.payout_draws[..., np.newaxis], drawn.means.shape)
+            drawn = drawn._replace(rewards=phase.statistic.clamped(self._worlds[0].pay(drawn.means, payout_draws)))
         randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
@@ -257,40 +257,42 @@ class _Group:
                 if len(rules) == MOST_JUDGED:
                     self._judge(rules)
                     rules.clear()
-        self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.luck, _joined(chosen)))
+        self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.payout_draws, _joined(chosen)))
         self._clipped += drawn.longer[: len(chosen)].sum(axis=0)
         self._judge(rules)
         return len(chosen)
 
-    def _meet(self, contexts: Sequence[Contexts], rounds: int, clients: int) -> _Encounters:
+    def _draw_contexts(self, contexts: Sequence[Contexts], rounds: int, clients: int) -> _DrawnContexts:
         """Return what the clients of each run meet, stacked."""
         fixed = len(contexts[0].features) == 1 < rounds * clients
         shape = (1, 1) if fixed else (rounds, clients)
         short = [clipped_contexts(one.features) for one in contexts]
         features = np.stack([one.reshape(*shape, *one.shape[1:]) for one in short], axis=1)
         means = [world.means(one.features) for world, one in zip(self._worlds, contexts, strict=True)]
-        luck = np.stack([one.luck.reshape(rounds, clients) for one in contexts], axis=1)
+        payout_draws = np.stack([one.payout_draws.reshape(rounds, clients) for one in contexts], axis=1)
         longer = np.zeros((rounds, len(contexts)), dtype=np.int64)
         for run, (one, own) in enumerate(zip(contexts, short, strict=True)):
             if own is not one.features:  # something was shortened
                 each = longer_by_client(one.features, rounds * clients)
                 longer[:, run] = each.reshape(rounds, clients).sum(axis=1)
-        return _Encounters(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck, longer)
+        return _DrawnContexts(
+            features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), payout_draws, longer
+        )
 
     def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Iterator[Randomness]:
         """Yield a round's arrays of shape (R·B, …), of each run's arrays of shape (rounds·B, …)."""
         stacks = []
         for arrays in zip(*draws, strict=True):
             each = arrays[0].shape[1:]
-            stack = np.stack([one.reshape(rounds, self._batch, *each) for one in arrays], axis=1)
+            stack = np.stack([array.reshape(rounds, self._batch, *each) for array in arrays], axis=1)
             stacks.append(stack.reshape(rounds, len(self._files) * self._batch, *each))
         return zip(*stacks, strict=True) if stacks else repeat((), rounds)
 
     def _vectors(
-        self, statistic: ContextualSum, drawn: _Encounters, arms: NDArray[np.int64], predictors: Floats
+        self, statistic: ContextualSum, drawn: _DrawnContexts, arms: NDArray[np.int64], predictors: Floats
     ) -> Floats:
         """Return what the clients report of one round before any noise, shape (R, B, D)."""
-        shape, places = drawn.luck.shape, places_of(arms, drawn.means.shape[-1])
+        shape, places = drawn.payout_draws.shape, places_of(arms, drawn.means.shape[-1])
         own = (drawn.means if drawn.rewards is None else drawn.rewards).reshape(-1).take(places)
         table = drawn.features if drawn.contents is None else drawn.contents
         single = table.shape[-2] > 1  # a context an arm
@@ -300,7 +302,7 @@ class _Group:
         if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
             arms, rows = np.broadcast_to(arms, shape), np.broadcast_to(rows, (*shape, rows.shape[-1]))
             own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
-        rewards = statistic.clamped(self._worlds[0].pay(own, drawn.luck)) if drawn.rewards is None else own
+        rewards = statistic.clamped(self._worlds[0].pay(own, drawn.payout_draws)) if drawn.rewards is None else own
         return statistic.vectors_of_clamped(rows, arms, rewards, predictors)
 
     def _opened(
@@ -373,13 +375,13 @@ def _joined(arrays: Sequence[Array]) -> Array:
     return np.concatenate(arrays).reshape(len(arrays), *arrays[0].shape)
 
 
-def _regret(means: Floats, luck: Floats, arms: NDArray[np.int64]) -> Floats:
+def _regret(means: Floats, payout_draws: Floats, arms: NDArray[np.int64]) -> Floats:
     """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n).
 
-    means, luck  as in `_Encounters`; means in what regret is counted in.
+    means, luck  as in `_DrawnContexts`; means in what regret is counted in.
     """
-    values = np.broadcast_to(means, (len(luck), *means.shape[1:]))[: len(arms)]
+    values = np.broadcast_to(means, (len(payout_draws), *means.shape[1:]))[: len(arms)]
     own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
-    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *luck.shape[1:]))
+    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *payout_draws.shape[1:]))
     sums: Floats = np.ascontiguousarray(lost).sum(axis=-1)
     return sums

@@ -105,7 +105,7 @@ class BlockDraws:
     def __init__(self, file: RunFile, world: ContextualWorld, batch: int) -> None:
         self._file, self._world, self._batch = file, world, batch
         size = max(2, min(4096, 4 * BLOCK // (world.arms * world.dimension)))
-        self._clients = Blocks(size, self._meet)
+        self._clients = Blocks(size, self._draw_contexts)
         self._phase = -1
         self._messages = self._sums = self._clients
 
@@ -125,11 +125,11 @@ class BlockDraws:
         rows = self._sums.rows(first, end - first)
         return rows[0] if rows else None
 
-    def _meet(self, index: int, size: int) -> Randomness:
+    def _draw_contexts(self, index: int, size: int) -> Randomness:
         seed = self._file.environment.seed
         assert seed is not None  # reading the file drew one
         met = self._world.contexts(size, UnsafeSeededStream(seed, self._file.config.run, "lock-step", index, "clients"))
-        return met.features, met.luck
+        return met.features, met.payout_draws
 
     def _enter(self, phase: LockStepPhase) -> None:
         """Begin the streams of a phase: its mechanism may have other laws."""

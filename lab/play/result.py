@@ -260,10 +260,10 @@ def _rows(result: Result, table: str) -> list[dict[str, Any]]:
     if table == "arms":
         return [{**arm.model_dump(), "chosen": arm.arm == result.chosen} for arm in result.arms]
     if table == "cohorts":
-        rounds = [(one.number, cohort) for one in result.rounds for cohort in one.cohorts]
+        rounds = [(record.number, cohort) for record in result.rounds for cohort in record.cohorts]
         return [{"round": number, **cohort.model_dump(), "liars": len(cohort.liars)} for number, cohort in rounds]
     if table == "intervals":
-        return [one.model_dump() for one in result.formed]
+        return [interval.model_dump() for interval in result.formed]
     if table == "ledger":
         return [{"contributions": one.contributions, **_promise(one.guarantee)} for one in result.spent]
     return [
@@ -285,7 +285,7 @@ def _rows(result: Result, table: str) -> list[dict[str, Any]]:
 def ends_of_records(result: Result) -> list[tuple[int, float]]:
     """Return (pulls, regret) at the end of each record, cumulated. The curve may have a point for each joined round."""
     regrets = dict(result.regret.curve)
-    ends = accumulate(sum(count for _, count in one.pulls()) for one in result.rounds)
+    ends = accumulate(sum(count for _, count in record.pulls()) for record in result.rounds)
     return [(pulls, regrets[pulls]) for pulls in ends]
 
 
@@ -344,7 +344,7 @@ def _chosen(result: Result) -> tuple[str, str]:
 
 
 def _clipped(result: Result) -> str:
-    own = any(one.kind == "environment" for one in result.extensions)  # it may draw contexts, or have data
+    own = any(extension.kind == "environment" for extension in result.extensions)  # it may draw contexts, or have data
     return f"{result.clipped:,} contexts{'' if own else ' of the data'}, to length 1"
 
 
@@ -359,15 +359,15 @@ def _failures(result: Result) -> str:
         return f"best arm {kept}; {missed} intervals miss the true mean{stated}{shifted}"
     if failures.widths:
         return f"{missed} decisions' ellipsoids miss θ*{stated}{shifted}"
-    decisions = (one.decision for one in result.rounds)
-    if any(isinstance(one, ContextualChoice) and one.inverse is not None for one in decisions):
+    decisions = (record.decision for record in result.rounds)
+    if any(isinstance(decision, ContextualChoice) and decision.inverse is not None for decision in decisions):
         return f"no theorem states this policy's widths, or the clients' world has no θ*: none is judged{shifted}"
     return f"this policy states no widths{shifted}"
 
 
 def _liars(cohorts: Sequence[CohortResult]) -> str:
     """Return the number of clients that the aggregator named as liars, and of disputes; empty if there are none."""
-    named, disputes = sum(len(one.liars) for one in cohorts), sum(one.disputes for one in cohorts)
+    named, disputes = sum(len(cohort.liars) for cohort in cohorts), sum(one.disputes for one in cohorts)
     if not named and not disputes:
         return ""
     return f"{named} clients with false boxes, shares or accusations, {disputes} disputed pairs"

@@ -78,9 +78,9 @@ class RunFile:
         """Return the environment, built."""
         return build_environment(self.environment)
 
-    def unsafe(self, words: Mapping[str, Any]) -> "RunFile":
+    def unsafe(self, fields: Mapping[str, Any]) -> "RunFile":
         """Return the run with this `[unsafe]` table, such as {"noise_seed": 7}. Raises BadRunFile."""
-        return replace(self, config=_config({**self.config.model_dump(), "unsafe": dict(words)}))
+        return replace(self, config=_config({**self.config.model_dump(), "unsafe": dict(fields)}))
 
     def renamed(self, run: str) -> "RunFile":
         """Return the run under another name. Raises BadRunFile or BadParameter for a name that is not allowed."""
@@ -157,17 +157,17 @@ def parse(text: str) -> RunFile:
     return parse_table(table)
 
 
-def parse_table(words: Mapping[str, Any]) -> RunFile:
+def parse_table(fields: Mapping[str, Any]) -> RunFile:
     """Return a run file from its table, checked. Unknown keys are refused first: a misspelt key explains a missing one.
 
     Raises BadRunFile, BadParameter.
     """
-    _check(_Keys, words)
+    _check(_Keys, fields)
     try:
-        extensions(words)
+        extensions(fields)
     except BadParameter as error:
         raise BadRunFile(str(error)) from error
-    table = dict(words)
+    table = dict(fields)
     spec = _environment(table.pop("environment", None))
     environment = seeded(spec)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
@@ -194,7 +194,7 @@ CATALOGUES: tuple[Catalogue[Any], ...] = (ENVIRONMENTS, POLICIES, MECHANISMS)
 """Catalogues of what a run file names. Each kind has a table of its own, called like the kind."""
 
 
-def extensions(words: Mapping[str, Any]) -> tuple[Extension, ...]:
+def extensions(fields: Mapping[str, Any]) -> tuple[Extension, ...]:
     """Return the user's own classes that a run file's table names, and where they are from.
 
     This process's own operator wrote the run file, so every `module:Name` in it is allowed. Raises BadParameter for a
@@ -202,7 +202,7 @@ def extensions(words: Mapping[str, Any]) -> tuple[Extension, ...]:
     """
     used: list[Extension | None] = []
     for catalogue in CATALOGUES:
-        table = words.get(catalogue.kind)
+        table = fields.get(catalogue.kind)
         name = table.get("name") if isinstance(table, dict) else None
         if isinstance(name, str) and name not in tuple(catalogue):
             allow_named(name)

@@ -11,7 +11,7 @@ from itertools import groupby
 from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundRecord
-from distrust.server.policies.base import Key, Query
+from distrust.server.policies.base import ArmKey, Query
 
 MOST_RECORDS = 1000
 """Records of a whole run, at most; about as many single rounds are kept while it is played."""
@@ -37,7 +37,7 @@ class SequentialLearner(Learner):
             self._join()
         super()._open_round()
 
-    def _finish(self, leftover: dict[Key, int]) -> None:
+    def _finish(self, leftover: dict[ArmKey, int]) -> None:
         super()._finish(leftover)
         if len(self.rounds) > len(self.blocks):
             self._join()
@@ -61,21 +61,21 @@ def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
     return record
 
 
-def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
+def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[ArmKey, CohortPlan]:
     """Return the last cohort of every arm, with all the clients that the arm had."""
-    latest: dict[Key, CohortPlan] = {}
-    clients: dict[Key, int] = {}
+    latest: dict[ArmKey, CohortPlan] = {}
+    clients: dict[ArmKey, int] = {}
     for cohort in (cohort for record in records for cohort in record.cohorts):
         clients[cohort.arm] = clients.get(cohort.arm, 0) + cohort.clients
         latest[cohort.arm] = cohort
     return {arm: replace(latest[arm], clients=clients[arm]) for arm in sorted(latest, key=lambda arm: arm or 0)}
 
 
-def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
+def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[ArmKey, CohortPlan]) -> dict[ArmKey, ReleasedCohort]:
     """Return the sums over all survivors, by arm; of a stream the last one, which is over all batches so far."""
     stream = records[-1].ask.cumulative and records[-1].mechanism.takes_batches
-    sums: dict[Key, list[float]] = {}
-    survivors: dict[Key, int] = {}
+    sums: dict[ArmKey, list[float]] = {}
+    survivors: dict[ArmKey, int] = {}
     for arm, one in (item for record in records for item in record.released.items()):
         before = [0.0] * len(one.sum) if stream else sums.get(arm, [0.0] * len(one.sum))
         sums[arm] = [x + y for x, y in zip(before, one.sum, strict=True)]

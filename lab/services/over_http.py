@@ -126,7 +126,7 @@ async def create(server: Peer, file: RunFile) -> RunView:
     try:
         return await server.post("/v1/runs", file.config, RunView)
     except ProtocolError as error:
-        missing = [one.name for one in file.extensions if repr(one.name) in error.detail]
+        missing = [extension.name for extension in file.extensions if repr(extension.name) in error.detail]
         if missing:
             raise Unavailable(f"the server cannot use {', '.join(missing)}: {error.detail}") from error
         raise

@@ -184,7 +184,7 @@ class Services:
         wanted = {"each": most} if most <= MOST_EACH else {}
         while after is not None:
             page = await peer.get(path, Transcript, {"after": after, "limit": PAGE, **wanted})
-            strange = sorted({one.stage for one in page.messages} - KNOWN_STAGES)
+            strange = sorted({message.stage for message in page.messages} - KNOWN_STAGES)
             if strange or page.total > MOST_MESSAGES:
                 what = f"the stage {strange[0]!r}" if strange else f"{page.total:,} messages"
                 raise BadMessage(f"{peer!r} answered with a transcript that cannot be: it has {what}")

@@ -15,7 +15,7 @@ from distrust.common.errors import LONGEST_TEXT, BadParameter, Unauthorized, Wro
 from distrust.common.extras import late
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.protocol.channels import channel_class
-from distrust.common.protocol.channels.steps import Life, Step, life
+from distrust.common.protocol.channels.steps import CohortLifetime, Step, life
 from distrust.common.protocol.messages.status import CohortEntry, CohortView, TranscriptEntry
 from distrust.common.wire import INTERMEDIARIES, utc
 from distrust.lab.services.outline import Outline, Pages, Party, Wanted
@@ -37,7 +37,7 @@ LONGEST_LINE = 4000  # characters of a message's cell: a party may have named a 
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class PartyView:
     """One cohort, with its intermediary's and the server's transcripts, cut to the limit.
 
     channel  the kind of its channel; empty for a cohort that is planned only.
@@ -54,10 +54,10 @@ class Sight:
     receipts: bool = False
 
     @property
-    def life(self) -> Life:
+    def life(self) -> CohortLifetime:
         """Return the stages that the cohort reached, with what each party holds then, and those that it did not."""
         if not self.channel:
-            return Life([], [])
+            return CohortLifetime([], [])
         ended, reason = self._end
         carried = self.by_intermediary.messages if self.by_intermediary else []
         served = self.by_server.messages if self.by_server else []
@@ -72,19 +72,21 @@ class Sight:
         return self.cohort.state, self.cohort.reason
 
 
-async def gather(where: Urls | DataDir, wanted: Wanted) -> list[Sight]:
+async def gather(where: Urls | DataDir, wanted: Wanted) -> list[PartyView]:
     """Return the cohorts of a round with the parties' transcripts, from services or from a stopped stack's databases.
 
     Raises WrongCohort for an unknown run, round or cohort; Unauthorized when no party shows its transcript.
     """
     async with reached(where) as parties:
         outline = await parties.outline(wanted)
-        return [await _sight(parties, outline, cohort, wanted) for cohort in _chosen(outline, wanted)]
+        return [await _party_view(parties, outline, cohort, wanted) for cohort in _chosen(outline, wanted)]
 
 
-async def _sight(parties: Parties, outline: Outline, cohort: CohortView | CohortEntry, wanted: Wanted) -> Sight:
+async def _party_view(
+    parties: Parties, outline: Outline, cohort: CohortView | CohortEntry, wanted: Wanted
+) -> PartyView:
     if isinstance(cohort, CohortView) and cohort.state == "planned":
-        return Sight(outline, cohort, Pages(0, []), Pages(0, []))
+        return PartyView(outline, cohort, Pages(0, []), Pages(0, []))
     carried = await parties.pages(outline.intermediary, wanted, outline.address(cohort.cohort))
     served = await parties.pages("server", wanted, outline.address(cohort.cohort))
     shown: tuple[Party, ...] = (outline.intermediary, "server")
@@ -96,7 +98,7 @@ async def _sight(parties: Parties, outline: Outline, cohort: CohortView | Cohort
     if not kind:
         terms = await parties.terms(outline.intermediary, wanted, outline.address(cohort.cohort))
         kind, receipts = terms.channel.kind, terms.receipts
-    return Sight(outline, cohort, carried, served, str(kind), missing, receipts)
+    return PartyView(outline, cohort, carried, served, str(kind), missing, receipts)
 
 
 async def gather_held(where: Urls | DataDir, wanted: Wanted, file: "RunFile") -> dict[str, Any]:
@@ -133,75 +135,75 @@ class Inspection(Shown):
 
     TABLES = ("messages",)
 
-    sights: list[Sight]
+    party_views: list[PartyView]
 
     @override
     def _table(self, name: str) -> NamedRows:
-        rows = [(sight.cohort.cohort, *line) for sight in self.sights for line in lines_of(sight)]
+        rows = [(party_view.cohort.cohort, *line) for party_view in self.party_views for line in lines_of(party_view)]
         return COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows)
 
     @override
     def _line(self) -> str:
-        return f"of {', '.join(sight.cohort.cohort for sight in self.sights)}"
+        return f"of {', '.join(party_view.cohort.cohort for party_view in self.party_views)}"
 
     @override
     def _cards(self) -> list[Card]:
         """Return a table a cohort: what a client sent, and what each party saw of it."""
-        return [_card(sight) for sight in self.sights]
+        return [_card(party_view) for party_view in self.party_views]
 
 
-def _card(sight: Sight) -> Card:
-    head, lines = table_of(sight)
-    promise = sight.report.guarantee
-    assumed = [] if promise is None else [("assumes", one) for one in promise.assumptions]
+def _card(party_view: PartyView) -> Card:
+    head, lines = table_of(party_view)
+    promise = party_view.report.guarantee
+    assumed = [] if promise is None else [("assumes", assumption) for assumption in promise.assumptions]
     shown = [] if promise is None else [("guarantee", promise.line()), ("alone", promise.left_line())]
     facts = [*shown, *assumed]
-    heads, steps = steps_table(sight)
+    heads, steps = steps_table(party_view)
     why = HtmlTable(heads, steps, words=("stage", *head), caption=WHY, most=len(steps))
-    more = f"{_shown(sight)}; limit shows more of each stage"
-    notes = [more, *absences(sight), *scrubbed(sight), *missed(sight.life)]
-    return Card(head_of(sight), facts, [HtmlTable(head, lines, words=head, most=len(lines)), why], notes)
+    more = f"{_shown(party_view)}; limit shows more of each stage"
+    notes = [more, *absences(party_view), *scrubbed(party_view), *not_reached_lines(party_view.life)]
+    return Card(head_of(party_view), facts, [HtmlTable(head, lines, words=head, most=len(lines)), why], notes)
 
 
-def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:
+def described(wanted: Wanted, party_views: Iterable[PartyView]) -> dict[str, Any]:
     """Return the JSON-able object of `inspect`.
 
     Each cohort has its state, its guarantee, both parties' messages (null for a party that is `missing`, with the
     reason) and its channel. `explanations` has by channel and end of a cohort what each party holds, stage by stage,
     and the stages that an aborted cohort did not reach.
     """
-    seen = list(sights)
+    seen = list(party_views)
     cohorts = [
         {
-            **sight.cohort.model_dump(mode="json"),
-            "guarantee": promise.model_dump(mode="json") if (promise := sight.report.guarantee) else None,
-            "via": sight.report.intermediary,
-            "channel": sight.channel or None,
-            "intermediary": _dumped(sight.by_intermediary),
-            "server": _dumped(sight.by_server),
-            "missing": dict(sight.missing),
+            **party_view.cohort.model_dump(mode="json"),
+            "guarantee": promise.model_dump(mode="json") if (promise := party_view.report.guarantee) else None,
+            "via": party_view.report.intermediary,
+            "channel": party_view.channel or None,
+            "intermediary": _dumped(party_view.by_intermediary),
+            "server": _dumped(party_view.by_server),
+            "missing": dict(party_view.missing),
         }
-        for sight in seen
+        for party_view in seen
     ]
     explained = [
         {
             "cohorts": [one.cohort.cohort for one in alike],
             "steps": [_explained(step) for step in lived.steps],
-            "not_reached": [step.stage for step in lived.missed],
+            "not_reached": [step.stage for step in lived.not_reached],
         }
         for lived, alike in by_life(seen)
     ]
     return {"run": wanted.run, "round": wanted.round, "cohorts": cohorts, "explanations": explained}
 
 
-def by_life(sights: Iterable[Sight]) -> list[tuple[Life, list[Sight]]]:
+def by_life(party_views: Iterable[PartyView]) -> list[tuple[CohortLifetime, list[PartyView]]]:
     """Return the cohorts in groups that reached the same stages, with these stages."""
-    groups: dict[tuple[str, ...], tuple[Life, list[Sight]]] = {}
-    for sight in sights:
-        lived = sight.life
+    groups: dict[tuple[str, ...], tuple[CohortLifetime, list[PartyView]]] = {}
+    for party_view in party_views:
+        lived = party_view.life
         if lived.steps:
-            key = sight.channel, *(step.stage for step in lived.steps)
-            groups.setdefault(key, (lived, []))[1].append(sight)
+            key = party_view.channel, *(step.stage for step in lived.steps)
+            groups.setdefault(key, (lived, []))[1].append(party_view)
     return list(groups.values())
 
 
@@ -210,36 +212,36 @@ def _explained(step: Step) -> dict[str, str]:
     return {"stage": step.stage, "title": step.title, **{name: str(held) for name, held in parties.items()}}
 
 
-def missed(lived: Life) -> list[str]:
+def not_reached_lines(lived: CohortLifetime) -> list[str]:
     """Return a sentence that names the stages that an aborted cohort did not reach; none for any other cohort."""
-    return [f"not reached: {', '.join(step.stage for step in lived.missed)}"] if lived.missed else []
+    return [f"not reached: {', '.join(step.stage for step in lived.not_reached)}"] if lived.not_reached else []
 
 
 def _dumped(pages: Pages | None) -> dict[str, Any] | None:
     if pages is None:
         return None
     gone = {} if pages.scrubbed is None else {"scrubbed": pages.scrubbed}
-    return {"total": pages.total, **gone, "messages": [one.model_dump(mode="json") for one in pages.messages]}
+    return {"total": pages.total, **gone, "messages": [message.model_dump(mode="json") for message in pages.messages]}
 
 
-def print_sights(sights: Iterable[Sight], out: Console) -> None:
+def print_party_views(party_views: Iterable[PartyView], out: Console) -> None:
     """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view.
 
     After them, once for all cohorts that share it, stands a table of why each party cannot know more.
     """
-    seen = list(sights)
-    for sight in seen:
-        out.print(head_of(sight), style="bold", markup=False)
-        _print_table(*table_of(sight), out)
-        for sentence in [*absences(sight), *scrubbed(sight)]:
+    seen = list(party_views)
+    for party_view in seen:
+        out.print(head_of(party_view), style="bold", markup=False)
+        _print_table(*table_of(party_view), out)
+        for sentence in [*absences(party_view), *scrubbed(party_view)]:
             out.print(sentence, markup=False)
-        out.print(f"{_shown(sight)}; --limit shows more of each stage\n", markup=False)
+        out.print(f"{_shown(party_view)}; --limit shows more of each stage\n", markup=False)
     groups = by_life(seen)
     for lived, alike in groups:
         of = "" if len(groups) == 1 else f" ({', '.join(one.cohort.cohort for one in alike)})"
         out.print(f"{WHY}{of}", style="bold", markup=False)
         _print_table(*steps_table(alike[0]), out)
-        for line in missed(lived):
+        for line in not_reached_lines(lived):
             out.print(line, markup=False)
         out.print()
 
@@ -251,41 +253,45 @@ def _print_table(head: Sequence[str], lines: Iterable[Sequence[str]], out: Conso
     out.print(table)
 
 
-def head_of(sight: Sight) -> str:
+def head_of(party_view: PartyView) -> str:
     """Return the cohort's name, round, arm and clients."""
-    cohort = sight.cohort
+    cohort = party_view.cohort
     arm = f"arm {cohort.arm}, " if isinstance(cohort, CohortView) else ""
-    return f"{cohort.cohort}: round {sight.report.number}, {arm}{cohort.clients:,} clients"
+    return f"{cohort.cohort}: round {party_view.report.number}, {arm}{cohort.clients:,} clients"
 
 
-def table_of(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table_of(party_view: PartyView) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the heads and the lines of a cohort's table: a column for each party that is not missing.
 
     What a client sent is in its intermediary's transcript.
     """
-    heads = ("stage", "a client sent", f"the {sight.report.intermediary} saw", "the server saw")
-    theirs = [0, *([] if sight.by_intermediary is None else [1, 2]), *([] if sight.by_server is None else [3])]
-    return tuple(heads[one] for one in theirs), [tuple(line[one] for one in theirs) for line in lines_of(sight)]
+    heads = ("stage", "a client sent", f"the {party_view.report.intermediary} saw", "the server saw")
+    theirs = [
+        0,
+        *([] if party_view.by_intermediary is None else [1, 2]),
+        *([] if party_view.by_server is None else [3]),
+    ]
+    return tuple(heads[one] for one in theirs), [tuple(line[one] for one in theirs) for line in lines_of(party_view)]
 
 
-def steps_table(sight: Sight) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def steps_table(party_view: PartyView) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return heads and lines of the table that says what each party holds in a stage, and why it cannot know more."""
-    heads = ("stage", "a client", f"the {sight.report.intermediary}", "the server")
-    steps = sight.life.steps
-    return heads, [(one.stage, str(one.client), str(one.intermediary), str(one.server)) for one in steps]
+    heads = ("stage", "a client", f"the {party_view.report.intermediary}", "the server")
+    steps = party_view.life.steps
+    return heads, [(step.stage, str(step.client), str(step.intermediary), str(step.server)) for step in steps]
 
 
-def absences(sight: Sight) -> list[str]:
+def absences(party_view: PartyView) -> list[str]:
     """Return a sentence for each party whose column is not shown."""
     return [
         f"the {party}'s column{', and what clients sent,' if party in INTERMEDIARIES else ''} is missing: {why}"
-        for party, why in sight.missing
+        for party, why in party_view.missing
     ]
 
 
-def scrubbed(sight: Sight) -> list[str]:
+def scrubbed(party_view: PartyView) -> list[str]:
     """Return a sentence for each party that has deleted messages of the cohort."""
-    held = ((sight.report.intermediary, sight.by_intermediary), ("server", sight.by_server))
+    held = ((party_view.report.intermediary, party_view.by_intermediary), ("server", party_view.by_server))
     return [
         f"the {party} scrubbed its messages of this cohort at {utc(pages.scrubbed)}, as the run wishes"
         for party, pages in held
@@ -293,19 +299,19 @@ def scrubbed(sight: Sight) -> list[str]:
     ]
 
 
-def _shown(sight: Sight) -> str:
-    pages = [one for one in (sight.by_intermediary, sight.by_server) if one is not None]
-    return f"{sum(len(one.messages) for one in pages):,} of {sum(one.total for one in pages):,} messages"
+def _shown(party_view: PartyView) -> str:
+    pages = [one for one in (party_view.by_intermediary, party_view.by_server) if one is not None]
+    return f"{sum(len(page.messages) for page in pages):,} of {sum(one.total for one in pages):,} messages"
 
 
-def lines_of(sight: Sight) -> list[tuple[str, str, str, str]]:
+def lines_of(party_view: PartyView) -> list[tuple[str, str, str, str]]:
     """Return the messages in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
-    server = sight.by_server.messages if sight.by_server else []
+    server = party_view.by_server.messages if party_view.by_server else []
     lines = [(_legible(entry.stage), "", "", _read(entry)) for entry in server if entry.stage in OPENING]
     received = {  # statements, and the batch
         entry.stage: entry for entry in server if entry.direction == "in" and entry.stage not in OPENING
     }
-    for entry in sight.by_intermediary.messages if sight.by_intermediary else []:
+    for entry in party_view.by_intermediary.messages if party_view.by_intermediary else []:
         answer = received.pop(entry.stage, None) if entry.direction == "out" else None
         lines.append((_legible(entry.stage), _sent(entry), _read(entry), _read(answer) if answer else ""))
     rest = [entry for entry in server if entry.stage not in OPENING and entry.direction == "out"]

@@ -176,7 +176,7 @@ def make_tokens(data_dir: DataDir) -> None:
 
 def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
     """Return the variable that lets a child process import these `module:Name`, beside this process's own."""
-    named = [one.name for one in extensions if ":" in one.name]
+    named = [extension.name for extension in extensions if ":" in extension.name]
     before = os.environ.get("DISTRUST_EXTENSIONS", "")
     return {"DISTRUST_EXTENSIONS": ",".join(filter(None, [before, *named]))} if named else {}
 

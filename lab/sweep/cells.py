@@ -143,7 +143,7 @@ def cell_digest(experiment: Experiment, cell: Cell) -> str:
     """
     places = experiment.points if experiment.spacing == "even" else [experiment.points, experiment.spacing]
     words = run_table(experiment, cell)
-    own = [one.model_dump(mode="json") for one in extensions(words)]
+    own = [extension.model_dump(mode="json") for extension in extensions(words)]
     text = json.dumps([places, words, *own], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -271,7 +271,7 @@ def _result_row(experiment: Experiment, cell: Cell, file: RunFile, result: Resul
     if result.fault is not None or pulls < result.horizon:
         raise StoppedEarly(result.fault or f"stopped after {pulls} of {result.horizon} pulls")
     own = {
-        "clients": sum(cohort.clients for one in result.rounds for cohort in one.cohorts),
+        "clients": sum(cohort.clients for record in result.rounds for cohort in record.cohorts),
         "regret": result.regret.final,
         "chosen": result.chosen,
         "best": result.best,

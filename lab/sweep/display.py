@@ -210,8 +210,8 @@ def regret_table(rows: Sequence[Row]) -> Table:
     table = Table(*REGRET_HEAD[:2], box=None, padding=(0, 2, 0, 0))
     for head in (*REGRET_HEAD[2:], "seconds a run"):
         table.add_column(head, justify="right")
-    for one in regret_summaries(rows):
-        table.add_row(*one.cells(), f"{one.seconds:.3g}")
+    for summary in regret_summaries(rows):
+        table.add_row(*summary.cells(), f"{summary.seconds:.3g}")
     return _whole(table)
 
 

@@ -78,7 +78,7 @@ class SweepOutcome(Shown):
     def lines(self, table: Literal["summary", "confidence"]) -> list[dict[str, Any]]:
         """Return the lines of one of the two short tables of `frame`."""
         if table == "summary":
-            return [asdict(one) for one in regret_summaries(self.rows)]
+            return [asdict(summary) for summary in regret_summaries(self.rows)]
         return [
             {
                 "series": one.series,
@@ -100,7 +100,7 @@ class SweepOutcome(Shown):
     @override
     def _cards(self) -> list[Card]:
         """Return the tables of `distrust sweep`, without the seconds."""
-        regret = HtmlTable(REGRET_HEAD, [one.cells() for one in regret_summaries(self.rows)], REGRET_HEAD[:2])
+        regret = HtmlTable(REGRET_HEAD, [summary.cells() for summary in regret_summaries(self.rows)], REGRET_HEAD[:2])
         shares = [one.cells() for one in confidence(self.rows)]
         failed = [
             f"failed: {cell.panel}, {cell.series}, {cell.repetition}: {why}" for cell, why in self.failures.items()

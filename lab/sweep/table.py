@@ -88,8 +88,8 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
 
 def _cells(line: dict[str, Any]) -> dict[str, Any]:
     """Return a line's words: an empty one is null, the curve is a list."""
-    words = {key: value or None for key, value in line.items()}
-    return {**words, "curve": (line.get("curve") or "").split(";")}
+    fields = {key: value or None for key, value in line.items()}
+    return {**fields, "curve": (line.get("curve") or "").split(";")}
 
 
 def _parquet(rows: Sequence[Row]) -> bytes:

@@ -127,25 +127,25 @@ _answers: OneAtATime[dict[str, Any]] = OneAtATime(ANSWERS)
 _readers = CpuAccount(BURST, SHARE, QUESTION)
 
 
-def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:
+def question(fields: dict[str, str]) -> tuple[str, PrivacyQuery]:
     """Return the mechanism's name and the question of the page's fields. Raises BadParameter, naming the field.
 
     Fields that the mechanism has no use for are not read.
     """
-    name = words["mechanism"]
+    name = fields["mechanism"]
     if name not in tuple(MECHANISMS):  # not for classes of the user's own: a reader must not have the server run them
         raise BadParameter("mechanism", name, f"must be one of {', '.join(MECHANISMS)}")
     kind = MECHANISMS[name]
-    clients = int(_number("n", words["n"], whole=True))
+    clients = int(_number("n", fields["n"], whole=True))
     if not 2 <= clients <= MOST_CLIENTS:
         raise BadParameter("n", clients, f"must lie in [2, {MOST_CLIENTS}]; `distrust privacy` takes larger cohorts")
     query = PrivacyQuery(
         clients=clients,
-        epsilon=None if kind.model == "none" else _number("epsilon", words["epsilon"]),
-        delta=_number("delta", words["delta"]) if kind.takes_delta else None,
-        dropout=_number("dropout", words["dropout"]),
-        corrupt=_number("corrupt", words["corrupt"]),
-        batches=int(_number("batches", words["batches"], whole=True)) if kind.takes_batches else None,
+        epsilon=None if kind.model == "none" else _number("epsilon", fields["epsilon"]),
+        delta=_number("delta", fields["delta"]) if kind.takes_delta else None,
+        dropout=_number("dropout", fields["dropout"]),
+        corrupt=_number("corrupt", fields["corrupt"]),
+        batches=int(_number("batches", fields["batches"], whole=True)) if kind.takes_batches else None,
     )
     return name, suited(query, name)
 
@@ -161,12 +161,12 @@ def _number(field: str, text: str, *, whole: bool = False) -> float:
     return value
 
 
-def refusal(error: BadParameter, words: dict[str, str]) -> tuple[str, str]:
+def refusal(error: BadParameter, fields: dict[str, str]) -> tuple[str, str]:
     """Return the page's field that is refused, and a sentence with its name on the page and the value as typed."""
     field = error.field.removeprefix("mechanism.")
-    if field not in words:
+    if field not in fields:
         return field, error.detail
-    typed = words[field]
+    typed = fields[field]
     name = {"epsilon": "ε", "delta": "δ"}.get(field, field)
     return field, f"{name} = {typed if len(typed) <= LONGEST_WORD else typed[:LONGEST_WORD] + '…'}: {error.allowed}"
 
@@ -270,16 +270,16 @@ def privacy_page(
     part: Annotated[str | None, Header(alias="X-Fragment", description="only the part that changes")] = None,
 ) -> Response:
     """Return the calculator's page, with the answer to the question in its address."""
-    words = {field: request.query_params.get(field) or value for field, value in DEFAULTS.items()}
+    fields = {field: request.query_params.get(field) or value for field, value in DEFAULTS.items()}
     context: dict[str, Any] = {"answer": None, "refused": "", "field": "", "closed": ""}
     try:
-        name, query = question(words)
+        name, query = question(fields)
         if asker == "stranger":
             context["closed"] = CLOSED
         else:
             context["answer"] = answered(name, query, _readers if asker == "reader" else None)
     except BadParameter as error:
-        context["field"], context["refused"] = refusal(error, words)
+        context["field"], context["refused"] = refusal(error, fields)
     except Unavailable as error:
         context["refused"] = error.detail
     return page(
@@ -287,7 +287,7 @@ def privacy_page(
         part=part,
         title="Privacy",
         here="/privacy",
-        words=words,
+        words=fields,
         sliders=SLIDERS,
         mechanisms=MECHANISMS,
         guarded=request.app.state.settings.calculator != "open" and request.app.state.operator_token is not None,

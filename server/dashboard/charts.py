@@ -133,9 +133,9 @@ class Plot:
 
     def area(self, points: Sequence[tuple[float, float]], kind: str) -> None:
         """Add the area between points (x, y) and the lower end of the y axis."""
-        floor = self.sy(self.ys[0])
+        bottom = self.sy(self.ys[0])
         path = "L".join(f"{self.sx(x)} {self.sy(y)}" for x, y in points)
-        whole = f"M{self.sx(points[0][0])} {floor}L{path}L{self.sx(points[-1][0])} {floor}Z"
+        whole = f"M{self.sx(points[0][0])} {bottom}L{path}L{self.sx(points[-1][0])} {bottom}Z"
         self.shapes.append(_element("path", f"area {kind}", f'd="{whole}"', ""))
 
     def label(self, x: float, y: float, text: str, kind: str = "mark", anchor: str = "middle") -> None:

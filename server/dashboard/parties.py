@@ -67,7 +67,7 @@ def cohort_context(
     is_open = cohort.state == "open" and view.state == "running"
     stated: list[str] = []
     if message.via == "aggregator":
-        stated = [one.stage for one in service.statements(run, name).statements]
+        stated = [statement.stage for statement in service.statements(run, name).statements]
     elif message.receipts and service.collected(run, name):
         stated = ["batch", "receipts"]
     lived = message.channel.life(cohort.state, cohort.reason, stated)
@@ -79,7 +79,7 @@ def cohort_context(
         "mechanism": mechanism,
         "via": message.via,
         "steps": lived.steps,
-        "missed": lived.missed,
+        "not_reached": lived.not_reached,
         "arm": arm_played(cohort, report),
         "facts": message.channel.facts,
         "loss": _loss(cohort, message),

@@ -191,10 +191,10 @@ def meaning(model: type[Any], key: str, field: Mapping[str, Any]) -> str:
     return next(filter(None, said), "")
 
 
-def _field(name: str, prefix: str, words: Mapping[str, Any], hint: str, *, required: bool, shown: bool) -> FormField:
-    inner = next((one for one in words.get("anyOf", ()) if one.get("type") != "null"), words)
+def _field(name: str, prefix: str, table: Mapping[str, Any], hint: str, *, required: bool, shown: bool) -> FormField:
+    inner = next((one for one in table.get("anyOf", ()) if one.get("type") != "null"), table)
     kind, options = _kind(inner)
-    default = words.get("default") if shown else None
+    default = table.get("default") if shown else None
     if default is None:
         options = ("", *options) if options else ()
         default = ""
@@ -210,13 +210,13 @@ def _field(name: str, prefix: str, words: Mapping[str, Any], hint: str, *, requi
     )
 
 
-def _kind(words: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _kind(table: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the kind of input of one type of a JSON schema, and its options."""
-    known = words.get("enum") or ([words["const"]] if "const" in words else [])
+    known = table.get("enum") or ([table["const"]] if "const" in table else [])
     if known:
         return ("choice" if isinstance(known[0], str) else "whole-choice"), tuple(map(str, known))
     kinds = {"integer": "whole", "number": "number", "boolean": "check", "string": "text"}
-    return kinds.get(str(words.get("type")), "json"), ()
+    return kinds.get(str(table.get("type")), "json"), ()
 
 
 def _first_line(kind: type[Any]) -> str:

@@ -182,9 +182,9 @@ def _compared(service: Runs, run: str) -> dict[str, Any]:
     closed = all_intervals(service, run)
     alive = {arm.arm for arm in view.snapshot.arms if arm.active}
     widths = [
-        (one.pulls, max(held))
-        for one in closed
-        if (held := [interval.upper - interval.lower for interval in one.intervals if interval.arm in alive])
+        (cohort.pulls, max(held))
+        for cohort in closed
+        if (held := [interval.upper - interval.lower for interval in cohort.intervals if interval.arm in alive])
     ]
     best = next((arm for arm in view.snapshot.arms if arm.arm == view.snapshot.chosen), None)
     return {
@@ -223,7 +223,7 @@ def _bars(closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int
     """Return each round's intervals as bars, coloured by what became of the arm. Rounds without any are left out."""
     return [
         (
-            one.round,
+            cohort.round,
             [
                 Bar(
                     interval.arm,
@@ -231,13 +231,13 @@ def _bars(closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int
                     interval.mean,
                     interval.upper,
                     fate(arms[interval.arm], chosen),
-                    last=arms[interval.arm].eliminated == one.round,
+                    last=arms[interval.arm].eliminated == cohort.round,
                 )
-                for interval in one.intervals
+                for interval in cohort.intervals
             ],
         )
-        for one in closed
-        if one.intervals
+        for cohort in closed
+        if cohort.intervals
     ]
 
 
@@ -272,7 +272,7 @@ def _waiting(service: Runs, view: RunView, newest: RoundReport | None) -> list[t
         return []
     open_round = service.round_view(view.run).round
     messages = {one.cohort.cohort: one.cohort for one in open_round.assignments} if open_round else {}
-    return [(one, messages[one.cohort]) for one in newest.cohorts if one.cohort in messages]
+    return [(cohort, messages[cohort.cohort]) for cohort in newest.cohorts if cohort.cohort in messages]
 
 
 def _live(service: Stated, cohort: CohortView, message: Cohort) -> LiveCohort:
@@ -348,12 +348,12 @@ def _interval(arm: ArmView) -> str:
 
 def _clients(report: RoundReport) -> int:
     """Return the clients of all cohorts of a round, replaced ones too."""
-    return sum(one.clients for one in report.cohorts)
+    return sum(cohort.clients for cohort in report.cohorts)
 
 
 def _released(report: RoundReport) -> int:
     """Return the number of a round's cohorts that were released."""
-    return sum(one.state == "released" for one in report.cohorts)
+    return sum(cohort.state == "released" for cohort in report.cohorts)
 
 
 def _promise(guarantee: Guarantee) -> str:

@@ -20,7 +20,7 @@ from distrust.server.learner.rounds import (
     spent_at_most,
 )
 from distrust.server.learner.run_config import build_policy, check_run_config
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Policy, Query, StoppedPolicy
 
 MOST_FORMED = 1000
 """Intervals of one round that are kept for watchers: 160 bytes each, until the run's last round is forgotten."""
@@ -59,7 +59,7 @@ class Learner:
         self.rounds: list[RoundRecord] = []
         self._closed = 0
         self._pending: dict[str, CohortPlan] = {}
-        self._lost: list[Key] = []
+        self._lost: list[ArmKey] = []
         self._last_loss = ""
         self._open_round()
 
@@ -173,20 +173,20 @@ class Learner:
         elif ask.cost(lost) <= self.left:
             self._open_attempt(lost)
         else:
-            self.unfinished += ask.cost([Query(one.arm, one.clients) for one in self.rounds[-1].cohorts])
+            self.unfinished += ask.cost([Query(cohort.arm, cohort.clients) for cohort in self.rounds[-1].cohorts])
             self._finish(ask.spend(lost, self.left))
 
     def _close_round(self) -> None:
         record, before = self.rounds[-1], self.policy.active
         try:
             self.policy.tell([_estimate(record, query) for query in record.ask.queries])
-            stay, formed = set(self.policy.active), self.policy.formed
+            stay, latest = set(self.policy.active), self.policy.latest_intervals
         except Exception as error:  # noqa: BLE001 - whatever a policy raises, the run ends and says so
             self.policy = StoppedPolicy.instead_of(self.policy, before)
             self.fail(f"round {record.number}", error)
             return
         record.eliminated = tuple(arm for arm in before if arm not in stay)
-        record.formed = formed if len(formed) <= MOST_FORMED else ()
+        record.latest_intervals = latest if len(latest) <= MOST_FORMED else ()
         self._closed += 1
         self._open_round()
 
@@ -210,7 +210,7 @@ class Learner:
                 self.rounds.append(record)
                 self._open_attempt(ask.queries)
 
-    def _planned(self, number: int) -> tuple[Ask | None, RoundRecord | None, dict[Key, int]]:
+    def _planned(self, number: int) -> tuple[Ask | None, RoundRecord | None, dict[ArmKey, int]]:
         """Return the next round, or else how the last pulls are played."""
         ask = self.policy.ask(self.left)
         if ask is None:
@@ -228,7 +228,7 @@ class Learner:
         for query in queries:
             self._count(record.ask.pulls(query))
 
-    def _finish(self, leftover: dict[Key, int]) -> None:
+    def _finish(self, leftover: dict[ArmKey, int]) -> None:
         """Finish the run: count the last pulls as the paper plays them. No cohort is opened for them."""
         self._count(leftover.items())
         self.unfinished += sum(leftover.values())
@@ -245,7 +245,7 @@ class Learner:
         self.finished, self.fault = True, why
         self._pending = {}
 
-    def _count(self, pulls: Iterable[tuple[Key, int]]) -> None:
+    def _count(self, pulls: Iterable[tuple[ArmKey, int]]) -> None:
         for arm, count in pulls:
             if arm is None:
                 self.hidden += count

@@ -19,7 +19,7 @@ from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
-from distrust.server.policies.base import Ask, Interval, Key, Query
+from distrust.server.policies.base import ArmKey, Ask, Interval, Query
 
 SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
 
@@ -79,7 +79,7 @@ class CohortPlan:
     """
 
     cohort: str
-    arm: Key
+    arm: ArmKey
     clients: int
     attempt: int
     minimum: int
@@ -105,7 +105,7 @@ class RoundRecord:
     """A round, open or closed: the cohorts of all attempts, the sums by query, the arms dropped after it.
 
     mechanisms, minima  by the size of a cohort. Only the learner changes a record.
-    formed              the intervals that the policy formed when the round was closed, for watchers.
+    latest_intervals    the intervals that the policy formed when the round was closed, for watchers.
     joined              cohorts of the rounds that the record stands for; 0: it is one round's.
     """
 
@@ -114,9 +114,9 @@ class RoundRecord:
     mechanisms: dict[int, AnyMechanism]
     minima: dict[int, int]
     cohorts: tuple[CohortPlan, ...] = ()
-    released: dict[Key, ReleasedCohort] = field(default_factory=dict)
+    released: dict[ArmKey, ReleasedCohort] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
-    formed: tuple[Interval, ...] = ()
+    latest_intervals: tuple[Interval, ...] = ()
     joined: int = 0
 
     @property
@@ -220,7 +220,7 @@ def plan_round(
             return RoundRecord(number, ask, old.mechanisms, old.minima)
     minima = {size: config.intermediary.min_survivors(size) for size in sizes}
     mechanisms = {size: _calibrated(config, ask, size, share) for size in sizes}
-    counted = ask.cumulative and any(one.takes_batches for one in mechanisms.values())
+    counted = ask.cumulative and any(mechanism.takes_batches for mechanism in mechanisms.values())
     if counted and any(old.ask.cumulative and old.mechanisms != mechanisms for old in before):  # modulo one m only
         allowed = "counts a stream, whose rounds must all have one size, one share and one statistic"
         raise BadParameter("mechanism.name", config.mechanism.name, allowed)
@@ -305,7 +305,7 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord], *, alone: bool
     budget = None if alone else config.budget
     for cost, repeated in groupby(records, attrgetter("cost_alone" if alone else "cost")):
         rounds, guarantee = list(repeated), _spent(config, cost)
-        clients, cohorts = sum(one.clients for one in rounds), sum(one.played for one in rounds)
+        clients, cohorts = sum(record.clients for record in rounds), sum(one.played for one in rounds)
         streams: tuple[BatchStream, ...] = ()
         laws: tuple[Repeated, ...] = ()
         if config.unsafe is None and (config.contributions > 1 or (budget and not within(guarantee, budget))):
@@ -340,7 +340,7 @@ def spent_at_most(config: RunConfig, records: Sequence[RoundRecord]) -> ShownGua
 def _ledgers(config: RunConfig, records: Sequence[RoundRecord]) -> tuple[PrivacyLedger, PrivacyLedger]:
     """Return the ledger of all rounds, and that of what is left if all others collude; it may be the same one."""
     ledger = run_ledger(config, records)
-    counts = any(one.cost_alone is not one.cost for one in records)
+    counts = any(record.cost_alone is not record.cost for record in records)
     return ledger, run_ledger(config, records, alone=True) if counts else ledger
 
 

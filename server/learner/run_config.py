@@ -13,7 +13,7 @@ from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 ENDLESS = 10**18  # pulls: a horizon that limits no batch
 
-MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
+MEMBERS = ("active", "intervals", "latest_intervals", "chosen", "ask", "tell", "leftover")
 """Members that a policy must have."""
 
 
@@ -52,7 +52,7 @@ def _check_stream(config: RunConfig, first: Ask) -> None:
     same, as the guarantee says that there are at most so many batches. Streams of several arms have at most so many
     together, by which returning clients are charged: one a cohort. Other policies' rounds grow, and are few.
     """
-    batches, cohorts = config.mechanism.batches, config.horizon // min(one.clients for one in first.queries)
+    batches, cohorts = config.mechanism.batches, config.horizon // min(query.clients for query in first.queries)
     alike = first.cumulative or first.decision.kind == "contextual-choice"
     if alike and batches is not None and batches < cohorts:
         raise BadParameter("mechanism.batches", batches, f"must be at least {cohorts}, the cohorts of this run")

@@ -10,7 +10,7 @@ from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import Reward, Statistic
 
-Key = int | None
+ArmKey = int | None
 
 ASSIGNED_ARM: Decision = AssignedArm()
 REWARD: Statistic = Reward()
@@ -20,7 +20,7 @@ REWARD: Statistic = Reward()
 class Query:
     """One private sum: `clients` fresh clients, one cohort. `arm` is what they play; None: the decision says it."""
 
-    arm: Key
+    arm: ArmKey
     clients: int
 
 
@@ -57,7 +57,7 @@ class Ask:
         """Return how many numbers a released cohort's sum has: one a coordinate, or one an assigned action."""
         return len(self.decision.actions) if self.decision.kind == "assigned-action" else self.statistic.dimension
 
-    def pulls(self, query: Query) -> tuple[tuple[Key, int], ...]:
+    def pulls(self, query: Query) -> tuple[tuple[ArmKey, int], ...]:
         """Return (arm, pulls) that one cohort takes from the horizon; arm None where only the clients know it."""
         return self.decision.pulls(query.arm, query.clients)
 
@@ -65,16 +65,16 @@ class Ask:
         """Return the pulls that these cohorts take from the horizon."""
         return sum(count for query in queries for _, count in self.pulls(query))
 
-    def by_arm(self, estimates: Sequence["Estimate"]) -> dict[Key, "Estimate"]:
+    def by_arm(self, estimates: Sequence["Estimate"]) -> dict[ArmKey, "Estimate"]:
         """Return the estimates of the whole batch by arm. Raises ValueError unless there is one for each query."""
         known = {estimate.arm: estimate for estimate in estimates}
         if len(estimates) != len(known) or known.keys() != {query.arm for query in self.queries}:
             raise ValueError("a batch must be complete: one estimate for each query")
         return known
 
-    def spend(self, queries: Sequence[Query], left: int) -> dict[Key, int]:
+    def spend(self, queries: Sequence[Query], left: int) -> dict[ArmKey, int]:
         """Return `left` pulls by arm, spent on these cohorts in turn until they are used up."""
-        spent: dict[Key, int] = {}
+        spent: dict[ArmKey, int] = {}
         for arm, count in (pull for query in queries for pull in self.pulls(query)):
             taken = min(count, left)
             left -= taken
@@ -99,7 +99,7 @@ class Estimate:
     whole     the law of the noise if all answer.
     """
 
-    arm: Key
+    arm: ArmKey
     sums: tuple[float, ...]
     counts: tuple[int, ...]
     laws: tuple[ErrorLaw, ...]
@@ -165,7 +165,7 @@ class Policy(Protocol):
         ...
 
     @property
-    def formed(self) -> tuple[Interval, ...]:
+    def latest_intervals(self) -> tuple[Interval, ...]:
         """Return the `intervals` that the last `tell` put around an estimate; others are older, or only grew wider."""
         ...
 
@@ -185,7 +185,7 @@ class Policy(Protocol):
         """Take the whole batch, one estimate for each query, in any order. Raises ValueError otherwise."""
         ...
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         """Return how the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing.
 
         Arm None: each client chooses by the last decision.
@@ -211,7 +211,7 @@ class PlannedBatches(ABC):
         ask = self._next() if self.going_on else None
         return ask if ask is not None and ask.size <= left else None
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         """Return the last pulls: the unfinished batch, cohort after cohort, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)
@@ -236,7 +236,7 @@ class StoppedPolicy:
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
     chosen: int | None = None
-    formed: tuple[Interval, ...] = ()
+    latest_intervals: tuple[Interval, ...] = ()
 
     @classmethod
     def instead_of(cls, policy: Policy, active: tuple[int, ...]) -> Self:
@@ -257,6 +257,6 @@ class StoppedPolicy:
     def tell(self, estimates: Sequence[Estimate]) -> None:
         raise ValueError(f"the policy was stopped: {len(estimates)} estimates come too late")
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         del left
         return {}

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration
 from distrust.common.specs.policy import DpSeSpec
-from distrust.server.policies.base import Estimate, Key, RunFacts
+from distrust.server.policies.base import ArmKey, Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure, exact_radius
 
 
@@ -49,7 +49,7 @@ class DpSe(Elimination):
         sampled = math.sqrt(math.log(2 / self._each) / (2 * survivors))
         return total / survivors, sampled + law.quantile(self._each) / survivors
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         """Return the last pulls, shared evenly as an epoch plays the arms in turn; the last active arm gets all."""
         each, more = divmod(left, len(self._active))
         counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}

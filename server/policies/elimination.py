@@ -99,7 +99,7 @@ class EliminationBase(PlannedBatches):
         return tuple(self._latest[arm] for arm in sorted(self._latest))
 
     @property
-    def formed(self) -> tuple[Interval, ...]:
+    def latest_intervals(self) -> tuple[Interval, ...]:
         last = max((interval.batch for interval in self._latest.values()), default=0)
         return tuple(interval for interval in self.intervals if interval.batch == last)
 

@@ -257,7 +257,7 @@ def solved(bounds: Sequence[Tails], p: float, std: Floats) -> tuple[Floats, Floa
     """Return w at which the bounds add up to p at most, and the remainder's largest share. One bound counts twice."""
 
     def excess(w: Floats) -> tuple[Floats, Floats, Floats]:
-        logs, slopes, shares = (np.array(values) for values in zip(*(one.log(w) for one in bounds), strict=True))
+        logs, slopes, shares = (np.array(values) for values in zip(*(bound.log(w) for bound in bounds), strict=True))
         parts = np.exp(logs - logs.max(axis=0))
         total = logs.max(axis=0) + np.log(parts.sum(axis=0)) - math.log(p * len(bounds) / 2)
         return total, (parts * slopes).sum(axis=0) / parts.sum(axis=0), shares.max(axis=0)

@@ -13,7 +13,7 @@ from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import RoundSize, event_share
 from distrust.common.specs.policy import AdapUcbSpec, DpUcbSpec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, PlannedBatches, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
 from distrust.server.policies.elimination import check_failure, exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
 
@@ -39,7 +39,7 @@ class UpperBounds:
         return tuple(self._latest[arm] for arm in sorted(self._latest))
 
     @property
-    def formed(self) -> tuple[Interval, ...]:
+    def latest_intervals(self) -> tuple[Interval, ...]:
         return tuple(self._latest[arm] for arm in self._fresh)
 
     @property
@@ -198,7 +198,7 @@ class DpUcb(UpperBounds):
         self._arm = self._round if self._round < len(self._sums) else self._largest_bound()
         self._round += 1
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         return {self._arm: left} if left else {}
 
     def _largest_bound(self) -> int:

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from distrust.common.specs.policy import Ucb1Spec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Query, RunFacts
 
 
 class Ucb1:
@@ -39,7 +39,7 @@ class Ucb1:
         return tuple(map(self._interval, self.active)) if self._pulls >= len(self._sums) else ()
 
     @property
-    def formed(self) -> tuple[Interval, ...]:
+    def latest_intervals(self) -> tuple[Interval, ...]:
         """Return the last pull's interval.
 
         All arms' once each was pulled. The other intervals only grew wider, with t.
@@ -67,7 +67,7 @@ class Ucb1:
         self._round += 1
         self._last, self._arm = arm, self._best_bound()
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         return {self._arm: left} if left else {}
 
     def _best_bound(self) -> int:

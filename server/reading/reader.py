@@ -91,7 +91,7 @@ class Reader:
             free = over or self._service.issuer.grantable(active, caller)
             return math.inf if free else len(active.learner.rounds), view
 
-    def known_standing(self, run: str, caller: Caller = OPERATOR) -> tuple[float, RoundView] | None:
+    def cached_standing(self, run: str, caller: Caller = OPERATOR) -> tuple[float, RoundView] | None:
         """Return what `standing` does; None where that waits for another thread or reads the database."""
         active = self._service.active_run(run)
         if not active.lock.acquire(blocking=False):
@@ -148,8 +148,8 @@ class Reader:
                     round=record.number,
                     pulls=spent,
                     intervals=[
-                        ArmInterval(arm=one.arm, mean=one.mean, lower=one.lower, upper=one.upper)
-                        for one in record.formed
+                        ArmInterval(arm=interval.arm, mean=interval.mean, lower=interval.lower, upper=interval.upper)
+                        for interval in record.latest_intervals
                     ],
                 )
                 for record, spent in zip(rounds[after : after + limit], pulls[after:], strict=True)
@@ -272,7 +272,7 @@ def _unread_line(unread: UnreadRun) -> RunLine:
 
 
 def _pulls(record: RoundRecord) -> int:
-    return record.ask.cost([Query(one.arm, one.clients) for one in record.cohorts])
+    return record.ask.cost([Query(cohort.arm, cohort.clients) for cohort in record.cohorts])
 
 
 def _round_state(active: ActiveRun, record: RoundRecord) -> Literal["open", "closed", "unfinished"]:

@@ -201,7 +201,7 @@ def _makers(
     for row in store.cohort_grants(cohort.cohort):
         makers += [("keys", partial(_key_hashes, row))] if row.key_hashes else []
         makers.append(("tickets", partial(_tickets, row)))
-    makers += [(one.stage, partial(_statement, one)) for one in store.statements(cohort.cohort)]
+    makers += [(statement.stage, partial(_statement, statement)) for statement in store.statements(cohort.cohort)]
     answer, outcome = store.batch(cohort.cohort), store.outcome(cohort.cohort)
     if answer is not None and answer.batch is not None:
         batch = answer.batch

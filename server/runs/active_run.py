@@ -25,7 +25,7 @@ from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.learner.rounds import RoundPlan
-from distrust.server.policies.base import Key
+from distrust.server.policies.base import ArmKey
 from distrust.server.runs.round_messages import round_message
 from distrust.server.storage.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
 from distrust.server.storage.rows import CohortRow, RunRow
@@ -42,7 +42,7 @@ class CountedStream:
     past  32 bytes: digest of all its batches, cohort by cohort. The noise of the next batch follows from it, too.
     """
 
-    arm: Key
+    arm: ArmKey
     counter: StreamCounter
     past: bytes
 
@@ -65,7 +65,9 @@ class ActiveRun:
         self._rows: tuple[int, dict[str, CohortRow]] | None = None
         self.delivered: dict[Via, list[bytes]] = {}  # see server.runs.deliveries
         self.ungranted: dict[str, None] = {}  # requests for tickets that have got none, the newest last
-        self.streams: dict[Key, CountedStream] = {}  # by arm; one that is not there has no batch, or is to be restored
+        self.streams: dict[
+            ArmKey, CountedStream
+        ] = {}  # by arm; one that is not there has no batch, or is to be restored
 
     @classmethod
     def begin(cls, config: RunConfig, learner: Learner, store: Store, folder: KeyFolder) -> "ActiveRun":
@@ -152,7 +154,7 @@ class ActiveRun:
                 self.changed()
             return self._learner
 
-    def doubt(self) -> None:
+    def forget_cached(self) -> None:
         """Read learner and state again before they are used: a commit failed, or only its confirmation was lost."""
         self._stale, self._rows, self.streams = True, None, {}
 

@@ -141,7 +141,7 @@ WHOSE = "the list of participants"
 
 def _read(path: Path) -> dict[str, Participant]:
     """Return the participants in a file by their ids. Raises BadParameter."""
-    return {one.id: one for one in read_participants(path).participants}
+    return {participant.id: participant for participant in read_participants(path).participants}
 
 
 def read_participants(path: Path) -> ParticipantList:

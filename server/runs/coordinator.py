@@ -279,7 +279,7 @@ class RunCoordinator:
                     await self._sleep(self._retry)
                     continue
                 # After a restart it is opened again: the intermediary may have missed the call.
-                if await self._settled(cohort, opening=not opened, alone=alone):
+                if await self._collect_once(cohort, opening=not opened, alone=alone):
                     return
                 opened, alone = True, False
                 await self._sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
@@ -294,14 +294,14 @@ class RunCoordinator:
             in_doubt = alone = True
             await self._sleep(self._retry)
 
-    async def _settled(self, cohort: Cohort, *, opening: bool, alone: bool) -> bool:
+    async def _collect_once(self, cohort: Cohort, *, opening: bool, alone: bool) -> bool:
         """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one.
 
         After a batch, requests that wait are served: the intermediary works, and will open the next cohort, too.
 
         alone  serve none: what they get must not keep the outcome from being committed again and again.
         """
-        answer = await self._last_word(cohort, opening=opening)
+        answer = await self._final_answer(cohort, opening=opening)
         if answer is None:
             return False
         if answer.batch is not None and cohort.receipts:
@@ -365,7 +365,7 @@ class RunCoordinator:
         settling.add_done_callback(self._recording.discard)
         return await asyncio.shield(settling)
 
-    async def _last_word(self, cohort: Cohort, *, opening: bool) -> BatchAnswer | None:
+    async def _final_answer(self, cohort: Cohort, *, opening: bool) -> BatchAnswer | None:
         """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted.
 
         opening  open the cohort there before.

@@ -174,7 +174,7 @@ class KnownRuns:
 
 
 def _of(run_digest: bytes, tombstones: list[Tombstone]) -> Tombstone | None:
-    return next((one for one in tombstones if one.run_digest == run_digest), None)
+    return next((tombstone for tombstone in tombstones if tombstone.run_digest == run_digest), None)
 
 
 def _spent(active: ActiveRun | None) -> ShownGuarantee | None:

@@ -126,7 +126,7 @@ class Service(KnownRuns):
                     if state == "failed":
                         _log.error("run_failed", run=run, why=reason)
                 except Exception:
-                    active.doubt()
+                    active.forget_cached()
                     if active.round() is not None:  # else only the confirmation was lost
                         raise
         self._notify(run)
@@ -211,7 +211,7 @@ class Service(KnownRuns):
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Settle a cohort with an intermediary's last answer as `settle_and_serve`. Return False if it was before."""
-        return self._settled(cohort, answer, ())[0]
+        return self._settle(cohort, answer, ())[0]
 
     def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Cohort | None:
         """Settle a cohort, and serve requests that wait for tickets with those of the run's next one.
@@ -225,9 +225,9 @@ class Service(KnownRuns):
         Raises NotComparedError while deliveries before this batch are not compared; RunFailed where the intermediary
         has released what this server does not know; BadMessage for a batch that is not numbered.
         """
-        return self._settled(cohort, answer, places)[1]
+        return self._settle(cohort, answer, places)[1]
 
-    def _settled(
+    def _settle(
         self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
     ) -> tuple[bool, Cohort | None]:
         """Return whether the cohort is settled now, and the next one if it was begun."""

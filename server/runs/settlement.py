@@ -22,7 +22,7 @@ from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
 from distrust.server.learner.analyzer import analyze, content_sums
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from distrust.server.policies.base import Key
+from distrust.server.policies.base import ArmKey
 from distrust.server.runs.active_run import ActiveRun, CountedStream, state_of
 from distrust.server.runs.receipts import ReceiptBook
 from distrust.server.runs.waiting_places import Serving
@@ -87,7 +87,7 @@ class Settlement:
             try:
                 self._commit(active, cohort, outcome, answer, serving)
             except BaseException:
-                active.doubt()
+                active.forget_cached()
                 raise
             if stream is not None:
                 active.streams[stream.arm] = stream
@@ -133,7 +133,7 @@ class Settlement:
             return _faulted(cohort, "the analyzer raised", error), None
         return released, after
 
-    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism, arm: Key) -> CountedStream:
+    def _restored(self, active: ActiveRun, keys: Keys, mechanism: Mechanism, arm: ArmKey) -> CountedStream:
         """Return an arm's stream after the committed outcomes, from the stored batches and what was released."""
         counted = [record for record in active.learner.rounds if record.ask.cumulative]
         own = {one.cohort for record in counted for one in record.cohorts if one.arm == arm}

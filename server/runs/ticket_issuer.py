@@ -245,7 +245,7 @@ class TicketIssuer:
         self, pending: Sequence[Cohort], rows: dict[str, CohortRow], grants: list[GrantRow], most: int
     ) -> Cohort | None:
         """Return the next cohort to begin for a request that gets `most` slots; None where none is needed."""
-        if sum(one.count for one in grants) >= most or not self._may_begin(pending, rows):
+        if sum(grant.count for grant in grants) >= most or not self._may_begin(pending, rows):
             return None
         if _any_free(pending, _with_grants(rows, grants)):  # for other callers: cohorts fill one after another
             return None
@@ -289,18 +289,18 @@ def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
 
 def _any_free(pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:
     """Return whether an open cohort has slots without a ticket."""
-    return any(rows[one.cohort].granted < one.clients for one in pending if one.cohort in rows)
+    return any(rows[cohort.cohort].granted < cohort.clients for cohort in pending if cohort.cohort in rows)
 
 
 def _with_grants(rows: dict[str, CohortRow], grants: Sequence[GrantRow]) -> dict[str, CohortRow]:
     """Return the rows with the slots of these grants handed out."""
     changed = {}
-    for one in grants:
-        row = rows[one.cohort]
+    for grant in grants:
+        row = rows[grant.cohort]
         taken = dict(row.taken)
-        if one.participant is not None:
-            taken[one.participant] = taken.get(one.participant, 0) + one.count
-        changed[one.cohort] = replace(row, granted=one.first + one.count, taken=taken)
+        if grant.participant is not None:
+            taken[grant.participant] = taken.get(grant.participant, 0) + grant.count
+        changed[grant.cohort] = replace(row, granted=grant.first + grant.count, taken=taken)
     return rows | changed
 
 

@@ -88,7 +88,7 @@ def read_run(run: str, text: str, identity: RunIdentity, state: RunState, reason
         return RunRow(RunConfig.model_validate_json(text), identity, state, reason)
     except ValidationError as error:
         try:
-            words = json.loads(text)
+            fields = json.loads(text)
         except ValueError:
-            words = {}
-        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig), state)
+            fields = {}
+        return UnreadRun(run, fields if isinstance(fields, dict) else {}, first(error, RunConfig), state)

@@ -12,7 +12,7 @@ from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import CohortList, Transcript
-from distrust.common.protocol.messages.upload import Departure, Item, Upload, UploadAnswer
+from distrust.common.protocol.messages.upload import Item, Leaving, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS, address
 from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 from tests.support.server_lies import another, changed, leaves
@@ -64,7 +64,7 @@ def test_a_listing_tells_who_is_alive_and_the_seconds_until_the_deadline(party: 
     party.send(cohort, {slot: bodies[slot] for slot in (0, 1, 2)})
     party.clock.advance(whole / 4)
     assert standing() == (party.first, 5, 3 * whole / 4)
-    leaving = server.departure(cohort, [4]).model_dump(mode="json")
+    leaving = server.leaving(cohort, [4]).model_dump(mode="json")
     party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
     assert standing() == (party.first, 4, 3 * whole / 4)
     party.send(cohort, {3: bodies[3]})  # all answered but the one that left: the stage is over
@@ -326,7 +326,7 @@ def test_a_late_message_is_refused_and_a_late_repeat_is_not(party: Party, cohort
 def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
     party.send(cohort, {slot: bodies[slot] for slot in range(4)})
-    leaving = server.departure(cohort, [4]).model_dump(mode="json")
+    leaving = server.leaving(cohort, [4]).model_dump(mode="json")
     for _ in range(2):
         answer = party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
         assert answer.json() == {"version": 3, "accepted": 1, "refused": []}
@@ -338,14 +338,14 @@ def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> 
 
 
 def test_no_client_can_send_others_away(party: Party, cohort: Cohort) -> None:
-    own = server.departure(cohort, [0])
-    forged = Departure(cohort="c1", slots=[1], tickets=own.tickets)
+    own = server.leaving(cohort, [0])
+    forged = Leaving(cohort="c1", slots=[1], tickets=own.tickets)
     answer = party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=forged.model_dump(mode="json"))
     assert refused(answer) == [(1, "bad-ticket", 403)]
 
 
 def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohort) -> None:
-    leaving = server.departure(cohort, range(5)).model_dump(mode="json")
+    leaving = server.leaving(cohort, range(5)).model_dump(mode="json")
     party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
     assert BatchAnswer.model_validate_json(party.batch().content).state == "aborted"
 

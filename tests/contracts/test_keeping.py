@@ -161,7 +161,7 @@ def test_a_client_that_leaves_a_cohort_that_is_over_leaves_no_row_which_would_ke
     settle(party, cohort)
     for slot, after in enumerate((0.0, KEEP)):
         scrub(party, after)
-        leaving = server.departure(cohort, [slot]).model_dump(mode="json")
+        leaving = server.leaving(cohort, [slot]).model_dump(mode="json")
         answer = party.client.post(f"/v1/cohorts/{cohort.address}/departures", json=leaving)
         assert (answer.status_code, answer.json()["accepted"]) == (200, 1)
     with party.app.state.database.reading() as tx:

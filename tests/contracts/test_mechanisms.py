@@ -54,8 +54,8 @@ CLIENTS, FLOOR, OVERFLOW_PROBABILITY = 300, 240, 1e-9
 
 @cache
 def planned_mechanism(name: str, calibration: str, intermediary: str, noise: str = "grid") -> Mechanism:
-    words = {"name": name, "calibration": calibration, "via": intermediary, **NEEDS[name]}
-    spec = MechanismSpec.model_validate(words if noise == "grid" else {**words, "noise": noise})
+    fields = {"name": name, "calibration": calibration, "via": intermediary, **NEEDS[name]}
+    spec = MechanismSpec.model_validate(fields if noise == "grid" else {**fields, "noise": noise})
     return plan(
         spec,
         clients=CLIENTS,
@@ -295,15 +295,15 @@ def test_the_identity_adds_zeros_and_ones_exactly(values: list[int], seed: int) 
 @settings(max_examples=60, deadline=None)
 def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: float, g: int, seed: int) -> None:
     """For any parameters, no estimate misses by more than the 1e-12 quantile."""
-    words: dict[str, object] = {"name": name, "precision": g}
+    fields: dict[str, object] = {"name": name, "precision": g}
     if name != "identity":
-        words["epsilon"] = epsilon
+        fields["epsilon"] = epsilon
     if MECHANISMS[name].takes_delta == "needed":
-        words["delta"] = 1e-3
+        fields["delta"] = 1e-3
     if MECHANISMS[name].takes_batches:
-        words["batches"] = 9
+        fields["batches"] = 9
     mechanism = plan(
-        MechanismSpec.model_validate(words),
+        MechanismSpec.model_validate(fields),
         clients=n,
         min_survivors=n,
         min_honest=n,

@@ -29,7 +29,7 @@ from distrust.lab.cli.migrate import HISTORIES
 from distrust.lab.services.outline import Wanted
 from distrust.lab.services.parties import StoredParties
 from distrust.lab.stack.data_dir import DataDir
-from distrust.server.reading.reader import BatchReader
+from distrust.server.reading.reader import Reader
 from distrust.server.runs.service import Service
 from distrust.server.storage.keys import KeyFolder, new_keys
 from distrust.server.storage.store import open_database
@@ -90,25 +90,25 @@ def test_the_server_shows_runs_that_were_finished_and_ends_those_that_were_open(
     started = time.time() - 1
     with served(url) as service:
         cohorts = stored(service)
-        ended = {line.run: line.ended for line in BatchReader(service).runs().runs}
+        ended = {line.run: line.ended for line in Reader(service).runs().runs}
         assert ended.keys() == {*FINISHED, *OPEN}
         assert all(at is not None and at > started for at in ended.values())
         for run in FINISHED:
-            view = BatchReader(service).view(run)
+            view = Reader(service).view(run)
             assert (view.state, view.snapshot.chosen, view.snapshot.pulls) == ("finished", 1, 24)
-            rounds = BatchReader(service).rounds(run, 0, 10).rounds
+            rounds = Reader(service).rounds(run, 0, 10).rounds
             shown = {one.cohort: one.estimate for report in rounds for one in report.cohorts}
             assert shown == {name: body["sum"] for name, body in outcomes.items() if name.startswith(f"{run}.")}
-            assert [line.clients for line in BatchReader(service).ledger(run).lines] == [8, 16]
-        assert BatchReader(service).regret("summed").curve == [(8, 1.5), (24, 2.0)]
+            assert [line.clients for line in Reader(service).ledger(run).lines] == [8, 16]
+        assert Reader(service).regret("summed").curve == [(8, 1.5), (24, 2.0)]
         for run in OPEN:
-            view = BatchReader(service).view(run)
+            view = Reader(service).view(run)
             assert (view.state, view.cohorts_open, view.cohorts_aborted > 0) == ("failed", 0, True)
             assert "was open when its database was migrated to wire version 3" in str(view.reason)
-            events, over = BatchReader(service).events(run, 0)
+            events, over = Reader(service).events(run, 0)
             assert (over, events[-1].kind, events[-1].detail) == (True, "failed", view.reason)
         for name, cohort in cohorts.items():
-            entries = BatchReader(service).transcript(cohort.run, name, 0, 100).messages
+            entries = Reader(service).transcript(cohort.run, name, 0, 100).messages
             assert ("batch" in {entry.stage for entry in entries}) == (name in outcomes)
             assert not any("refused" in entry.view for entry in entries)
 
@@ -136,7 +136,7 @@ def test_an_intermediary_shows_its_cohorts_and_lists_what_it_delivered(
             assert transcript.total == len(transcript.messages) > 0 or entry.stage == "aborted"
             if isinstance(service, Aggregator):
                 assert service.statements(cohort.address, 0).statements == server.store.statements(entry.cohort)
-        known = BatchReader(server).view(run)
+        known = Reader(server).view(run)
         digest = run_digest(known.digest, known.run_id)
         released = [ours[entry.cohort].digest() for entry in listed if (entry.run, entry.stage) == (run, "done")]
         assert len(released) == 4
@@ -216,10 +216,10 @@ def test_records_that_were_sealed_before_the_migration_are_shown_as_refused(old:
         before.execute(text("UPDATE batches SET body = :answer WHERE cohort = :name"), values)
     with served(url) as service:
         (shown,) = (
-            one for one in BatchReader(service).transcript("shuffled", name, 0, 100).messages if one.stage == "batch"
+            one for one in Reader(service).transcript("shuffled", name, 0, 100).messages if one.stage == "batch"
         )
         assert shown.view["refused"] == NO_KEY
-        assert BatchReader(service).view("shuffled").state == "finished"
+        assert Reader(service).view("shuffled").state == "finished"
 
 
 def sealed(words: str, key: X25519PrivateKey) -> tuple[bytes, bytes]:

@@ -125,7 +125,7 @@ def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make
         policy, rng, wrong = make(len(means), failure), np.random.default_rng(seed), False
         while (ask := policy.ask(10**9)) and ask.batch <= 8:
             policy.tell(answers(ask, means, Laplace(5.0), rng))
-            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.formed)
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
         missed += wrong
     assert missed <= binom.isf(1e-6, runs, failure)
 
@@ -133,11 +133,11 @@ def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make
 @every_elimination
 def test_a_batch_forms_an_interval_for_each_of_its_arms_and_only_these_are_new(make: Make) -> None:
     policy, rng = make(4), np.random.default_rng(5)
-    assert policy.formed == ()
+    assert policy.latest_intervals == ()
     while ask := policy.ask(20_000):
         policy.tell(answers(ask, [0.1, 0.3, 0.6, 0.9], QUIET, rng))
-        assert policy.formed == tuple(one for one in policy.intervals if one.batch == ask.batch)
-        assert tuple(one.arm for one in policy.formed) == ask.arms
+        assert policy.latest_intervals == tuple(one for one in policy.intervals if one.batch == ask.batch)
+        assert tuple(interval.arm for interval in policy.latest_intervals) == ask.arms
     assert len(policy.active) < len(policy.intervals)
 
 

@@ -22,9 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 def planned_mechanism(name: str) -> Mechanism:
     kind = MECHANISMS[name]
-    words = {"epsilon": None if kind.model == "none" else 0.5, "delta": 1e-3 if kind.takes_delta else None}
-    words["batches"] = 4 if kind.takes_batches else None
-    spec = MechanismSpec.model_validate({"name": name, **words})
+    fields = {"epsilon": None if kind.model == "none" else 0.5, "delta": 1e-3 if kind.takes_delta else None}
+    fields["batches"] = 4 if kind.takes_batches else None
+    spec = MechanismSpec.model_validate({"name": name, **fields})
     return planned(spec, 400)
 
 

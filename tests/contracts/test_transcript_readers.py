@@ -123,10 +123,10 @@ def picked(messages: list[dict[str, Any]], each: int, client: int | None) -> lis
     """Return the first of each stage and direction, and all of one client."""
     counts = Counter[tuple[str, str]]()
     chosen = []
-    for one in messages:
-        kind = one["stage"], one["direction"]
+    for message in messages:
+        kind = message["stage"], message["direction"]
         counts[kind] += 1
-        chosen += [one] if counts[kind] <= each or one["peer"] == f"client {client}" else []
+        chosen += [message] if counts[kind] <= each or message["peer"] == f"client {client}" else []
     return chosen
 
 
@@ -185,7 +185,7 @@ def test_a_large_cohort_is_inspected_in_one_call_a_party(tmp_path: Path) -> None
         async def read(transport: httpx.ASGITransport = counted) -> Pages | None:
             async with Services(urls) as services:
                 services._http = Http(Patience(total=0.0), sender=OverHttpx(transport))
-                assert [one.cohort for one in (await services.outline(wanted)).cohorts] == ["c1"]
+                assert [cohort.cohort for cohort in (await services.outline(wanted)).cohorts] == ["c1"]
                 return await services.pages("shuffler", wanted, address("c1"))
 
         pages = asyncio.run(read())

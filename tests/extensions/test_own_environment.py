@@ -96,7 +96,7 @@ def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(pack
     with forking(), Stack(DataDir(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
-    assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
+    assert [record.cohorts for record in served.rounds] == [one.cohorts for one in here.rounds]
     assert served.extensions == here.extensions != ()
 
 

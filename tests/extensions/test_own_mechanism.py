@@ -107,7 +107,7 @@ processes = 1
 
 def released(result: Result) -> np.ndarray:
     """Return the vectors that each round released, shape (rounds, D)."""
-    return np.array([cohort.estimate for one in result.rounds for cohort in one.cohorts])
+    return np.array([cohort.estimate for record in result.rounds for cohort in record.cohorts])
 
 
 def test_a_stream_of_its_own_releases_prefix_sums_and_the_policy_takes_them_as_such(own: Own) -> None:
@@ -147,7 +147,7 @@ def test_over_http_the_sums_through_each_intermediary_are_those_of_one_process(o
         results = [over_http(stack, file) for file in files]
     for served, file in zip(results, files, strict=True):
         here = in_process.run(file)
-        assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
+        assert [record.cohorts for record in served.rounds] == [one.cohorts for one in here.rounds]
         assert served.guarantee == here.guarantee
         assert served.extensions == here.extensions != ()
 

@@ -56,7 +56,7 @@ def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, own
     source = hashlib.sha256((tmp_path / f"{module}.py").read_bytes()).hexdigest()[:12]
     origin = Extension(kind="policy", name=name, distribution=f"{module}-dist", version="1.2.3", source=source)
     assert (result.chosen, result.policy, len(result.rounds)) == (1, name, 2)
-    assert [len(one.cohorts) for one in result.rounds] == [4, 2]
+    assert [len(record.cohorts) for record in result.rounds] == [4, 2]
     assert {cohort.clients for one in result.rounds for cohort in one.cohorts} == {80}
     assert result.extensions == (origin,)
 
@@ -78,7 +78,7 @@ def test_over_http_the_sums_are_those_of_one_process(own: Own, tmp_path: Path) -
         results = [over_http(stack, file) for file in (named, offered)]
     for served, file in zip(results, (named, offered), strict=True):
         here = in_process.run(file)
-        assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
+        assert [record.cohorts for record in served.rounds] == [one.cohorts for one in here.rounds]
         assert served.extensions == here.extensions != ()
 
 

@@ -35,8 +35,8 @@ from tests.support.shuffled_laws import DELTA, Array, responses, true_delta
 BALL = BoundedVector(dimension=20, norm="l2", bound=1.0)
 
 
-def planned_mechanism(clients: int, epsilon: float, statistic: Statistic, **words: Any) -> ShuffledSphere:
-    spec = MechanismSpec.model_validate({"name": "shuffled-sphere", "epsilon": epsilon, "delta": DELTA, **words})
+def planned_mechanism(clients: int, epsilon: float, statistic: Statistic, **fields: Any) -> ShuffledSphere:
+    spec = MechanismSpec.model_validate({"name": "shuffled-sphere", "epsilon": epsilon, "delta": DELTA, **fields})
     mechanism = planned(spec, clients, statistic=statistic)
     assert isinstance(mechanism, ShuffledSphere)
     return mechanism

@@ -146,8 +146,8 @@ def test_a_round_of_assigned_actions_is_calibrated_to_its_honest_survivors_and_s
 ) -> None:
     spec = {"name": name, "epsilon": epsilon, "delta": 1e-6}
     config = RunConfig.model_validate({"run": "dealt", "arms": 3, "horizon": 1000, "mechanism": spec})
-    deal = AssignedAction(actions=[2, 0], times=[300, 100])
-    ask = Ask(1, (Query(None, deal.plays),), deal, BoundedReward(bound=1.0))
+    assigned = AssignedAction(actions=[2, 0], times=[300, 100])
+    ask = Ask(1, (Query(None, assigned.plays),), assigned, BoundedReward(bound=1.0))
     record = plan_round(config, 1, ask, 3)
     promise = record.cost.guarantee
     assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
@@ -171,6 +171,6 @@ def test_what_is_proven_for_a_whole_sum_or_one_randomizer_serves_no_assigned_act
 
 
 def test_a_play_is_an_action_of_the_list() -> None:
-    deal = AssignedAction(actions=[7, 2, 9], times=[2, 1, 3])
-    assert deal.plays == 6
-    assert deal.places().tolist() == [0, 0, 1, 2, 2, 2] == [deal.place(play) for play in range(6)]
+    assigned = AssignedAction(actions=[7, 2, 9], times=[2, 1, 3])
+    assert assigned.plays == 6
+    assert assigned.places().tolist() == [0, 0, 1, 2, 2, 2] == [assigned.place(play) for play in range(6)]

@@ -40,9 +40,9 @@ def planned_mechanism(
     name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, min_honest: int = FLOOR
 ) -> Mechanism:
     delta = 1e-2 if MECHANISMS[name].takes_delta else None
-    words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
-    words |= {"batches": 1} if MECHANISMS[name].takes_batches else {}
-    spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
+    fields = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
+    fields |= {"batches": 1} if MECHANISMS[name].takes_batches else {}
+    spec = MechanismSpec.model_validate(fields if name != "identity" else {"name": name})
     return planned(spec, clients, min_honest)
 
 
@@ -126,11 +126,11 @@ def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
     assert result.lower > 6
 
 
-def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **words: Any) -> Mechanism:
+def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **fields: Any) -> Mechanism:
     needed = [known for known, kind in MECHANISMS.items() if kind.takes_delta == "needed"]
     delta = {"delta": 1e-2} if name in needed else {}
     stream = {"batches": 4} if MECHANISMS[name].takes_batches else {}
-    spec = MechanismSpec(name=name, epsilon=1.0, **delta, **(stream | words))
+    spec = MechanismSpec(name=name, epsilon=1.0, **delta, **(stream | fields))
     ball = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     return planned(spec, CLIENTS, min_honest, ball)
 

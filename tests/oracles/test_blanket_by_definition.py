@@ -129,8 +129,8 @@ def test_pairs_nearer_to_each_other_are_dominated_by_the_farthest_and_not_the_ot
             assert farthest or not dominated(randomizer, (0, 7), (x, y), epsilon)
 
 
-def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:
-    spec = MechanismSpec(name=name, precision=1, **words)
+def planned_mechanism(name: str, clients: int, **fields: Any) -> Mechanism:
+    spec = MechanismSpec(name=name, precision=1, **fields)
     return planned(spec, clients)
 
 

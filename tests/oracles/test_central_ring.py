@@ -37,8 +37,8 @@ GRID: dict[str, dict[str, Any]] = {
 Masses = NDArray[np.float64]
 
 
-def mechanism_of(name: str, clients: int = N, honest: int = LEFT, **words: object) -> GridMechanism:
-    spec = {"name": name.partition(",")[0], "epsilon": 1.0, **words}
+def mechanism_of(name: str, clients: int = N, honest: int = LEFT, **fields: object) -> GridMechanism:
+    spec = {"name": name.partition(",")[0], "epsilon": 1.0, **fields}
     result = planned(MechanismSpec.model_validate(spec), clients, honest)
     assert isinstance(result, GridMechanism)
     return result
@@ -186,8 +186,8 @@ def binned(mechanism: GridMechanism, residue: int, bins: int) -> Masses:
 @pytest.mark.parametrize("name", ["central-laplace", "central-gaussian"])
 def test_continuous_noise_keeps_its_promise_around_the_ring(name: str) -> None:
     """In 60 bins of ℝ/mℤ. A bin's probability is off by 2/DRAWS: 2 % where ratios are looked at, 0.01 of δ in all."""
-    words = {"noise": "continuous", **({"delta": 0.05} if name == "central-gaussian" else {})}
-    mechanism = mechanism_of(name, **words)
+    fields = {"noise": "continuous", **({"delta": 0.05} if name == "central-gaussian" else {})}
+    mechanism = mechanism_of(name, **fields)
     for residue in range(0, mechanism.modulus, 6):
         p, q = (binned(mechanism, residue + moved, 60) for moved in (0, mechanism.precision))
         if name == "central-gaussian":
@@ -231,7 +231,7 @@ def test_all_nodes_of_a_tree_together_keep_its_promise_at_every_residue_of_every
             both = np.vstack([published(first, other), published(first + tree.precision, other)])
             _, places = np.unique(both, axis=0, return_inverse=True)
             places = places.reshape(2, -1)
-            p, q = (np.bincount(one, masses, int(places.max()) + 1) for one in places)
+            p, q = (np.bincount(place, masses, int(places.max()) + 1) for place in places)
             assert excess(p, q, 2.0) <= 0.02 * (1 + 1e-6)
 
 
@@ -288,7 +288,7 @@ def test_all_prefixes_of_a_factorization_together_keep_its_promise_at_every_resi
         both = np.vstack([published(first), published(first + mechanism.precision)])
         _, places = np.unique(both, axis=0, return_inverse=True)
         places = places.reshape(2, -1)
-        p, r = (np.bincount(one, masses, int(places.max()) + 1) for one in places)
+        p, r = (np.bincount(place, masses, int(places.max()) + 1) for place in places)
         assert excess(p, r, 2.0) <= 0.02 * (1 + 1e-6)
 
 

@@ -34,8 +34,8 @@ ARMS = ContextualSum(features=2, blocks=3)
 SECRETS = [pytest.param(arm_secret(ARMS), id="arm"), pytest.param(context_secret(ARMS), id="context")]
 
 
-def planned_mechanism(name: str, clients: int, statistic: ContextualSum = ARMS, **words: Any) -> Mechanism:
-    return PrivacyQuery(clients=clients, epsilon=2.0, **words).planned(name, "exact", statistic)
+def planned_mechanism(name: str, clients: int, statistic: ContextualSum = ARMS, **fields: Any) -> Mechanism:
+    return PrivacyQuery(clients=clients, epsilon=2.0, **fields).planned(name, "exact", statistic)
 
 
 def variance(mechanism: Any) -> float:

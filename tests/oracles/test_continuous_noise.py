@@ -27,8 +27,8 @@ REAL = tuple(name for name, kind in MECHANISMS.items() if kind.takes_noise)
 FALSE_ALARM = 1e-7
 
 
-def planned_mechanism(name: str, dimension: int | None = None, **words: object) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.8, **words})
+def planned_mechanism(name: str, dimension: int | None = None, **fields: object) -> Mechanism:
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.8, **fields})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=3.0)
     return planned(spec, 500, 400, statistic)
 

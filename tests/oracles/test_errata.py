@@ -17,7 +17,7 @@ from distrust.lab.papers.erratum import CheckedErratum
 
 @cache
 def errata_by_key() -> dict[str, CheckedErratum]:
-    return {one.key: one for one in checked_errata()}
+    return {erratum.key: erratum for erratum in checked_errata()}
 
 
 def near(key: str, expected: float, rel: float = 1e-9) -> None:

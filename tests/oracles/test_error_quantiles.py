@@ -178,12 +178,12 @@ survived = pytest.mark.parametrize("survivors", [CLIENTS, 53])
 
 @cache
 def planned_mechanism(name: MechanismName, calibration: str, dimension: int, noise: Noise = "grid") -> Any:
-    words: dict[str, object] = {"name": name, "calibration": calibration, "noise": noise}
-    words |= {} if name == "identity" else {"epsilon": 2.7 if name == "relaxed-secagg-shuffle" else 0.9}
-    words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
-    words |= {"batches": 6} if MECHANISMS[name].takes_batches else {}
+    fields: dict[str, object] = {"name": name, "calibration": calibration, "noise": noise}
+    fields |= {} if name == "identity" else {"epsilon": 2.7 if name == "relaxed-secagg-shuffle" else 0.9}
+    fields |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
+    fields |= {"batches": 6} if MECHANISMS[name].takes_batches else {}
     statistic = BoundedVector(dimension=dimension, norm="l2", bound=2.0)
-    spec = MechanismSpec.model_validate(words)
+    spec = MechanismSpec.model_validate(fields)
     return plan(
         spec, clients=CLIENTS, min_survivors=FLOOR, min_honest=FLOOR, overflow_probability=1e-9, statistic=statistic
     )

@@ -101,8 +101,8 @@ def test_the_shortcut_to_one_gaussian_is_the_same_law(variance: float, terms: in
     assert pmf.logs == pytest.approx(DiscreteGaussian(below * terms).pmf().logs[: pmf.logs.size], abs=2e-9)
 
 
-def planned_mechanism(calibration: str = "exact", clients: int = 1000, **words: Any) -> DistributedDiscreteGaussian:
-    spec = MechanismSpec(name="distributed-discrete-gaussian", calibration=calibration, epsilon=1.0, **words)
+def planned_mechanism(calibration: str = "exact", clients: int = 1000, **fields: Any) -> DistributedDiscreteGaussian:
+    spec = MechanismSpec(name="distributed-discrete-gaussian", calibration=calibration, epsilon=1.0, **fields)
     mechanism = planned(spec, clients)
     assert isinstance(mechanism, DistributedDiscreteGaussian)
     return mechanism

@@ -61,9 +61,9 @@ def enumerated(variance: float, move: tuple[int, ...], epsilon: float) -> float:
 
 
 def planned_mechanism(name: str, norm: str = "linf", dimension: int = 20, **more: Any) -> Mechanism:
-    words = {"name": name, "epsilon": 0.8, "delta": 1e-6, **({"batches": 7} if name == "tree" else {}), **more}
+    fields = {"name": name, "epsilon": 0.8, "delta": 1e-6, **({"batches": 7} if name == "tree" else {}), **more}
     statistic = BoundedVector(dimension=dimension, norm=norm)
-    spec = MechanismSpec.model_validate(words)
+    spec = MechanismSpec.model_validate(fields)
     return plan(spec, clients=500, min_survivors=500, min_honest=500, overflow_probability=1e-9, statistic=statistic)
 
 
@@ -106,7 +106,7 @@ def test_the_odds_of_rounding_add_up_to_the_same_wherever_one_stands() -> None:
     with mpmath.workdps(50):
         even = mpmath.sqrt(2 * mpmath.pi * LATTICE)
         sums = [mpmath.fsum(mpmath.exp(-((k - y) ** 2) / (2 * LATTICE)) for k in range(-40, 41)) for y in (0, 0.5)]
-        off = max(abs(one / even - 1) for one in sums)
+        off = max(abs(total / even - 1) for total in sums)
         assert mpmath.log((1 + off) ** 2 / (1 - off)) < BLUR < 1.2 * mpmath.log((1 + off) ** 2 / (1 - off))
 
 

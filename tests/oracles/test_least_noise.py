@@ -49,8 +49,8 @@ def planned_mechanism(
     **more: object,
 ) -> Mechanism:
     statistic: Statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
-    words = {"name": name, "epsilon": epsilon, "delta": delta, **more}
-    spec = MechanismSpec.model_validate(words)
+    fields = {"name": name, "epsilon": epsilon, "delta": delta, **more}
+    spec = MechanismSpec.model_validate(fields)
     return planned(spec, clients, statistic=statistic)
 
 
@@ -62,7 +62,7 @@ def masses(name: str, variance: float, reach: int) -> list[mpmath.mpf]:
         return [half[abs(k)] for k in range(-reach, reach + 1)]
     weights = [mpmath.exp(-k * k / (2 * v)) for k in range(-reach, reach + 1)]
     whole = mpmath.fsum(weights)
-    return [one / whole for one in weights]
+    return [weight / whole for weight in weights]
 
 
 def oracle(name: str, variance: float, shift: int, epsilon: float) -> float:
@@ -163,7 +163,7 @@ def test_no_move_s_rounding_has_a_larger_moment(move: list[float], norm: Norm, l
 
 def outcomes(law: NDArray[np.float64], moves: tuple[int, ...], room: int) -> NDArray[np.float64]:
     """Return the joint law of coordinates with this noise, moved."""
-    padded = [np.pad(law, (room + one, room - one)) for one in moves]
+    padded = [np.pad(law, (room + move, room - move)) for move in moves]
     return np.asarray(reduce(np.multiply.outer, padded), dtype=np.float64)
 
 
@@ -200,7 +200,7 @@ def test_no_moves_of_skellam_noise_beat_the_gaussian_that_covers_it(variance: fl
     assert enough < variance
     law = np.exp(Skellam(variance).pmf().logs)
     for moves in ((4, 0), (3, 2), (2, 2), (1, 1), (4, 4)):
-        grid = Grid(1, sum(one * one for one in moves), "linf")  # a whole move of that squared length
+        grid = Grid(1, sum(move * move for move in moves), "linf")  # a whole move of that squared length
         for epsilon in (0.0, 0.3, 1.0, 4.0):
             here, there = outcomes(law, (0, 0), 4), outcomes(law, moves, 4)
             truth = float(np.maximum(here - math.exp(epsilon) * there, 0).sum())

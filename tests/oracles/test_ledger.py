@@ -55,7 +55,7 @@ def test_n_times_one_is_one_n_times(one: Guarantee, times: int) -> None:
 
 @given(st.lists(st.floats(0.01, 3), min_size=1, max_size=9))
 def test_pure_guarantees_add_up_without_delta(epsilons: list[float]) -> None:
-    total = compose(tuple((pure(one), 1) for one in epsilons))
+    total = compose(tuple((pure(epsilon), 1) for epsilon in epsilons))
     assert total.epsilon == pytest.approx(sum(epsilons))
     assert (total.kind, total.delta) == ("pure", 0)
 

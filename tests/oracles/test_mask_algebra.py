@@ -65,7 +65,7 @@ def one_lost(graph: Graph, slot: int, threshold: int) -> list[Story | None]:
     views = [Story(everyone, everyone)]
     views += [Story(everyone, everyone - {v}) for v in sorted(everyone)]
     views += [Story(everyone - {v}, everyone - {v}) for v in sorted(everyone)]
-    return [one if believed(graph, slot, one, threshold, len(graph) - 1) else None for one in views]
+    return [view if believed(graph, slot, view, threshold, len(graph) - 1) else None for view in views]
 
 
 def symmetries(graph: Graph) -> list[list[int]]:

@@ -16,18 +16,18 @@ GAUSSIAN = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian
 CARRIED = ("distributed-polya", "distributed-skellam", "distributed-discrete-gaussian", "shuffled-binomial")
 
 
-def question(name: str, **words: Any) -> PrivacyQuery:
+def question(name: str, **fields: Any) -> PrivacyQuery:
     given = None if name == "identity" else 0.1
-    return PrivacyQuery(clients=100, epsilon=given, delta=1e-6 if MECHANISMS[name].takes_delta else None, **words)
+    return PrivacyQuery(clients=100, epsilon=given, delta=1e-6 if MECHANISMS[name].takes_delta else None, **fields)
 
 
-def planned(name: str, **words: Any) -> Mechanism:
-    return question(name, **words).planned(name, "exact")
+def planned(name: str, **fields: Any) -> Mechanism:
+    return question(name, **fields).planned(name, "exact")
 
 
 @cache
-def price(name: str, **words: int) -> float:
-    result = guaranteed(planned(name, **words), question(name, contributions=20, target_delta=1e-6, **words)).epsilon
+def price(name: str, **fields: int) -> float:
+    result = guaranteed(planned(name, **fields), question(name, contributions=20, target_delta=1e-6, **fields)).epsilon
     assert result is not None
     return result
 
@@ -54,8 +54,8 @@ def test_a_gaussian_law_has_one_price(name: str) -> None:
 
 
 def test_who_has_one_law_and_who_has_none() -> None:
-    words: dict[str, dict[str, int]] = {"tree": {"batches": 4}, "prefix-factorization": {"batches": 4}}
-    having = {name for name in MECHANISMS if released(planned(name, **words.get(name, {})), 100) is not None}
+    fields: dict[str, dict[str, int]] = {"tree": {"batches": 4}, "prefix-factorization": {"batches": 4}}
+    having = {name for name in MECHANISMS if released(planned(name, **fields.get(name, {})), 100) is not None}
     assert having == {*LAPLACE, *GAUSSIAN, *CARRIED}
 
 

@@ -59,7 +59,7 @@ def test_batches_fill_in_the_order_that_draws_by_single_clients_give() -> None:
     rng = np.random.default_rng(12)
     here, there = Counter(ours(run) for run in range(RUNS)), Counter(plainly(rng) for _ in range(RUNS))
     orders = [one for one in itertools.product(range(ARMS), repeat=BATCHES) if here[one] + there[one] >= 20]
-    rest = [2 * RUNS - sum(here[one] + there[one] for one in orders)]
+    rest = [2 * RUNS - sum(here[order] + there[order] for order in orders)]
     a = np.array([*(here[one] for one in orders), RUNS - sum(here[one] for one in orders)])[
         : len(orders) + (rest[0] > 0)
     ]

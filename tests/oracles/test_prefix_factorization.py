@@ -32,8 +32,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "privacy" / "prefix-sum
 LENGTHS = (1, 2, 3, 4, 6, 13, 40, 141)
 
 
-def planned_mechanism(batches: int = 13, dimension: int | None = None, **words: object) -> PrefixFactorization:
-    spec = {"name": "prefix-factorization", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **words}
+def planned_mechanism(batches: int = 13, dimension: int | None = None, **fields: object) -> PrefixFactorization:
+    spec = {"name": "prefix-factorization", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **fields}
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=1.5)
     mechanism = planned(MechanismSpec.model_validate(spec), 60, 50, statistic)
     assert isinstance(mechanism, PrefixFactorization)
@@ -164,7 +164,7 @@ def test_a_client_of_several_batches_pays_for_one_release_of_the_longest_move(ti
     assert stream is not None
     _, c = series(mechanism.factors)
     sums = [sum(float(c[i - j]) for j in range(times) if j <= i) for i in range(13)]
-    ratio = math.sqrt(sum(one * one for one in sums) / mechanism.variance) * mechanism.precision
+    ratio = math.sqrt(sum(total * total for total in sums) / mechanism.variance) * mechanism.precision
     spent = stream.joint(times).promise
     assert spent.epsilon == pytest.approx(gaussian_epsilon(ratio, 1e-6), rel=1e-5)
     assert (spent.epsilon or 0) > gaussian_epsilon(ratio, 1e-6)

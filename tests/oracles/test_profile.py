@@ -26,9 +26,9 @@ def _fifty_digits():  # noqa: ANN202
 
 
 def planned_mechanism(
-    name: str, clients: int = 40, min_honest: int | None = None, dimension: int = 1, **words: Any
+    name: str, clients: int = 40, min_honest: int | None = None, dimension: int = 1, **fields: Any
 ) -> Mechanism:
-    spec = MechanismSpec(name=name, **words)
+    spec = MechanismSpec(name=name, **fields)
     least = min_honest or clients
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="linf", bound=0.5)
     return planned(spec, clients, least, statistic)
@@ -246,10 +246,10 @@ def test_a_box_of_two_coordinates_is_two_draws_moved_together(name: str) -> None
 @pytest.mark.few(10)
 def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> None:
     """Rényi ε grows with the order up to the pure ε. A larger δ has no larger ε. No honest client, no finite ε."""
-    words: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}
-    words |= {"delta": 1e-5} if MECHANISMS[name].takes_delta == "needed" else {}
-    words |= {"batches": 4} if MECHANISMS[name].takes_batches else {}
-    mechanism = planned_mechanism(name, 60, 50, dimension=dimension, **words)
+    fields: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}
+    fields |= {"delta": 1e-5} if MECHANISMS[name].takes_delta == "needed" else {}
+    fields |= {"batches": 4} if MECHANISMS[name].takes_batches else {}
+    mechanism = planned_mechanism(name, 60, 50, dimension=dimension, **fields)
     profile, looser = mechanism.privacy().profile(delta=1e-5), mechanism.privacy().profile(delta=1e-3)
     by_order = [epsilon for _, epsilon in profile.known]
     assert by_order == sorted(by_order)

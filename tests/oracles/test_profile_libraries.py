@@ -15,8 +15,8 @@ from distrust.common.dp.mechanisms import Mechanism, MechanismSpec
 from tests.support.planned import planned
 
 
-def planned_mechanism(name: str, **words: Any) -> Mechanism:
-    spec = MechanismSpec(name=name, **words)
+def planned_mechanism(name: str, **fields: Any) -> Mechanism:
+    spec = MechanismSpec(name=name, **fields)
     return planned(spec, 30)
 
 

@@ -101,8 +101,8 @@ def test_where_the_tail_decides_the_certificate_stays_above(escaped: int) -> Non
 
 
 def test_the_paper_s_constants_are_refused_because_none_are_printed() -> None:
-    words = {"name": "relaxed-secagg-shuffle", "epsilon": 1.0, "calibration": "paper"}
-    spec = MechanismSpec.model_validate(words)
+    fields = {"name": "relaxed-secagg-shuffle", "epsilon": 1.0, "calibration": "paper"}
+    spec = MechanismSpec.model_validate(fields)
     with pytest.raises(BadParameter, match=r"must be exact: .* no paper here prints its constants") as caught:
         planned(spec, 50)
     assert (caught.value.field, caught.value.value) == ("mechanism.calibration", "paper")

@@ -216,7 +216,7 @@ def test_releases_with_different_gaussian_noise_cost_no_less_than_as_many_of_the
     assert both == draws[1].joined(draws[0]) == both.joined(draws[0])
     laws = [gaussian_pairs(*one, [np.array([1.0 * one[1].precision])]) for one in zip(variances, grids, strict=True)]
     result = both.epsilon(2, 0.001)
-    assert max(one.epsilon(2, 0.001) for one in draws) <= result
+    assert max(draw.epsilon(2, 0.001) for draw in draws) <= result
     assert adaptive_delta(laws[0] + laws[1], result, 2) <= 0.001
     assert adaptive_delta(laws[0] + laws[1], result / 1.05, 2) > 0.001
     assert both.joined(bits(1000).privacy().repeated) is None

@@ -138,7 +138,7 @@ def test_the_weights_hold_for_all_sets_of_batches_by_brute_force(batches: int) -
             products = rows @ rows.T
             sums = [products[np.ix_(some, some)].sum(axis=1) for some in chosen]
             longest, before = max(one.sum() for one in sums), max(products[np.ix_(s, s)].sum() for s in fewer)
-            fullest = max(one.max() for one in sums)
+            fullest = max(total.max() for total in sums)
             assert weights.total == pytest.approx(longest, rel=1e-9)
             assert weights.added == pytest.approx(longest - before, rel=1e-9)
             assert fullest * (1 - 1e-9) <= weights.fullest

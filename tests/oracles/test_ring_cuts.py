@@ -118,7 +118,7 @@ def test_t_colluding_neighbours_open_a_clients_own_vector_and_one_less_do_not() 
 
 def row_of(n: int) -> str:
     cells = ring_attacks(n, dropout=0.1, corrupt=0.1, shares=SHARES, rings=100, seed=1)
-    return f"| {n:,} | " + " | ".join(f"{one.cut}, {one.taken}" for one in cells) + " |"
+    return f"| {n:,} | " + " | ".join(f"{cell.cut}, {cell.taken}" for cell in cells) + " |"
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_the_command_prints_what_an_aggregator_with_so_many_colluders_opens() ->
     ],
 )
 def test_what_cannot_be_played_is_refused_by_name(change: dict[str, float], field: str) -> None:
-    words = {"n": 100, "dropout": 0.1, "corrupt": 0.1, "shares": [0.1], "rings": 1, "seed": 1, **change}
+    fields = {"n": 100, "dropout": 0.1, "corrupt": 0.1, "shares": [0.1], "rings": 1, "seed": 1, **change}
     with pytest.raises(BadParameter) as refused:
-        ring_attacks(words.pop("n"), **words)
+        ring_attacks(fields.pop("n"), **fields)
     assert refused.value.field == field
 
 

@@ -31,8 +31,8 @@ from tests.support.planned import planned
 FALSE_ALARM = 1e-7
 
 
-def planned_mechanism(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **words: Any) -> LocalSphere:
-    spec = MechanismSpec(name="local-sphere", epsilon=epsilon, **words)
+def planned_mechanism(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **fields: Any) -> LocalSphere:
+    spec = MechanismSpec(name="local-sphere", epsilon=epsilon, **fields)
     statistic = BoundedVector(dimension=dimension, bound=bound)
     mechanism = planned(spec, 500, 400, statistic)
     assert isinstance(mechanism, LocalSphere)

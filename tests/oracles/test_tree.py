@@ -22,8 +22,8 @@ from tests.support.laws import chi_square
 from tests.support.planned import planned
 
 
-def planned_mechanism(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
-    spec = MechanismSpec.model_validate({"name": "tree", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **words})
+def planned_mechanism(batches: int = 13, dimension: int | None = None, **fields: object) -> Tree:
+    spec = MechanismSpec.model_validate({"name": "tree", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **fields})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=1.5)
     mechanism = planned(spec, 60, 50, statistic)
     assert isinstance(mechanism, Tree)

@@ -37,16 +37,16 @@ def length(vectors: NDArray[Any], norm: Norm) -> NDArray[np.float64]:
 
 
 def needs(name: str) -> dict[str, object]:
-    words: dict[str, object] = {
+    fields: dict[str, object] = {
         "name": name,
         "epsilon": 1.0,
         **({"batches": 6} if MECHANISMS[name].takes_batches else {}),
     }
     try:
-        check_spec(MechanismSpec.model_validate({**words, "delta": 1e-6}), BoundedVector(dimension=5))
+        check_spec(MechanismSpec.model_validate({**fields, "delta": 1e-6}), BoundedVector(dimension=5))
     except BadParameter:
-        return words
-    return {**words, "delta": 1e-6}
+        return fields
+    return {**fields, "delta": 1e-6}
 
 
 def serves(name: str, norm: Norm) -> bool:
@@ -65,8 +65,8 @@ VECTORS = [
 ]
 
 
-def planned_mechanism(name: str, norm: Norm, bound: float = 2.0, **words: object) -> Mechanism:
-    spec = MechanismSpec.model_validate({**needs(name), **words})
+def planned_mechanism(name: str, norm: Norm, bound: float = 2.0, **fields: object) -> Mechanism:
+    spec = MechanismSpec.model_validate({**needs(name), **fields})
     statistic = BoundedVector(dimension=5, norm=norm, bound=bound)
     return plan(
         spec, clients=CLIENTS, min_survivors=FLOOR, min_honest=FLOOR, overflow_probability=1e-9, statistic=statistic
@@ -205,8 +205,8 @@ def test_too_long_vectors_are_shortened_before_anything_is_drawn_from_them(name:
 
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "distributed-discrete-gaussian", "distributed-skellam"])
 def test_a_narrower_ball_needs_less_noise(name: str) -> None:
-    words: dict[str, Any] = {"delta": None} if name == "distributed-skellam" else {}
-    l1, l2, box = (planned_mechanism(name, norm, **words).error(CLIENTS).std for norm in NORMS)
+    fields: dict[str, Any] = {"delta": None} if name == "distributed-skellam" else {}
+    l1, l2, box = (planned_mechanism(name, norm, **fields).error(CLIENTS).std for norm in NORMS)
     assert l1 <= l2 * 1.02
     assert l2 <= box * 0.7
 

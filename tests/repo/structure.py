@@ -150,7 +150,7 @@ def constants(tree: ast.Module) -> list[tuple[str, str]]:
             value = ast.unparse(node.value)
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = (one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
-            result += [(one, value) for one in names if not one.startswith("_") and not value.startswith("TypeVar(")]
+            result += [(name, value) for name in names if not name.startswith("_") and not value.startswith("TypeVar(")]
     return result
 
 
@@ -178,7 +178,7 @@ def bindings(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         stored = (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
-        return {one.id for one in stored if isinstance(one.ctx, ast.Store)}
+        return {row.id for row in stored if isinstance(row.ctx, ast.Store)}
     return set()
 
 

@@ -290,4 +290,4 @@ def models_sentences() -> Iterator[str]:
 @pytest.mark.parametrize("sentences", [mab_sentences, figures_sentences, dlb_sentences, models_sentences])
 def test_a_page_has_the_numbers_of_its_sentences(sentences: Callable[[], Iterator[str]]) -> None:
     page = " ".join(PAGES[sentences.__name__.partition("_")[0]].split())
-    assert [one for one in sentences() if one not in page] == []
+    assert [sentence for sentence in sentences() if sentence not in page] == []

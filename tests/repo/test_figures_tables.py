@@ -293,7 +293,7 @@ def glb_1_factors() -> Iterator[str]:
         for panel in panels:
             mean = {one: np.mean([row.regret for row in table("glb-1")[panel, one]]) for one in (*GLB_OURS, baseline)}
             factors = [mean[baseline] / mean[one] for one in GLB_OURS]
-            cells.append(", ".join(f"{one:.2f}" if max(factors) < 1.2 else f"{one:.1f}" for one in factors))
+            cells.append(", ".join(f"{factor:.2f}" if max(factors) < 1.2 else f"{factor:.1f}" for factor in factors))
         yield line(f"below {baseline}", *cells)
 
 

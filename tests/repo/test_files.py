@@ -94,7 +94,7 @@ def fields(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[s
         return {one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
     names = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
     methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
-    made = (fields(one) for one in methods if one.name == "__init__")
+    made = (fields(method) for method in methods if method.name == "__init__")
     return names.union((one.name for one in methods), *made)
 
 

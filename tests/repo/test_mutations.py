@@ -20,22 +20,22 @@ def functions(path: str) -> set[str]:
 
 
 def test_there_are_at_least_forty_mutations_and_none_twice() -> None:
-    assert len({(one.file, one.old, one.new) for one in TABLE}) == len(TABLE) >= FEWEST
+    assert len({(mutation.file, mutation.old, mutation.new) for mutation in TABLE}) == len(TABLE) >= FEWEST
 
 
 def test_every_line_is_there_once_and_python_is_still_python_when_it_is_changed() -> None:
-    for one in TABLE:
-        text = (ROOT / one.file).read_text("utf-8")
-        changed = mutated(text, one)
+    for mutation in TABLE:
+        text = (ROOT / mutation.file).read_text("utf-8")
+        changed = mutated(text, mutation)
         assert changed != text
-        if one.file.endswith(".py"):
+        if mutation.file.endswith(".py"):
             ast.parse(changed)
 
 
 def test_every_named_test_is_there() -> None:
-    for one in TABLE:
-        assert one.tests
-        for test in one.tests:
+    for mutation in TABLE:
+        assert mutation.tests
+        for test in mutation.tests:
             path, _, name = test.partition("::")
             assert name.partition("[")[0] in functions(path), test
 

@@ -46,7 +46,7 @@ def members(module: Path) -> frozenset[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names.update((one.asname or one.name).split(".")[0] for one in node.names)
+            names.update((name.asname or name.name).split(".")[0] for name in node.names)
     return frozenset(names)
 
 

@@ -15,13 +15,13 @@ import pytest
 from distrust.client.environments import ENVIRONMENTS
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
-from distrust.common.protocol.messages.upload import ActionRequest, Departure, Upload
+from distrust.common.protocol.messages.upload import ActionRequest, Leaving, Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RegretCurve
 from distrust.common.specs.policy import POLICIES
 from distrust.lab.__main__ import COMMANDS
 
-BODIES = (TicketRequest, Cohort, Departure, Upload, ActionRequest, RegretCurve, RunConfig)
+BODIES = (TicketRequest, Cohort, Leaving, Upload, ActionRequest, RegretCurve, RunConfig)
 """Messages that callers send as bodies."""
 
 ROOT = Path(__file__).parents[2]

@@ -56,7 +56,7 @@ class AggregatorHarness:
         return self.service.receive(self.cohort.address, stage, server.upload(self.cohort, stage, bodies))
 
     def leave(self, slots: Collection[int]) -> None:
-        self.service.depart(self.cohort.address, server.departure(self.cohort, slots))
+        self.service.leave(self.cohort.address, server.leaving(self.cohort, slots))
 
     def released(self) -> BatchAnswer:
         """Return the batch, or why there is none, once the mixing thread is done."""

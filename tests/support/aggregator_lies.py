@@ -117,7 +117,7 @@ class Played:
 
     def cohorts(self) -> dict[str, Cohort]:
         """Return by name the cohorts that clients asked the aggregator for."""
-        result = [one.answer for one in self.exchanges if one.url.path.endswith("/terms")]
+        result = [exchange.answer for exchange in self.exchanges if exchange.url.path.endswith("/terms")]
         return {one.cohort: one for one in map(Cohort.model_validate_json, result)}
 
     def answers(self, fleet: str, cohort: str) -> dict[str, dict[str, Any]]:
@@ -128,7 +128,7 @@ class Played:
 
     def posted(self, fleet: str, cohort: str, stage: str) -> set[int]:
         """Return the slots of a fleet that sent a message of this stage."""
-        own = [one for one in self.exchanges if (one.caller, one.method) == (fleet, "POST")]
+        own = [exchange for exchange in self.exchanges if (exchange.caller, exchange.method) == (fleet, "POST")]
         posts = [one.body for one in own if one.url.path.endswith(f"/{cohort}/{stage}")]
         return {item["slot"] for body in posts for item in json.loads(body)["items"]}
 
@@ -168,9 +168,9 @@ def liar(stage: str, lie: Lie, exchanges: list[Exchange], caller: str) -> Tamper
 
 
 def own_slots(exchanges: list[Exchange], caller: str, cohort: str) -> set[int]:
-    own = [one for one in exchanges if (one.caller, one.method) == (caller, "POST")]
+    own = [exchange for exchange in exchanges if (exchange.caller, exchange.method) == (caller, "POST")]
     posts = [one for one in own if one.url.path.endswith(f"/{cohort}/keys")]
-    return {item["slot"] for one in posts for item in json.loads(one.body)["items"]}
+    return {item["slot"] for post in posts for item in json.loads(post.body)["items"]}
 
 
 class InTurn(RecordingTransport):
@@ -221,7 +221,7 @@ def attack(
                 wire = InTurn(name, apps, exchanges, **tamper)
                 wire.granted = granted
                 fleets[name] = fleet_over(WORLD, lenient(), FleetOptions(block=4), run, wire)
-            serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
+            serving = asyncio.gather(*(fleet.serve() for fleet in fleets.values()), return_exceptions=True)
             ends = await asyncio.wait_for(serving, 300)
             view = await server.get(f"/v1/runs/{run.run}", RunView)
             reasons = {name: list(one.stats.reasons) for name, one in fleets.items()}
@@ -234,4 +234,4 @@ def attack(
 
 def _stages(exchanges: list[Exchange], caller: str) -> set[str]:
     posts = [one for one in exchanges if (one.caller, one.callee, one.method) == (caller, "aggregator", "POST")]
-    return {one.url.path.rpartition("/")[2] for one in posts} - {"departures", "stage"}
+    return {post.url.path.rpartition("/")[2] for post in posts} - {"departures", "stage"}

@@ -273,7 +273,7 @@ class AllRules(RuleBasedStateMachine):
                 if not restored:
                     self._no_delivery_is_forgotten()
         self.released = {one.cohort for one in outcomes if isinstance(one, ReleasedCohort)}
-        for cohort_name in {one.cohort for one in self.parties.evidence.receipts}:
+        for cohort_name in {receipt.cohort for receipt in self.parties.evidence.receipts}:
             for slot, said in stored.receipts(cohort_name).items():
                 assert self.receipts.setdefault((cohort_name, slot), said) == said, "a receipt has changed"
 
@@ -298,7 +298,7 @@ class AllRules(RuleBasedStateMachine):
         liars = self.parties.evidence.liars[digest]
         assert len({slot for _, slot, _ in liars}) <= most_absent(self.parties.config, cohort)
         if cohort.receipts:
-            honest = {one for one in clients if one[0] == digest} - liars
+            honest = {client for client in clients if client[0] == digest} - liars
             assert len(honest) >= cohort.minimum - len(liars), "a sum of fewer than t honest clients"
         elif digest not in self.parties.evidence.replaced:
             assert len(clients) == survivors
@@ -370,7 +370,7 @@ def _changed(answer: TicketAnswer) -> Any:
     assert view is not None
     assert view.round is not None
     changed = [
-        one.model_copy(update={"cohort": one.cohort.model_copy(update={"stage_seconds": STAGE + 1})})
-        for one in view.round.assignments
+        assignment.model_copy(update={"cohort": assignment.cohort.model_copy(update={"stage_seconds": STAGE + 1})})
+        for assignment in view.round.assignments
     ]
     return view.model_copy(update={"round": view.round.model_copy(update={"assignments": changed})})

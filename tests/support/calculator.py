@@ -12,12 +12,12 @@ from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.calculator.report import Report, json_of, report_on
 
 
-def answer(name: str, **words: Any) -> Report:
-    return report_on(name, PrivacyQuery(**words))
+def answer(name: str, **fields: Any) -> Report:
+    return report_on(name, PrivacyQuery(**fields))
 
 
-def comparison(**words: Any) -> Comparison:
-    return compared(PrivacyQuery(**words))
+def comparison(**fields: Any) -> Comparison:
+    return compared(PrivacyQuery(**fields))
 
 
 def read(answered: Report | Comparison) -> dict[str, Any]:

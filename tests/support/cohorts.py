@@ -21,7 +21,7 @@ from distrust.common.protocol.crypto.parameters import neighbourhood
 from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.messages.cohort import Cohort, cohort_address, ticket_text
 from distrust.common.protocol.messages.status import StageView
-from distrust.common.protocol.messages.upload import ActionRequest, Departure, InboxRequest, Item, Upload
+from distrust.common.protocol.messages.upload import ActionRequest, InboxRequest, Item, Leaving, Upload
 
 SECONDS = 60.0
 MODULUS = 1009
@@ -55,10 +55,11 @@ class Authority:
         return self.cohort(Sealed(size=8, server_key=self.seals.public_key().public_bytes_raw()), **more)
 
     def assigned(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
-        deal = AssignedAction(actions=list(actions), times=list(times))
+        assigned_action = AssignedAction(actions=list(actions), times=list(times))
         seed, key = more.pop("noise_seed", None), self.seals.public_key().public_bytes_raw()
         return self.cohort(
-            AssignedRecords(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more}
+            AssignedRecords(size=8, server_key=key, deal=assigned_action, noise_seed=seed),
+            **{"clients": assigned_action.plays, **more},
         )
 
     def bits(self, labels: int = 3, width: int = 5, **more: Any) -> Cohort:
@@ -109,11 +110,11 @@ class Authority:
             view = intermediary.view(cohort.address, bitmap_to_members(view.members, cohort.clients))
         return view
 
-    def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
+    def leaving(self, cohort: Cohort, slots: Iterable[int]) -> Leaving:
         leaving = list(slots)
         tickets = b"".join(self.ticket(cohort, slot) for slot in leaving)
         keys = b"".join(self.key_hash(cohort, slot) for slot in leaving)
-        return Departure(cohort=cohort.cohort, slots=leaving, tickets=tickets, keys=keys)
+        return Leaving(cohort=cohort.cohort, slots=leaving, tickets=tickets, keys=keys)
 
 
 def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum: int = 18) -> Cohort:

@@ -27,8 +27,8 @@ from distrust.common.protocol.messages.status import RecordList, StageView, Stat
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
-    Departure,
     InboxRequest,
+    Leaving,
     Receipts,
     Upload,
     UploadAnswer,
@@ -75,7 +75,7 @@ class FleetHarness:
         self.receipts: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self.uploads: list[Upload] = []
         self.inboxes = 0  # looks that asked for inboxes
-        self.departures: list[Departure] = []
+        self.departures: list[Leaving] = []
         self.action_requests: list[ActionRequest] = []
         self.looks: list[str] = []  # at the cohort as the intermediary knows it
         self.cancelled = False
@@ -172,9 +172,9 @@ class FleetHarness:
             await asyncio.sleep(LOOK)
         return view
 
-    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        self.departures.append(departure)
-        return await self._call(self.intermediary.depart, cohort.address, departure)
+    async def leave(self, cohort: Cohort, leaving: Leaving) -> UploadAnswer:
+        self.departures.append(leaving)
+        return await self._call(self.intermediary.leave, cohort.address, leaving)
 
     async def _call(self, function: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
@@ -184,9 +184,9 @@ class FleetHarness:
 
     def _ended(self, cohort: Cohort) -> bool:
         view = self.intermediary.view(cohort.address)
-        return view.stage == "aborted" or (view.stage == "done" and self._settled(cohort, view))
+        return view.stage == "aborted" or (view.stage == "done" and self._is_settled(cohort, view))
 
-    def _settled(self, cohort: Cohort, view: StageView) -> bool:
+    def _is_settled(self, cohort: Cohort, view: StageView) -> bool:
         """Return whether all clients of a crowd whose reports were taken have given their receipts."""
         survivors = int(bitmap_flags(view.members, cohort.clients).sum())
         return not cohort.receipts or len(self.receipts[cohort.cohort]) >= survivors

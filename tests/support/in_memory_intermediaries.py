@@ -26,7 +26,7 @@ from distrust.common.randomness import SystemStream, UnsafeSeededStream
 
 
 @dataclass
-class Held:
+class HeldCohort:
     """One cohort: bodies by slot, the slots that left, and the answer once it has ended."""
 
     cohort: Cohort
@@ -44,7 +44,7 @@ class InMemoryIntermediaries:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, HeldCohort] = {}
         self.down = False
         self.opened: list[str] = []
         self.settled: set[str] = set()
@@ -54,7 +54,7 @@ class InMemoryIntermediaries:
     async def open(self, cohort: Cohort) -> None:
         self._reachable()
         self._not_pruned(cohort.run_digest)
-        known = self.held.setdefault(cohort.cohort, Held(cohort, since=self.time))
+        known = self.held.setdefault(cohort.cohort, HeldCohort(cohort, since=self.time))
         if known.cohort != cohort:
             raise Conflict(f"cohort {cohort.cohort} is open with other parameters")
         self.opened.append(cohort.cohort)
@@ -121,13 +121,13 @@ class InMemoryIntermediaries:
         check_ticket(held.cohort, slot, ticket)
         held.gone.add(slot)
 
-    def _expire(self, held: Held) -> None:
+    def _expire(self, held: HeldCohort) -> None:
         silent = not held.bodies and not held.gone and held.answer is None
         if silent and self.time >= held.since + min(FIRST_SECONDS, held.cohort.stage_seconds):
             reason = f"0 survivors, needs {held.cohort.minimum}"
             held.answer = BatchAnswer(cohort=held.cohort.cohort, state="aborted", reason=reason)
 
-    def _held(self, cohort: str) -> Held:
+    def _held(self, cohort: str) -> HeldCohort:
         if cohort not in self.held:
             raise WrongCohort(f"cohort {cohort} is not known here")
         return self.held[cohort]
@@ -152,7 +152,7 @@ def check_ticket(cohort: Cohort, slot: int, ticket: bytes) -> None:
         raise BadTicket(f"slot {slot} of cohort {cohort.cohort}") from error
 
 
-def _close(held: Held) -> BatchAnswer:
+def _close(held: HeldCohort) -> BatchAnswer:
     name, survivors, lost = held.cohort.cohort, len(held.bodies), len(held.gone)
     if survivors < held.cohort.minimum:
         reason = f"{survivors} survivors, needs {held.cohort.minimum}"

@@ -35,4 +35,4 @@ def estimates(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, r
 
 
 def widths_of(policy: Phased) -> Floats:
-    return np.array([(one.upper - one.lower) / 2 for one in policy.intervals])
+    return np.array([(interval.upper - interval.lower) / 2 for interval in policy.intervals])

@@ -23,16 +23,16 @@ def facts(arms: int, horizon: int, *, paper: bool = False) -> RunFacts:
     return RunFacts(arms, horizon, 1, "paper" if paper else "exact", 0.0)
 
 
-def sphere(**words: object) -> ContextualWorld:
+def sphere(**fields: object) -> ContextualWorld:
     """Return a world of GLB section 5, drawn from seed 7 unless the words say otherwise."""
-    return GlmSphereSpec.model_validate({"name": "glm-sphere", "seed": 7, **words}).build()
+    return GlmSphereSpec.model_validate({"name": "glm-sphere", "seed": 7, **fields}).build()
 
 
-def spec_for(kind: type[ContextualPolicySpec], world: ContextualWorld, **words: object) -> ContextualPolicySpec:
+def spec_for(kind: type[ContextualPolicySpec], world: ContextualWorld, **fields: object) -> ContextualPolicySpec:
     """Return a policy's table with what its environment fills in."""
     told = {"features": world.dimension, "link": world.link, "parameters": world.parameters}
     name = kind.model_fields["name"].annotation.__args__[0]  # type: ignore[union-attr]
-    return kind.model_validate({"name": name, **told, "rewards": list(world.rewards), **words})
+    return kind.model_validate({"name": name, **told, "rewards": list(world.rewards), **fields})
 
 
 def same_alone(make: Callable[[int], Core], dimensions: Sequence[int], deviation: float) -> None:
@@ -93,7 +93,7 @@ class Lockstep:
         self.regret += (means.max(axis=-1) - own).sum(axis=-1)
         column = arms if features.shape[2] > 1 else np.zeros_like(arms)
         chosen = np.take_along_axis(features, column[..., np.newaxis, np.newaxis], axis=2)[:, :, 0]
-        rewards = world.pay(own, met.luck.reshape(own.shape))
+        rewards = world.pay(own, met.payout_draws.reshape(own.shape))
         statistic = self.spec.statistic(world.arms, _Played(rule.only))  # type: ignore[arg-type]
         assert isinstance(statistic, ContextualSum)
         vectors = statistic.vectors(Observation(arms, chosen, rewards, predictors))
@@ -108,7 +108,7 @@ class Lockstep:
         planned = mechanism_for(statistic, batch, **self.mechanism)
         rows = planned.randomize(vectors.reshape(-1, statistic.dimension), stream)
         sums = rows.reshape(self.runs, batch, -1).sum(axis=1) % planned.modulus
-        result = np.stack([planned.estimate(one, batch, stream) for one in sums])
+        result = np.stack([planned.estimate(total, batch, stream) for total in sums])
         return result, RoundNoise(batch, float(np.hypot(planned.error(batch).std, planned.rounding * np.sqrt(batch))))
 
 
@@ -117,9 +117,9 @@ class _Played:
     only: int | None
 
 
-def mechanism_for(statistic: ContextualSum, clients: int, **words: object) -> Mechanism:
+def mechanism_for(statistic: ContextualSum, clients: int, **fields: object) -> Mechanism:
     """Return the mechanism of these words for one cohort, of which all clients answer."""
-    spec = MechanismSpec.model_validate(words)
+    spec = MechanismSpec.model_validate(fields)
     size = {"clients": clients, "min_survivors": clients, "min_honest": clients}
     return plan(spec, **size, overflow_probability=1e-9, statistic=statistic)
 

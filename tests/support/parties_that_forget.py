@@ -26,8 +26,8 @@ from distrust.common.protocol.messages.status import DeliveryList, RecordList, S
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
-    Departure,
     InboxRequest,
+    Leaving,
     Receipts,
     Upload,
     UploadAnswer,
@@ -343,5 +343,5 @@ class FleetInTurn:
             await asyncio.sleep(LOOK)
         return view
 
-    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        return self._parties.shuffler.depart(cohort.address, departure)
+    async def leave(self, cohort: Cohort, leaving: Leaving) -> UploadAnswer:
+        return self._parties.shuffler.leave(cohort.address, leaving)

@@ -22,13 +22,13 @@ def planned_mechanism(
     *,
     printed: NoiseSource | None = "CTX",
     delta: float | None = DELTA,
-    **words: Any,
+    **fields: Any,
 ) -> Mechanism:
-    """Return the mechanism for `clients` honest clients. `words` are more of its table.
+    """Return the mechanism for `clients` honest clients. `fields` are more of its table.
 
     printed  whose noise `paper` has.
     """
-    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, **words)
+    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, **fields)
     return planned(spec, clients, statistic=statistic, printed=printed)
 
 

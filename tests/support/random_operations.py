@@ -117,7 +117,7 @@ class Operations(RuleBasedStateMachine):
     @rule(who=one)
     def leave(self, who: int) -> None:
         self.left.add(who)
-        self.service.depart(self.cohort.address, server.departure(self.cohort, [who]))
+        self.service.leave(self.cohort.address, server.leaving(self.cohort, [who]))
 
     @rule(seconds=st.sampled_from([1.0, SECONDS / 3, SECONDS, 3 * SECONDS]))
     def wait(self, seconds: float) -> None:
@@ -206,7 +206,7 @@ class AtTheShuffler(Operations):
         assert isinstance(answer.batch.content, Records)
         body, size = answer.batch.content.body, sealed_size(8)
         records = [body[at : at + size] for at in range(0, len(body), size)]
-        return sum(int.from_bytes(open_record(server.seals, self.cohort, one)[1]) for one in records)
+        return sum(int.from_bytes(open_record(server.seals, self.cohort, record)[1]) for record in records)
 
 
 class AtTheAggregator(Operations):

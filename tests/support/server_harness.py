@@ -174,4 +174,4 @@ def unnamed(view: RunView) -> RunView:
 
 
 def slots(answer: TicketAnswer) -> list[tuple[str, int, int]]:
-    return [(one.cohort, one.first, one.count) for one in answer.grants]
+    return [(grant.cohort, grant.first, grant.count) for grant in answer.grants]

@@ -17,7 +17,7 @@ import httpx
 
 from distrust.common.protocol.messages.cohort import cohort_address
 from distrust.common.protocol.messages.status import CohortList
-from distrust.common.protocol.messages.upload import Departure
+from distrust.common.protocol.messages.upload import Leaving
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
@@ -102,7 +102,7 @@ def join(stack: Stack, file: RunFile, clients: int = 16) -> str:
     return join_with_tickets(stack, file, clients).cohort
 
 
-def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Departure:
+def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Leaving:
     """Do as `join`. Return the message by which all these clients leave the cohort."""
     with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
         operator = {"Authorization": f"Bearer {stack.urls.token}"}
@@ -114,10 +114,10 @@ def join_with_tickets(stack: Stack, file: RunFile, clients: int = 16) -> Departu
         assert answer.status_code == 200
         (grant,) = TicketAnswer.model_validate_json(answer.content).grants
     slots = list(range(grant.first, grant.first + grant.count))
-    return Departure(cohort=grant.cohort, slots=slots, tickets=grant.signatures, keys=keys)
+    return Leaving(cohort=grant.cohort, slots=slots, tickets=grant.signatures, keys=keys)
 
 
-def leave(stack: Stack, leaving: Departure) -> None:
+def leave(stack: Stack, leaving: Leaving) -> None:
     """Tell the aggregator that these clients leave their cohort."""
     operator, named = {"Authorization": f"Bearer {stack.urls.token}"}, {"cohort": leaving.cohort}
     listed = httpx.get(f"{stack.urls.aggregator}/v1/cohorts", params=named, headers=operator, trust_env=False)

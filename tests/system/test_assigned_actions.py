@@ -26,7 +26,7 @@ from distrust.common.protocol.web.client import Http
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import RunFile
 from distrust.lab.services.outline import Wanted
-from distrust.lab.services.transcripts import gather, print_sights
+from distrust.lab.services.transcripts import gather, print_party_views
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
@@ -69,9 +69,9 @@ def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 5
-    for one in here.rounds:
-        assert one.decision.kind == "assigned-action"
-        assert (one.cohorts[0].arm, one.cohorts[0].clients) == (None, sum(one.decision.times))
+    for record in here.rounds:
+        assert record.decision.kind == "assigned-action"
+        assert (record.cohorts[0].arm, record.cohorts[0].clients) == (None, sum(record.decision.times))
     last = here.rounds[-1].cohorts[0]
     assert last.survivors is not None
     assert 0 < last.survivors < last.clients
@@ -148,6 +148,6 @@ def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> Non
     assert isinstance(batch.view["by_action"], list)
     assert sum(map(int, batch.view["by_action"])) == len(reports)
     text = io.StringIO()
-    print_sights([sight], Console(file=text, width=400, color_system=None))
+    print_party_views([sight], Console(file=text, width=400, color_system=None))
     assert "order" in text.getvalue()
     assert "by action" in text.getvalue()

@@ -39,11 +39,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def planned_mechanism(
-    name: str, clients: int, min_honest: int, dimension: int = 1, norm: str = "linf", **words: Any
+    name: str, clients: int, min_honest: int, dimension: int = 1, norm: str = "linf", **fields: Any
 ) -> Mechanism:
     needs = {"epsilon": 1.0} if name != "identity" else {}
     needs |= {"delta": 1e-2} if MECHANISMS[name].takes_delta else {}
-    spec = MechanismSpec.model_validate({"name": name, **needs, **words})
+    spec = MechanismSpec.model_validate({"name": name, **needs, **fields})
     vectors = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = Reward() if dimension == 1 else vectors
     return planned(spec, clients, min_honest, statistic)
@@ -118,10 +118,10 @@ def test_what_the_services_release_keeps_the_claim(
     the claim in 150 audits in process. The test below has twice as many trials, which detect it in all. At δ = 0.01
     they would detect nothing.
     """
-    words: dict[str, Any] = {"batches": 2} if MECHANISMS[name].takes_batches else {}
-    words |= WEAK if MECHANISMS[name].takes_delta else {}
+    fields: dict[str, Any] = {"batches": 2} if MECHANISMS[name].takes_batches else {}
+    fields |= WEAK if MECHANISMS[name].takes_delta else {}
     clients = 100 if name == "local-sphere" else 4
-    result = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)
+    result = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **fields), 1000)
     assert (result.trials, result.survivors) == (1000, clients - 1)
     assert not result.violated
     assert (result.claim is None) == (name == "identity")

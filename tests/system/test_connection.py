@@ -74,7 +74,7 @@ def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connecti
     listed = distrust.connect(connection.urls.server)
     assert [line.run for line in listed.runs()] == ["first"]
     assert listed.view("first").snapshot.chosen == result.chosen
-    assert [one.number for one in listed.rounds("first")] == [one.number for one in result.rounds]
+    assert [record.number for record in listed.rounds("first")] == [one.number for one in result.rounds]
     assert list(listed.runs().frame()["run"]) == ["first"]
     rounds = listed.rounds("first")
     assert list(rounds.frame()["cohort"]) == [cohort.cohort for one in rounds for cohort in one.cohorts]
@@ -118,7 +118,7 @@ def test_a_cohort_is_inspected_as_far_as_addresses_and_tokens_reach(connection: 
     with pytest.raises(Unauthorized):
         distrust.connect(urls.server, **addresses, token=urls.token, inspector="a wrong one").inspect(result)
     for tokens, lacks in (({"token": urls.token}, "aggregator"), ({"inspector": urls.inspector}, "server")):
-        sight = distrust.connect(urls.server, **addresses, **tokens).inspect(result, limit=1).sights[0]
+        sight = distrust.connect(urls.server, **addresses, **tokens).inspect(result, limit=1).party_views[0]
         assert [party for party, _ in sight.missing] == [lacks]
         assert (sight.by_intermediary is None, sight.by_server is None) == (lacks == "aggregator", lacks == "server")
         assert sight.life.steps

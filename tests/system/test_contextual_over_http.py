@@ -77,8 +77,8 @@ def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_lear
 ) -> None:
     leaving = 0.05 if "batch" in policy else 0.0
     name = f"context-{request.node.callspec.id}"
-    words = {"policy": policy, "mechanism": mechanism, "world": world}
-    file = seeded_run(name, horizon=horizon, **words, leaving=leaving, processes=1)
+    fields = {"policy": policy, "mechanism": mechanism, "world": world}
+    file = seeded_run(name, horizon=horizon, **fields, leaving=leaving, processes=1)
     ours, theirs = in_process.run(file), over_http(stack, file)
     assert learned(theirs) == learned(ours)
     assert theirs.regret == ours.regret

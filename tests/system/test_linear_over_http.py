@@ -82,7 +82,7 @@ def test_a_linear_run_is_the_same_in_process_and_over_http(
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 4
-    lost = [one.survivors for one in here.rounds[-1].cohorts]
+    lost = [cohort.survivors for cohort in here.rounds[-1].cohorts]
     assert any(survivors is not None for survivors in lost)
 
 
@@ -110,6 +110,6 @@ def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process
     )
     file = replace(whole, config=whole.config.model_copy(update={"unsafe": None}))
     for result in (in_process.run(file), over_http(stack, file)):
-        sizes = {len(one.decision.actions) for one in result.rounds if one.decision.kind == "play-design"}
+        sizes = {len(record.decision.actions) for record in result.rounds if record.decision.kind == "play-design"}
         assert result.guarantee.kind == ("approximate" if 1 in sizes else "renyi")
         assert (result.guarantee.epsilon, result.guarantee.delta) == (pytest.approx(10.0, rel=0.01), 1e-3)

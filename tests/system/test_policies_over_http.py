@@ -59,4 +59,4 @@ def test_a_policy_is_the_same_in_process_and_over_http(stack: Stack, row: str) -
     assert sum(here.pulls) == horizon
     assert here.rounds[-1].cohorts[-1].estimate is not None
     if "ucb" not in row and row != "thompson":  # which drop no arm
-        assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
+        assert any(record.eliminated for record in here.rounds), "a run without an elimination compares too little"

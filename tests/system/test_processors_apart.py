@@ -61,7 +61,7 @@ def play(parties: tuple[Stack, str], file: RunFile) -> None:
         result = in_background(lambda: over_http(stack, file)).result(SECONDS)
     assert result.refusals == {}
     assert result.aborted == 0
-    assert all(cohort.survivors for one in result.rounds for cohort in one.cohorts)
+    assert all(cohort.survivors for record in result.rounds for cohort in record.cohorts)
     assert result.rounds
 
 

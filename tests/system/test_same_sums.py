@@ -45,7 +45,7 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
     file = smallest_run(f"same-{mechanism}", mechanism)
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
-    assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
+    assert any(record.eliminated for record in here.rounds), "a run without an elimination compares too little"
     assert here.rounds[0].cohorts[0].survivors is not None
     assert here.rounds[0].cohorts[0].survivors < here.rounds[0].cohorts[0].clients
 

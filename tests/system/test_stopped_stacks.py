@@ -55,7 +55,7 @@ def _played(kind: str, services: Connection) -> list[Any]:
 
 
 def _described(kind: str, number: int, inspection: Inspection) -> dict[str, Any]:
-    return described(Wanted(kind, number, None, 3), inspection.sights)
+    return described(Wanted(kind, number, None, 3), inspection.party_views)
 
 
 @pytest.mark.parametrize("kind", RUNS)

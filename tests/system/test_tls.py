@@ -85,7 +85,7 @@ def test_a_run_over_tls_is_played_inspected_and_refused_to_callers_without_a_cer
             result = services.run(RUN)
             assert sum(result.pulls) == 128
             assert services.view("over-tls").state == "finished"
-            (sight, *_) = services.inspect(result).sights
+            (sight, *_) = services.inspect(result).party_views
             assert sight.by_intermediary
             assert {message.stage for message in sight.by_intermediary.messages} >= {"report", "batch"}
     caller_context.cache_clear()

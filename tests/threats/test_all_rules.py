@@ -51,7 +51,7 @@ def look(machine: AllRules, *, deadline: bool = False) -> None:
 
 def reasons(machine: AllRules) -> list[str]:
     """Return why cohorts were lost."""
-    return [one.reason for one in machine.parties.server.store.outcomes(RUN) if isinstance(one, LostCohort)]
+    return [outcome.reason for outcome in machine.parties.server.store.outcomes(RUN) if isinstance(outcome, LostCohort)]
 
 
 def test_clients_whose_services_forget_them_are_not_in_a_second_sum() -> None:
@@ -100,7 +100,7 @@ def test_clients_that_are_silent_do_not_count_as_present() -> None:
         machine.clients_vanish(0)
         look(machine)
         look(machine, deadline=True)
-        assert [one[:1] for one in reasons(machine)] == ["2"]  # clients that found their records
+        assert [reason[:1] for reason in reasons(machine)] == ["2"]  # clients that found their records
         assert not machine.estimates
 
 
@@ -111,7 +111,7 @@ def test_one_client_less_than_the_minimum_is_too_few() -> None:
         machine.clients_vanish(1)
         look(machine)
         look(machine, deadline=True)
-        assert [one[:1] for one in reasons(machine)] == ["5"]
+        assert [reason[:1] for reason in reasons(machine)] == ["5"]
         assert not machine.estimates
 
 

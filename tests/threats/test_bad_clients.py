@@ -35,10 +35,10 @@ BOXES, SHARES = {4, 9}, {13}
 
 def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
     """Make these slots of every cohort send bad boxes or false shares. They are honest otherwise."""
-    deal, reveal = MaskingClient.shares, MaskingClient.unmask
+    make_shares, reveal = MaskingClient.shares, MaskingClient.unmask
 
     def bad_boxes(self: MaskingClient, *answers: object) -> bytes:
-        body = deal(self, *answers)  # type: ignore[arg-type]
+        body = make_shares(self, *answers)  # type: ignore[arg-type]
         return body[: len(body) % BOX] + bytes(len(body) - len(body) % BOX) if self.slot in boxes else body
 
     def false_shares(self: MaskingClient, *answers: object) -> bytes:
@@ -119,7 +119,7 @@ def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_serve
 def _summed(recorded: RecordedRun, cohort: str) -> list[int]:
     """Return the slots whose vectors clients sent to the aggregator."""
     posts = [one for one in recorded.exchanges if one.url.path.endswith(f"/{cohort}/masked") and one.method == "POST"]
-    return sorted(item["slot"] for one in posts for item in json.loads(one.body)["items"])
+    return sorted(item["slot"] for post in posts for item in json.loads(post.body)["items"])
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
     view = recorded.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
     spec = config.intermediary
-    least, floor = spec.min_survivors(clients), spec.min_honest(clients)
+    least, min_honest = spec.min_survivors(clients), spec.min_honest(clients)
     mechanism = plan(
         config.mechanism,
         clients=clients,
         min_survivors=least,
-        min_honest=floor,
+        min_honest=min_honest,
         overflow_probability=1e-9,
         statistic=Reward(),
     )

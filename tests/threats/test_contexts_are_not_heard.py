@@ -117,9 +117,9 @@ def listen(known: Known, tap: pytest.MonkeyPatch) -> None:
         return met
 
     def noted_pay(
-        self: GeneralizedLinear, means: NDArray[np.float64], luck: NDArray[np.float64]
+        self: GeneralizedLinear, means: NDArray[np.float64], payout_draws: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        paid = pay(self, means, luck)
+        paid = pay(self, means, payout_draws)
         known.rewards.append(paid)
         return paid
 

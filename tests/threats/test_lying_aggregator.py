@@ -140,7 +140,7 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
         assert played.posted("lied", name, "unmask") | played.posted("honest", name, "unmask") == set(kept)
         channel = masking(cohort)
         summed = sum_rows(np.stack([vectors[name, slot] for slot in kept]), channel.modulus)
-        batches = [one.answer for one in played.exchanges if one.url.path.endswith(f"/{name}/batch")]
+        batches = [exchange.answer for exchange in played.exchanges if exchange.url.path.endswith(f"/{name}/batch")]
         answer = json.loads(batches[-1])
         batch = Batch.model_validate_json(json.dumps(answer["batch"]))
         assert isinstance(batch.content, ModularSum)

@@ -98,7 +98,7 @@ def test_a_record_that_cannot_be_read_is_no_survivor_and_the_others_are_released
     assert first.survivors == RUNS[kind][0] - 1
     assert run.rows("server", "SELECT DISTINCT lost FROM cohorts") == [(1,)]
     events = [json.loads(text) for (text,) in run.rows("server", "SELECT body FROM events")]
-    ends = {one["detail"] for one in events if one["kind"] == "cohort-released"}
+    ends = {event["detail"] for event in events if event["kind"] == "cohort-released"}
     assert ends == {"records that do not open, or hold no vector, and count as lost: 1"}
     rows, modulus = run.truth.rows[first.cohort], run.truth.moduli[first.cohort]
     others = sum(int(row[0]) for slot, row in rows.items() if slot != LIAR)

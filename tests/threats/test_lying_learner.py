@@ -80,7 +80,7 @@ def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_
     with pytest.raises(Refused, match=FOUND_OUT):
         record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges, options=options)
     assert uploads(exchanges) == []
-    assert any(one.url.path.endswith("/tickets") for one in exchanges)  # clients took tickets
+    assert any(exchange.url.path.endswith("/tickets") for exchange in exchanges)  # clients took tickets
 
 
 def test_a_shuffler_that_heard_of_another_minimum_refuses_sealed_reports_and_keeps_and_forwards_nothing(
@@ -90,7 +90,7 @@ def test_a_shuffler_that_heard_of_another_minimum_refuses_sealed_reports_and_kee
     exchanges, options = list[Exchange](), FleetOptions(block=LARGE)
     with pytest.raises(Refused, match=FOUND_OUT):
         record_run(tmp_path, [config("sealed")], 0.1, monkeypatch, exchanges=exchanges, options=options)
-    answers = [json.loads(one.answer) for one in exchanges if one.url.path.endswith("/reports")]
+    answers = [json.loads(exchange.answer) for exchange in exchanges if exchange.url.path.endswith("/reports")]
     assert len(answers) == len(uploads(exchanges)) > 0
     assert {(answer["type"], answer["status"]) for answer in answers} == {(Conflict("").urn, 409)}
     with closing(sqlite3.connect(tmp_path / "shuffler.sqlite3")) as shuffler:
@@ -107,7 +107,7 @@ def test_without_the_lie_they_look_once_a_cohort_and_send(
 ) -> None:
     exchanges: list[Exchange] = []
     record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
-    looks = [(one.caller, one.url.path) for one in exchanges if one.url.path.endswith("/terms")]
+    looks = [(exchange.caller, exchange.url.path) for exchange in exchanges if exchange.url.path.endswith("/terms")]
     assert "reports" in uploads(exchanges)
     assert len(looks) == len(set(looks))
     assert looks

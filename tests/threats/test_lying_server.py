@@ -113,7 +113,7 @@ SEALED = {"local-laplace-discrete", "local-gaussian", "local-sphere"}
 
 PATIENCE = 60.0  # seconds; only a fleet that plays on takes so long
 FEW = 3  # channels on which a kind of lie is told; CI tells it on all
-WHOLE = 100  # a block that no cohort fills
+LONGEST_BLOCK = 100  # a block that no cohort fills
 
 EACH_INTERMEDIARY = ("masked", "sealed", "bits", "assigned", "contexts-alone")
 """A channel of each way in which an intermediary takes messages, and one with cohorts of one client."""
@@ -162,7 +162,7 @@ def sent(exchanges: list[Exchange], caller: str, *, kept: bool = False) -> list[
     kept  leave out what the intermediary refused because clients agreed to another cohort.
     """
     posts = [one for one in exchanges if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
-    posts = [one for one in posts if not (kept and json.loads(one.answer).get("type") == Conflict("").urn)]
+    posts = [post for post in posts if not (kept and json.loads(post.answer).get("type") == Conflict("").urn)]
     return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
 
 
@@ -210,7 +210,7 @@ async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, st
         for number, path in enumerate([*paths, ("config",)]):
             if granted(exchanges, f"lied to in {run.run}"):
                 run = await begun(apps, server, exchanges, channel, f"run-{number}")
-            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole), WHOLE)
+            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole), LONGEST_BLOCK)
     return reasons
 
 
@@ -236,7 +236,7 @@ async def lies_of_config(folder: Path, channel: str) -> dict[Path_, str]:
             run = config(channel, f"run-{number}")
             await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
             tamper = partial(lie_of_config, path=path, run=run, whole=False)
-            reasons[path] = await refusal(apps, exchanges, run, tamper, WHOLE)
+            reasons[path] = await refusal(apps, exchanges, run, tamper, LONGEST_BLOCK)
     return reasons
 
 
@@ -264,12 +264,12 @@ def test_a_client_that_is_told_another_run_finds_no_cohort_and_sends_nothing(
             await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
             tamper = partial(lie_of_config, path=("horizon",), run=run, whole=True)
             wire = RecordingTransport("told", apps, exchanges, tamper)
-            fleet = fleet_over(world(run), lenient(), FleetOptions(block=WHOLE), run, wire)
+            fleet = fleet_over(world(run), lenient(), FleetOptions(block=LONGEST_BLOCK), run, wire)
             with suppress(TimeoutError, ProtocolError):
                 await asyncio.wait_for(fleet.serve(), 3)
 
     asyncio.run(play())
-    assert [one for one in exchanges if one.caller == "told"]
+    assert [exchange for exchange in exchanges if exchange.caller == "told"]
     assert sent(exchanges, "told", kept=True) == []
 
 
@@ -320,7 +320,7 @@ async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_ba
     with closing(sqlite3.connect(database)) as connection:
         bodies = connection.execute("SELECT body FROM outcomes").fetchall()
     outcomes = [json.loads(body) for (body,) in bodies]
-    survivors = [one["survivors"] for one in outcomes if one["kind"] == "released"]
+    survivors = [outcome["survivors"] for outcome in outcomes if outcome["kind"] == "released"]
     assert len(survivors) == view.cohorts_released > 0
     assert sum(survivors) == view.clients - given_back
 

@@ -145,22 +145,22 @@ def test_a_shuffler_may_replace_as_many_records_as_may_be_lost_and_no_more(
     """The noise counts on the minimum, 52 of 64. Above ⌊cn⌋ = 6 the events name the shuffler, released or not."""
     lie(monkeypatch, partial(a_few_replaced, lost=lost))
     run = record_run(tmp_path, [config(intermediary={"dropout": 0.2, "corrupt": 0.1})], 0.0, monkeypatch)
-    assert {one.kind for one in outcomes(run)} == {kind}
+    assert {outcome.kind for outcome in outcomes(run)} == {kind}
     events = [json.loads(text) for (text,) in run.rows("server", "SELECT body FROM events")]
-    ends = [one.get("detail") or "" for one in events if one["kind"] in {"cohort-released", "cohort-aborted"}]
+    ends = [event.get("detail") or "" for event in events if event["kind"] in {"cohort-released", "cohort-aborted"}]
     assert [one.startswith("the shuffler did not deliver") for one in ends] == [lost > 6] * 2
 
 
 def test_an_honest_shuffler_gets_a_receipt_of_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = record_run(tmp_path, [config()], 0.0, monkeypatch)
-    assert [one.kind for one in outcomes(run)] == ["released", "released"]
+    assert [outcome.kind for outcome in outcomes(run)] == ["released", "released"]
     assert sorted(receipts(run)) == [(slot, True) for slot in range(CLIENTS) for _ in range(2)]
 
 
 def test_clients_that_never_sent_a_record_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config_ = config(intermediary={"dropout": 0.4, "corrupt": 0.1})
     run = record_run(tmp_path, [config_], 0.2, monkeypatch)
-    assert {one.kind for one in outcomes(run)} == {"released"}
+    assert {outcome.kind for outcome in outcomes(run)} == {"released"}
     assert all(present for _, present in receipts(run))
     assert 0 < len(receipts(run)) < 2 * CLIENTS
 
@@ -176,9 +176,9 @@ def test_the_shuffler_cannot_answer_with_its_clients_tickets(tmp_path: Path, mon
         slots = list(range(CLIENTS))
         tickets = {
             item["slot"]: item["ticket"]
-            for one in exchanges
-            if one.url.path.endswith(f"{cohort.cohort}/reports")
-            for item in json.loads(one.body)["items"]
+            for exchange in exchanges
+            if exchange.url.path.endswith(f"{cohort.cohort}/reports")
+            for item in json.loads(exchange.body)["items"]
         }
         secrets = b"".join(tickets[slot].encode()[:RECEIPT_SECRET] for slot in slots)
         forged = Receipts(cohort=cohort.cohort, slots=slots, secrets=secrets, answers=b"\x01" * CLIENTS)
@@ -187,7 +187,7 @@ def test_the_shuffler_cannot_answer_with_its_clients_tickets(tmp_path: Path, mon
 
     monkeypatch.setattr(ReceiptBook, "take", before_the_clients)
     run = record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
-    assert {one.kind for one in outcomes(run)} == {"aborted"}
+    assert {outcome.kind for outcome in outcomes(run)} == {"aborted"}
     assert answered
     for answer in answered:
         assert answer.accepted == 0
@@ -198,7 +198,7 @@ def test_no_request_to_the_shuffler_has_a_secret_of_a_receipt(tmp_path: Path, mo
     run = record_run(tmp_path, [config()], 0.0, monkeypatch)
     given = [json.loads(one.body)["secrets"] for one in run.exchanges if one.url.path.endswith("/receipts")]
     assert given
-    assert {one.callee for one in run.exchanges if one.url.path.endswith("/receipts")} == {"server"}
+    assert {exchange.callee for exchange in run.exchanges if exchange.url.path.endswith("/receipts")} == {"server"}
     sent = b"".join(one.body for one in run.exchanges if one.callee == "shuffler")
     assert not any(secret.encode() in sent for secret in given)
 
@@ -215,7 +215,7 @@ def test_a_server_that_shortens_the_list_is_answered_by_nobody(tmp_path: Path, m
     exchanges: list[Exchange] = []
     with pytest.raises(Refused, match="the server's list of records"):
         record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
-    assert any(one.url.path.endswith("/records") for one in exchanges)
+    assert any(exchange.url.path.endswith("/records") for exchange in exchanges)
     assert not any(one.url.path.endswith("/receipts") for one in exchanges)
 
 
@@ -234,7 +234,7 @@ def test_a_server_that_lists_other_records_is_answered_by_nobody(
     exchanges: list[Exchange] = []
     with pytest.raises(Refused, match="whose digest the shuffler states"):
         record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
-    assert not any(one.url.path.endswith("/receipts") for one in exchanges)
+    assert not any(exchange.url.path.endswith("/receipts") for exchange in exchanges)
 
 
 @pytest.mark.parametrize(
@@ -249,13 +249,13 @@ def test_clients_whose_promise_counts_on_no_other_record_make_no_call_more(
     mechanism: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = record_run(tmp_path, [config(mechanism=mechanism)], 0.0, monkeypatch)
-    assert {one.kind for one in outcomes(run)} == {"released"}
-    calls = {one.url.path.rpartition("/")[2] for one in run.exchanges if one.caller.startswith("fleet")}
+    assert {outcome.kind for outcome in outcomes(run)} == {"released"}
+    calls = {exchange.url.path.rpartition("/")[2] for exchange in run.exchanges if exchange.caller.startswith("fleet")}
     assert calls <= {"round", "config", "tickets", "terms", "reports"}
     assert receipts(run) == []
 
 
-def dealt() -> RunConfig:
+def assigning() -> RunConfig:
     """Return a run whose shuffler assigns one of two actions to each of 48 clients."""
     actions = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
     policy = {"name": "almost-free", "model": "shuffled", "actions": actions}
@@ -284,7 +284,7 @@ def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.
         return batch.model_copy(update={"content": content})
 
     monkeypatch.setattr(Shuffler, "_mix", forged)
-    run = record_run(tmp_path, [dealt()], 0.0, monkeypatch)
+    run = record_run(tmp_path, [assigning()], 0.0, monkeypatch)
     (lost,) = outcomes(run)
     assert isinstance(lost, LostCohort)
     assert named(lost) > 4
@@ -304,7 +304,7 @@ def test_a_client_whose_assigned_record_is_in_another_actions_group_says_that_it
         return batch.model_copy(update={"content": batch.content.model_copy(update={"body": body})})
 
     monkeypatch.setattr(Shuffler, "_mix", turned)
-    run = record_run(tmp_path, [dealt()], 0.0, monkeypatch)
+    run = record_run(tmp_path, [assigning()], 0.0, monkeypatch)
     (lost,) = outcomes(run)
     assert isinstance(lost, ReleasedCohort)
     assert sum(not present for _, present in receipts(run)) == 10
@@ -329,7 +329,7 @@ def test_a_client_that_sends_one_record_twice_costs_itself_its_slots(
 
     monkeypatch.setattr(HttpTransport, "upload", twice)
     run = record_run(tmp_path, [config()], 0.0, monkeypatch, options=FleetOptions(block=block))
-    for one in outcomes(run):
-        assert isinstance(one, ReleasedCohort)
-        assert one.survivors == CLIENTS - 2
+    for outcome in outcomes(run):
+        assert isinstance(outcome, ReleasedCohort)
+        assert outcome.survivors == CLIENTS - 2
     assert run.rows("shuffler", "SELECT DISTINCT stage FROM cohorts") == [("done",)]

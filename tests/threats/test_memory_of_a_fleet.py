@@ -26,7 +26,7 @@ MECHANISMS = {
 
 
 def run_of(name: str) -> RunConfig:
-    words = {
+    fields = {
         "run": name,
         "arms": 2,
         "horizon": 2 * COHORT,
@@ -34,7 +34,7 @@ def run_of(name: str) -> RunConfig:
         "mechanism": MECHANISMS[name],
         "intermediary": {"dropout": 0.2, "corrupt": 0.0, "minimum": 4},
     }
-    return RunConfig.model_validate(words)
+    return RunConfig.model_validate(fields)
 
 
 @contextmanager

@@ -275,8 +275,8 @@ def test_an_intermediary_whose_list_cannot_be_ends_the_run(tmp_path: Path, lie: 
         return harness.reader.view("demo")
 
     view = asyncio.run(play())
-    words = {"beyond-the-list": "as its delivery 99, and lists 3", "a-batch-twice": "lists a batch of run demo twice"}
-    assert words.get(lie, "lists a batch of run demo twice") in (view.reason or "")
+    fields = {"beyond-the-list": "as its delivery 99, and lists 3", "a-batch-twice": "lists a batch of run demo twice"}
+    assert fields.get(lie, "lists a batch of run demo twice") in (view.reason or "")
     assert len(pages) <= 4
     assert len(released(harness)) == 2
     harness.database.close()

@@ -108,7 +108,7 @@ def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anyt
             exchanges=exchanges,
             requirements=requirements(overdrawn, monkeypatch),
         )
-    sent = [one.url.path.rpartition("/")[2] for one in exchanges if one.caller.startswith("fleet")]
+    sent = [exchange.url.path.rpartition("/")[2] for exchange in exchanges if exchange.caller.startswith("fleet")]
     assert set(sent) == {"round", "config"}  # they looked, and took not even a ticket
 
 
@@ -205,7 +205,7 @@ def test_clients_refuse_a_stream_whose_batches_together_overdraw_their_budget(
             requirements=held,
             world=overdrawn.world(),
         )
-    sent = [one.url.path.rpartition("/")[2] for one in exchanges if one.caller.startswith("fleet")]
+    sent = [exchange.url.path.rpartition("/")[2] for exchange in exchanges if exchange.caller.startswith("fleet")]
     assert set(sent) == {"round", "config"}  # they looked, and took not even a ticket
 
 

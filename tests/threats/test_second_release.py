@@ -55,7 +55,7 @@ async def _played(databases: dict[str, Path], exchanges: list[Exchange], memory:
 
 
 def _reports(exchanges: list[Exchange]) -> int:
-    return sum(one.url.path.endswith("/reports") and one.caller == "fleet" for one in exchanges)
+    return sum(exchange.url.path.endswith("/reports") and exchange.caller == "fleet" for exchange in exchanges)
 
 
 def test_clients_are_not_released_a_second_time_after_server_and_shuffler_went_back(tmp_path: Path) -> None:

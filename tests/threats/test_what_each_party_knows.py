@@ -109,7 +109,7 @@ def test_no_service_ever_holds_a_clients_seed_or_private_key(
 def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(recorded: RecordedRun) -> None:
     stages = {"keys", "shares", "confirm", "masked", "unmask", "reports"}
     paths = {"config", "round", "tickets", "terms", "stage", "statements", "departures"} | stages
-    exchanges = [one for one in recorded.exchanges if one.caller.startswith("fleet")]
+    exchanges = [exchange for exchange in recorded.exchanges if exchange.caller.startswith("fleet")]
     assert {one.url.path.rpartition("/")[2] for one in exchanges} <= paths
     answered = set().union(*(keys(json.loads(one.answer)) for one in exchanges))
     assert not answered & {"sum", "estimate", "mean", "lower", "upper", "batch", "survivors"}
@@ -121,7 +121,7 @@ def test_no_request_to_an_intermediary_carries_a_participation_token_and_nobody_
     recorded: RecordedRun,
 ) -> None:
     """An intermediary learns neither token nor name of who takes part."""
-    to_intermediaries = [one for one in recorded.exchanges if one.callee != "server"]
+    to_intermediaries = [exchange for exchange in recorded.exchanges if exchange.callee != "server"]
     assert {one.callee for one in to_intermediaries} == {"shuffler", "aggregator"}
     for one in to_intermediaries:
         whole = str(one.url) + "".join(one.headers.values()) + one.body.decode("latin-1")

@@ -32,9 +32,9 @@ from distrust.common.protocol.messages.status import (
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
     ActionRequest,
-    Departure,
     InboxRequest,
     Item,
+    Leaving,
     RefusedItem,
     Upload,
     UploadAnswer,
@@ -142,7 +142,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
     ),
     (
         "a departure",
-        Departure(cohort="c1", slots=[3, 4], tickets=b"\x00\x01", keys=b"\xff\xfe"),
+        Leaving(cohort="c1", slots=[3, 4], tickets=b"\x00\x01", keys=b"\xff\xfe"),
         '{"version":3,"cohort":"c1","slots":[3,4],"tickets":"AAE","keys":"__4"}',
     ),
     (

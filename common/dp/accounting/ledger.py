@@ -199,7 +199,7 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     Rényi curves are merged order by order, over the orders that all of them have. Guarantees of different kinds become
     (ε, δ).
     """
-    without = [one for one in guarantees if one.kind == "none" or one.epsilon is None]
+    without = [guarantee for guarantee in guarantees if guarantee.kind == "none" or guarantee.epsilon is None]
     if without:
         return without_privacy(without[0]).model_copy(update={"assumptions": without[0].assumptions})
     weakest = max(guarantees, key=lambda one: one.epsilon or 0.0)
@@ -230,12 +230,12 @@ def _assuming(one: Guarantee, contributions: int) -> Guarantee:
 def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
     """Return the assumptions that all rounds state, and OWN where a round has others."""
     shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
-    own = any(text not in shared for one in guarantees for text in one.assumptions)
+    own = any(text not in shared for guarantee in guarantees for text in guarantee.assumptions)
     stated = [text for text in shared if text != OWN]  # a round whose cohorts differ states OWN already
     return (*stated, *([OWN] if own or stated != shared else []))
 
 
 def _curve(guarantees: Sequence[Guarantee]) -> tuple[tuple[float, float], ...]:
-    curves = [dict(one.rdp) for one in guarantees]
+    curves = [dict(guarantee.rdp) for guarantee in guarantees]
     shared = [order for order in curves[0] if all(order in curve for curve in curves)]
     return tuple((order, max(curve[order] for curve in curves)) for order in shared)

@@ -130,7 +130,7 @@ class Visits:
         """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length after rounding."""
         # A Rényi moment of moves that follow each other has this bound, too. A release that moves by √u multiplies it
         # by e^(rate · u) at most, and the amounts that were charged before pay for u.
-        return min([rate * self.squared_l2, *(one.log_moment(rate) for one in self.charges)])
+        return min([rate * self.squared_l2, *(charge.log_moment(rate) for charge in self.charges)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Stretched:
         """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length after rounding."""
         most = rate * self.squared_l2
         if self.weights is not None:
-            return min([most, *(one.log_moment(rate) for one in self.charges)])
+            return min([most, *(charge.log_moment(rate) for charge in self.charges)])
         share, added = self._apart()
         return min(most, self.grid.log_moment(rate * self.weight * (1 + share)) + rate * added)
 

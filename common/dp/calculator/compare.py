@@ -194,10 +194,10 @@ class Comparison(Shown):
 
 
 @checks_arguments(PrivacyWords)
-def compare(*, n: int, epsilon: float, **words: Unpack[PrivacyWords]) -> Comparison:
+def compare(*, n: int, epsilon: float, **fields: Unpack[PrivacyWords]) -> Comparison:
     """Return the promise and the cost of every mechanism for one of n clients, as `distrust privacy --compare` does.
 
-    words   other fields of `PrivacyQuery`: delta, dropout, corrupt, dimension, …
+    fields  other fields of `PrivacyQuery`: delta, dropout, corrupt, dimension, …
     Raises  BadParameter, naming the field, the value and what is allowed.
 
     >>> import distrust
@@ -206,7 +206,7 @@ def compare(*, n: int, epsilon: float, **words: Unpack[PrivacyWords]) -> Compari
     ['clients, server or aggregator']
     """
     with one_thread():
-        return compared(PrivacyQuery(clients=n, epsilon=epsilon, **words))
+        return compared(PrivacyQuery(clients=n, epsilon=epsilon, **fields))
 
 
 def compared(query: PrivacyQuery) -> Comparison:

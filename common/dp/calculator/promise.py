@@ -77,9 +77,9 @@ def _promised(mechanism: Mechanism, query: PrivacyQuery) -> tuple[LabelledGuaran
         whole = promise if promise.delta == delta else _composed(mechanism, query, delta)
         profile = _repeated(profile, query.contributions, whole)
         promise = _better(promise, profile)
-    words = {name: getattr(promise, name) for name in Guarantee.model_fields}
-    words["rdp"] = promise.rdp or profile.known
-    return LabelledGuarantee(**words, how=_how(promise, profile)), profile
+    fields = {name: getattr(promise, name) for name in Guarantee.model_fields}
+    fields["rdp"] = promise.rdp or profile.known
+    return LabelledGuarantee(**fields, how=_how(promise, profile)), profile
 
 
 def _how(promise: Guarantee, profile: Profile) -> How:

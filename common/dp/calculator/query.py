@@ -243,10 +243,10 @@ class PrivacyQuery:
 
     def described(self) -> dict[str, Any]:
         """Return the question and what follows from it, JSON-able, in the order that every report has."""
-        words = asdict(self)
-        answered = {name: words.pop(name) for name in ("survivors", "colluders", "contributions", "target_delta")}
+        fields = asdict(self)
+        answered = {name: fields.pop(name) for name in ("survivors", "colluders", "contributions", "target_delta")}
         return {
-            **words,
+            **fields,
             "least": self.min_survivors,
             "floor": self.min_honest,
             "wrap": OVERFLOW_PROBABILITY,

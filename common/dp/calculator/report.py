@@ -120,7 +120,7 @@ class Report(Shown):
         promises = [side.promise.guarantee for side in sides]
         return [
             *((letter, [six_digits(side.parameters.get(letter)) for side in sides]) for letter in letters),
-            ("kind", [one.kind for one in promises]),
+            ("kind", [promise.kind for promise in promises]),
             ("epsilon", [labelled(one.epsilon, one.how) for one in promises]),
             ("delta", [six_digits(one.delta) for one in promises]),
             (IF_OTHERS_COLLUDE, [side.promise.left() for side in sides]),
@@ -159,7 +159,7 @@ def _profile_lines(profiles: Sequence[Profile]) -> list[tuple[str, list[str]]]:
     """Return the profile's lines: pure, at δ, and by order."""
     at = f"epsilon at delta = {profiles[0].delta:g}"
     lines = [
-        ("pure epsilon", [labelled(one.pure.epsilon, one.pure.how) for one in profiles]),
+        ("pure epsilon", [labelled(profile.pure.epsilon, profile.pure.how) for profile in profiles]),
         (at, [labelled(one.approximate.epsilon, one.approximate.how) for one in profiles]),
     ]
     for i, (order, _) in enumerate(profiles[0].rdp):
@@ -174,18 +174,18 @@ def _error_lines(errors: Sequence[SumError]) -> list[tuple[str, list[str]]]:
         ("rounding: std at most", [six_digits(one.rounding_std) for one in errors]),
     ]
     for i, (p, _) in enumerate(errors[0].quantiles):
-        cells = [labelled(one.quantiles[i][1], one.quantiles_how) for one in errors]
+        cells = [labelled(error.quantiles[i][1], error.quantiles_how) for error in errors]
         lines.append((f"|noise| above, p = {p:g}", cells))
     return lines
 
 
 @checks_arguments(PrivacyWords)
-def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Unpack[PrivacyWords]) -> Report:
+def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **fields: Unpack[PrivacyWords]) -> Report:
     """Return what a mechanism promises to one of n clients, and its cost, as `distrust privacy` shows it.
 
     mechanism  its name, as in a run file.
     epsilon    a client's budget, in nats.
-    words      other fields of `PrivacyQuery`: delta, dropout, corrupt, survivors, colluders, contributions, …
+    fields     other fields of `PrivacyQuery`: delta, dropout, corrupt, survivors, colluders, contributions, …
     Raises     BadParameter, naming the field, the value and what is allowed.
 
     >>> import distrust
@@ -197,7 +197,7 @@ def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Un
     """
     allow_named(mechanism)
     with one_thread():
-        return report_on(mechanism, PrivacyQuery(clients=n, epsilon=epsilon, **words))
+        return report_on(mechanism, PrivacyQuery(clients=n, epsilon=epsilon, **fields))
 
 
 def json_of(described: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import OnTheWire
 from distrust.common.dp.accounting.guarantee import ALONE, SAMPLER, Guarantee, no_guarantee
 from distrust.common.dp.accounting.profile import SEVERAL_BATCHES, Privacy
-from distrust.common.dp.accounting.techniques.sensitivity import WHOLE
+from distrust.common.dp.accounting.techniques.sensitivity import FULL_BALL
 from distrust.common.dp.mechanisms.central.additive import (
     CentralGaussian,
     CentralLaplace,
@@ -105,7 +105,7 @@ def plan(
     statistic: Statistic,
     assigned: bool = False,
     printed: NoiseSource | None = "CTX",
-    told: Mapping[str, float] | None = None,
+    stated: Mapping[str, float] | None = None,
 ) -> Mechanism:
     """Return the mechanism for one cohort.
 
@@ -117,7 +117,7 @@ def plan(
     assigned              whether the shuffler assigns the actions, and opens the batch action by action.
     printed               `noise_source` of the policy: whose noise `paper` has for a contextual vector. None: the
                           constants of the mechanism itself.
-    told                  numbers of the class's `searched` that another party found. They take the place of what is
+    stated                numbers of the class's `searched` that another party found. They take the place of what is
                           found here, unchecked, and all that follows from them is computed. None: this party's own.
     Raises                BadParameter, naming the argument or `mechanism.<field>`.
     """
@@ -137,11 +137,11 @@ def plan(
         calibration=spec.calibration,
         intermediary=spec.via or kind.vias[0],
         norm=statistic.norm,
-        reach=getattr(statistic, "reach", WHOLE),
+        squared_share=getattr(statistic, "squared_share", FULL_BALL),
         blocks=getattr(statistic, "blocks", 1),
         printed=statistic.printed(printed) if printed and isinstance(statistic, ContextualSum) else None,
         assigned=assigned,
-        told=tuple((told or {}).items()),
+        stated=tuple((stated or {}).items()),
     )
     try:
         mechanism = kind.plan(spec, cohort)
@@ -213,7 +213,7 @@ def check_parts(spec: MechanismSpec) -> None:
     if spec.via == "aggregator" or "shuffler" not in kind.vias:
         raise BadParameter("mechanism.name", spec.name, f"shuffled actions need a shuffler and one of {known}")
     if not kind.parts:
-        allowed = f"shuffled actions need one of {known}: {kind.whole_because}"
+        allowed = f"shuffled actions need one of {known}: {kind.why_undivided}"
         raise BadParameter("mechanism.name", spec.name, allowed)
 
 

@@ -20,7 +20,7 @@ from distrust.common.protocol.channels.steps import (
     OWN_MESSAGE,
     TICKETS,
     UNKNOWN_SENDERS,
-    Held,
+    StageHolding,
     Step,
 )
 from distrust.common.randomness import Stream
@@ -34,20 +34,24 @@ DEALT_STEPS = (
     Step(
         "order",
         "The shuffler draws who plays what",
-        Held("Nothing yet.", "The shuffler keeps the order."),
-        Held("A random order of the public list of actions, which it has drawn.", "No client has played yet."),
-        Held("The public list of actions.", "The shuffler does not tell it which slot plays which action."),
+        StageHolding("Nothing yet.", "The shuffler keeps the order."),
+        StageHolding("A random order of the public list of actions, which it has drawn.", "No client has played yet."),
+        StageHolding("The public list of actions.", "The shuffler does not tell it which slot plays which action."),
     ),
     TICKETS,
     Step(
         "asked",
         "Clients ask what to play",
-        Held(
+        StageHolding(
             "Its action, and a secret that it has drawn, so that no other party can ask in its place.",
             "The shuffler tells each client its own action only.",
         ),
-        Held("Which slot plays which action.", "Clients tell it no reward: a reward comes sealed to the server's key."),
-        Held("Nothing of this stage.", "Clients ask the shuffler, and it passes neither question nor answer on."),
+        StageHolding(
+            "Which slot plays which action.", "Clients tell it no reward: a reward comes sealed to the server's key."
+        ),
+        StageHolding(
+            "Nothing of this stage.", "Clients ask the shuffler, and it passes neither question nor answer on."
+        ),
     ),
     SEALED_REPORT,
     CLIENTS_LEFT,
@@ -55,8 +59,8 @@ DEALT_STEPS = (
         "batch",
         "The shuffler hands the records over, by action",
         OWN_MESSAGE,
-        Held("Which client's record is in which group.", f"It never sees what is in one. {SEALED}"),
-        Held("The numbers of each action, in random order.", UNKNOWN_SENDERS),
+        StageHolding("Which client's record is in which group.", f"It never sees what is in one. {SEALED}"),
+        StageHolding("The numbers of each action, in random order.", UNKNOWN_SENDERS),
     ),
     ESTIMATE,
 )

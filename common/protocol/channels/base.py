@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.decisions import Decision
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.modular import sum_rows
-from distrust.common.protocol.channels.steps import Life, Step, life
+from distrust.common.protocol.channels.steps import CohortLifetime, Step, life
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message, Via
 
@@ -193,7 +193,7 @@ class Channel(Message):
         """
         raise NotImplementedError
 
-    def life(self, state: str, reason: str | None = None, seen: Iterable[str] = ()) -> Life:
+    def life(self, state: str, reason: str | None = None, seen: Iterable[str] = ()) -> CohortLifetime:
         """Return the stages of a cohort of this channel: see `steps.life`."""
         return life(self.STEPS, state, reason, seen, receipts=self.gives_receipts)
 

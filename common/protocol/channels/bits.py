@@ -28,7 +28,7 @@ from distrust.common.protocol.channels.steps import (
     OWN_MESSAGE,
     TICKETS,
     UNKNOWN_SENDERS,
-    Held,
+    StageHolding,
     Step,
 )
 from distrust.common.randomness import Stream
@@ -40,11 +40,11 @@ BITS_STEPS = (
     Step(
         "report",
         "Clients send bits",
-        Held(
+        StageHolding(
             "Its reward, and the random bits that it put beside it.",
             "Other clients send their bits to the shuffler only.",
         ),
-        Held(
+        StageHolding(
             "Each client's bits.",
             "Nothing hides them from it, but the client's own random bits among them. This mechanism trusts the "
             "shuffler: it must not collude with the server.",
@@ -56,11 +56,11 @@ BITS_STEPS = (
         "batch",
         "The shuffler hands the bits over in random order",
         OWN_MESSAGE,
-        Held(
+        StageHolding(
             "What it hands over, and which client sent which bit.",
             "Nothing hides that from it. This mechanism trusts the shuffler.",
         ),
-        Held(
+        StageHolding(
             "How many bits are 1 under each label, the random ones of all clients among them.",
             f"In random order bits tell nothing else. {UNKNOWN_SENDERS}",
         ),

@@ -20,11 +20,19 @@ from distrust.common.protocol.channels.base import (
     Seal,
     View,
 )
-from distrust.common.protocol.channels.steps import CLIENTS_LEFT, ESTIMATE, OPENED, OWN_MESSAGE, TICKETS, Held, Step
+from distrust.common.protocol.channels.steps import (
+    CLIENTS_LEFT,
+    ESTIMATE,
+    OPENED,
+    OWN_MESSAGE,
+    TICKETS,
+    StageHolding,
+    Step,
+)
 from distrust.common.randomness import Stream
 from distrust.common.wire import Blob, Via
 
-DIGEST = Held(
+DIGEST = StageHolding(
     "A digest of what the aggregator told the clients, to compare.",
     "No message can be read from a digest: the server can tell only whether two are equal.",
 )
@@ -34,12 +42,12 @@ MASKED_STEPS = (
     Step(
         "keys",
         "Clients send public keys",
-        Held(
+        StageHolding(
             "Two secret keys of its own, made for this cohort alone, before the client knows it.",
             "Other clients' secret keys never leave these clients.",
         ),
-        Held("Two public keys of each client.", "The secret halves never leave the clients."),
-        Held(
+        StageHolding("Two public keys of each client.", "The secret halves never leave the clients."),
+        StageHolding(
             "Hashes of the keys, which came with the ticket requests. Clients compare the aggregator's list with them.",
             "Even the keys would tell no more: they are public, and the secret halves never leave the clients.",
         ),
@@ -47,34 +55,36 @@ MASKED_STEPS = (
     Step(
         "shares",
         "Clients share their seeds among neighbours",
-        Held(
+        StageHolding(
             "A self seed and a key seed of its own, cut into shares: enough neighbours together can rebuild them.",
             "Of a neighbour's seeds it gets one share each. Fewer shares than the threshold tell nothing of a seed.",
         ),
-        Held(
+        StageHolding(
             "Sealed boxes, which it passes on.",
             "Each is sealed to the neighbour that may open it. The aggregator has no client's secret key.",
         ),
-        Held("Nothing of this stage.", "The boxes go from client to client, by the aggregator."),
+        StageHolding("Nothing of this stage.", "The boxes go from client to client, by the aggregator."),
     ),
     Step(
         "confirm",
         "Clients confirm the shares that they hold",
-        Held(
+        StageHolding(
             "The shares of its neighbours, checked.",
             "It has one share of each seed. Fewer shares than the threshold tell nothing of a seed.",
         ),
-        Held("Blends of shares with a random polynomial, which check them.", "The polynomial hides the seeds in them."),
+        StageHolding(
+            "Blends of shares with a random polynomial, which check them.", "The polynomial hides the seeds in them."
+        ),
         DIGEST,
     ),
     Step(
         "masked",
         "Clients send masked numbers",
-        Held(
+        StageHolding(
             "Its reward, its part of the noise where clients add it, and its masks.",
             "Other clients send their numbers to the aggregator only.",
         ),
-        Held(
+        StageHolding(
             "Of each client a number that is uniform modulo m, whatever the reward.",
             "It knows none of the masks on it.",
         ),
@@ -83,12 +93,12 @@ MASKED_STEPS = (
     Step(
         "unmask",
         "Survivors send the shares that open the sum",
-        Held(
+        StageHolding(
             "Of each neighbour the one share that it sends: of the self seed if that neighbour answered, of the key "
             "seed if it vanished. Never both.",
             "It sends shares in this stage, and gets none.",
         ),
-        Held(
+        StageHolding(
             "Seeds that take the masks off the sum.",
             "Without both seeds of one client no single number opens.",
         ),
@@ -99,11 +109,11 @@ MASKED_STEPS = (
         "batch",
         "The aggregator hands the sum over",
         OWN_MESSAGE,
-        Held(
+        StageHolding(
             "The sum of the survivors' numbers modulo m.",
             "It can take the masks off the sum, and not off one client's number.",
         ),
-        Held(
+        StageHolding(
             "The sum, and how many clients are in it.",
             "It never gets a single masked number. Noise that clients added stays in the sum.",
         ),

@@ -34,7 +34,7 @@ from distrust.common.protocol.channels.steps import (
     OWN_MESSAGE,
     TICKETS,
     UNKNOWN_SENDERS,
-    Held,
+    StageHolding,
     Step,
 )
 from distrust.common.randomness import Stream
@@ -52,19 +52,19 @@ SEALED = "Each is sealed to the server's key, which the shuffler does not have."
 SEALED_REPORT = Step(
     "report",
     "Clients send sealed records",
-    Held(
+    StageHolding(
         "Its reward, and the number that it sealed to the server's key, with its noise where clients add it.",
         "Other clients send their records to the shuffler only.",
     ),
-    Held("Which client sent which record.", f"It cannot open a record. {SEALED}"),
+    StageHolding("Which client sent which record.", f"It cannot open a record. {SEALED}"),
     NOT_YET,
 )
 UNLINKED = Step(
     "batch",
     "The shuffler hands the records over in random order",
     OWN_MESSAGE,
-    Held("Which record is whose, as before.", f"It never sees what is in one. {SEALED}"),
-    Held("Each client's number, in random order.", UNKNOWN_SENDERS),
+    StageHolding("Which record is whose, as before.", f"It never sees what is in one. {SEALED}"),
+    StageHolding("Each client's number, in random order.", UNKNOWN_SENDERS),
 )
 SEALED_STEPS = (OPENED, TICKETS, SEALED_REPORT, CLIENTS_LEFT, UNLINKED, ESTIMATE)
 

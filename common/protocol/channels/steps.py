@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StageHolding:
     """Two texts on a party in a stage: its data, and the reason why it cannot know more, or that there is none."""
 
     holds: str
@@ -29,17 +29,19 @@ class Step:
 
     stage: str
     title: str
-    client: Held
-    intermediary: Held
-    server: Held
+    client: StageHolding
+    intermediary: StageHolding
+    server: StageHolding
 
 
-OWN_MESSAGE = Held(
+OWN_MESSAGE = StageHolding(
     "Its own reward and message.",
     "Other clients send theirs to the intermediary only, and the batch goes to the server only.",
 )
-NOT_YET = Held("Nothing yet.", "The shuffler hands nothing over before the stage has ended with enough answers.")
-PUBLIC = Held(
+NOT_YET = StageHolding(
+    "Nothing yet.", "The shuffler hands nothing over before the stage has ended with enough answers."
+)
+PUBLIC = StageHolding(
     "The estimate, as every reader has it.",
     "It follows from the batch alone. The round's promise, if it has one, bounds what that tells of one client.",
 )
@@ -48,22 +50,22 @@ UNKNOWN_SENDERS = "Only the shuffler knows which client sent which."
 OPENED = Step(
     "cohort",
     "The server opens the cohort",
-    Held(
+    StageHolding(
         "The run's configuration. It computes the round again, and refuses one that differs.",
         "No client has sent anything yet.",
     ),
-    Held(
+    StageHolding(
         "The public terms: how many clients, how many must answer, how messages travel.",
         "No client has sent anything yet.",
     ),
-    Held("The terms, which it chose.", "No client has sent anything yet."),
+    StageHolding("The terms, which it chose.", "No client has sent anything yet."),
 )
 TICKETS = Step(
     "tickets",
     "The server hands out tickets",
-    Held("A signed ticket for one slot.", "The server sends a ticket only to the client that asked for it."),
-    Held("Nothing yet.", "Tickets do not pass through it. It checks one when the slot's first message comes."),
-    Held(
+    StageHolding("A signed ticket for one slot.", "The server sends a ticket only to the client that asked for it."),
+    StageHolding("Nothing yet.", "Tickets do not pass through it. It checks one when the slot's first message comes."),
+    StageHolding(
         "How many slots each request took, and which token or device asked.",
         "It clears who has which slot as the cohort ends. A ticket names a slot, and no person.",
     ),
@@ -71,9 +73,9 @@ TICKETS = Step(
 CLIENTS_LEFT = Step(
     "departed",
     "Clients that left",
-    Held("Its reward, if it has played. It sends nothing more.", "It gets no other client's message."),
-    Held("Which slots left.", "A departure holds nothing of a reward."),
-    Held(
+    StageHolding("Its reward, if it has played. It sends nothing more.", "It gets no other client's message."),
+    StageHolding("Which slots left.", "A departure holds nothing of a reward."),
+    StageHolding(
         "How many clients are lost in the end.",
         "A departure holds nothing of a reward, so that their number tells nothing of one.",
     ),
@@ -83,34 +85,34 @@ ESTIMATE = Step(
     "The server publishes its estimate",
     PUBLIC,
     PUBLIC,
-    Held("The estimate, which it computed.", "It follows from the batch, so it tells no more than that."),
+    StageHolding("The estimate, which it computed.", "It follows from the batch, so it tells no more than that."),
 )
 ABORTED = Step(
     "aborted",
     "The cohort is aborted",
-    Held(
+    StageHolding(
         "Its reward, if it has played. No estimate of what it sent is published.",
         "It gets no other client's message, and no estimate of this cohort.",
     ),
-    Held(
+    StageHolding(
         "The messages that came until then.",
         "It can read no more of them than each stage above says. It hands over nothing more.",
     ),
-    Held("The reason.", "It gets nothing more of this cohort, and publishes no estimate of it."),
+    StageHolding("The reason.", "It gets nothing more of this cohort, and publishes no estimate of it."),
 )
 
 ARRIVED = Step(
     "receipts",
     "Clients say whether their records have arrived",
-    Held(
+    StageHolding(
         "The hashes of all records in the batch, in the order of their values.",
         "A hash tells nothing of what is in a record, or of its sender.",
     ),
-    Held(
+    StageHolding(
         "The digest of the same list, which it has stated.",
         "It never sees the secrets by which clients prove who they are, so it cannot answer for them.",
     ),
-    Held(
+    StageHolding(
         "Which slots have found their records in its list, and which have not.",
         "A client names no record. It answers only if the list is the one whose digest the shuffler has stated.",
     ),
@@ -123,16 +125,16 @@ _AT_ANY_TIME = ("cohort", "order", "tickets", "departed")
 _NAMED = re.compile(r"\bstage (\w+)")
 
 
-class Life(NamedTuple):
+class CohortLifetime(NamedTuple):
     """The stages that a cohort reached, or will if it is open, and those that it did not."""
 
     steps: list[Step]
-    missed: list[Step]
+    not_reached: list[Step]
 
 
 def life(
     steps: tuple[Step, ...], state: str, reason: str | None = None, seen: Iterable[str] = (), *, receipts: bool = False
-) -> Life:
+) -> CohortLifetime:
     """Return the stages of a cohort. An aborted one ends at the last stage that is known to have opened.
 
     steps     those of its channel.
@@ -142,10 +144,10 @@ def life(
     """
     whole = (*steps[:-1], ARRIVED, steps[-1]) if receipts else steps
     if state != "aborted":
-        return Life(list(whole), [])
+        return CohortLifetime(list(whole), [])
     stages = [step.stage for step in whole]
     first = next(stage for stage in stages if stage not in _AT_ANY_TIME)
     opened = {first, *seen, *_NAMED.findall(reason or "")} - {*_AT_ANY_TIME}
     last = max(stages.index(stage) for stage in opened if stage in stages)
     reached = [step for step in whole if step.stage in _AT_ANY_TIME or stages.index(step.stage) <= last]
-    return Life([*reached, ABORTED], [step for step in whole if step not in reached])
+    return CohortLifetime([*reached, ABORTED], [step for step in whole if step not in reached])

@@ -28,7 +28,7 @@ from distrust.common.protocol.messages.status import (
     Transcript,
     TranscriptEntry,
 )
-from distrust.common.protocol.messages.upload import Departure, Item, Upload, UploadAnswer
+from distrust.common.protocol.messages.upload import Item, Leaving, Upload, UploadAnswer
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import utc
@@ -193,15 +193,15 @@ class Intermediary(StageMachine):
         return intake, self._progressed(tx, state) if intake.accepted else self._advance(tx, state), late
 
     @repeated
-    def depart(self, address: str, departure: Departure) -> UploadAnswer:
+    def leave(self, address: str, leaving: Leaving) -> UploadAnswer:
         """Note clients that leave, and return how many: their stage no longer waits for them.
 
         Once no stage is open, nothing is stored. Raises WrongCohort, BadMessage.
         """
-        if departure.cohort != name_in(address):
-            raise BadMessage(f"a departure from {departure.cohort} was sent to {name_in(address)}")
+        if leaving.cohort != name_in(address):
+            raise BadMessage(f"a departure from {leaving.cohort} was sent to {name_in(address)}")
         state = self.settled(address)
-        intake = Intake(list(ticketed(departure.slots, departure.tickets, departure.keys)))
+        intake = Intake(list(ticketed(leaving.slots, leaving.tickets, leaving.keys)))
         self._admit(state, intake, lambda item: item.body)
         with self._database.transaction() as tx:
             state = self._advance(tx, store.need(tx, address, lock=True))

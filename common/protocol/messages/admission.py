@@ -67,7 +67,7 @@ class ParticipantList(Message):
     @model_validator(mode="after")
     def _each_once(self) -> "ParticipantList":
         for field in ("name", "id"):
-            values = [getattr(one, field) for one in self.participants]
+            values = [getattr(participant, field) for participant in self.participants]
             if len(set(values)) < len(values):
                 raise ValueError(f"participants: each {field} must be used once")
         return self

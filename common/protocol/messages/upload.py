@@ -49,7 +49,7 @@ Slots = Annotated[list[Annotated[int, Field(ge=0)]], FailFast()]
 """Numbers of clients' places. A list that has a fault is read up to it: a caller may send thousands of faults."""
 
 
-class Departure(Message):
+class Leaving(Message):
     """Clients that know that they are leaving say so. The intermediary need not wait for their deadline.
 
     slots    of the clients that leave.

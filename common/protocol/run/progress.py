@@ -140,7 +140,7 @@ class RunView(Shown, Message):
 def _promised(guarantee: ShownGuarantee) -> list[tuple[str, str]]:
     """Return a guarantee, what is left of it, and all that it assumes, as facts of a card."""
     shown = [("guarantee", guarantee.line()), ("alone", guarantee.left_line())]
-    return [*shown, *(("assumes", one) for one in guarantee.assumptions)]
+    return [*shown, *(("assumes", assumption) for assumption in guarantee.assumptions)]
 
 
 Seconds = Annotated[float | None, Field(description="since the epoch", exclude_if=lambda value: value is None)]
@@ -296,8 +296,8 @@ class LedgerView(Shown, Message):
         if self.budget is not None:
             budget = f"ε = {self.budget.epsilon:g}, δ = {self.budget.delta:g}"
         spent = (
-            (f"spent, {one.contributions} ×", f"{one.guarantee.both()} for a client that came so often")
-            for one in self.classes
+            (f"spent, {kind.contributions} ×", f"{kind.guarantee.both()} for a client that came so often")
+            for kind in self.classes
         )
         rows = [(str(line.round), f"{line.clients:,}", line.guarantee.both()) for line in self.lines]
         table = HtmlTable(("round", "clients", "cost"), rows, words=("cost",))
@@ -348,9 +348,9 @@ def _rows(line: RunLine | RoundReport) -> list[dict[str, Any]]:
 def _cells(lines: Sequence[RunLine | RoundReport]) -> tuple[Sequence[str], Sequence[str], list[tuple[str, ...]]]:
     """Return heads, those of them whose cells are words, and a line of text for each run or round."""
     runs: list[tuple[str, ...]] = [
-        (one.run, one.state, one.mechanism, f"{one.arms:,}", f"{one.horizon:,}")
-        for one in lines
-        if isinstance(one, RunLine)
+        (line.run, line.state, line.mechanism, f"{line.arms:,}", f"{line.horizon:,}")
+        for line in lines
+        if isinstance(line, RunLine)
     ]
     if runs:
         return ("run", "state", "mechanism", "arms", "horizon"), ("run", "state", "mechanism"), runs

@@ -175,7 +175,7 @@ class Bodies:
     def __init__(self, most: int) -> None:
         self._most, self._total = most, 0
         self._held: dict[Visit, int] = {}
-        self._room = asyncio.Event()
+        self._space_freed = asyncio.Event()
 
     async def add(self, visit: Visit, size: int) -> bool:
         """Count bytes that arrived, once there is room. Return False when the body must be given up."""
@@ -184,8 +184,8 @@ class Bodies:
         while self._total + size > self._most and not visit.evicted:
             arriving = [one for one in self._held if one.arriving]
             if len(arriving) < len(self._held):
-                self._room.clear()
-                await self._room.wait()
+                self._space_freed.clear()
+                await self._space_freed.wait()
                 continue
             self._give_up(arriving)
         if visit.evicted:
@@ -201,8 +201,8 @@ class Bodies:
             if arriving:
                 self._give_up(arriving)
                 break
-            self._room.clear()
-            await self._room.wait()
+            self._space_freed.clear()
+            await self._space_freed.wait()
         self._held[visit] = 0
 
     def _give_up(self, arriving: list[Visit]) -> None:
@@ -213,7 +213,7 @@ class Bodies:
     def remove(self, visit: Visit) -> None:
         """Forget the body: its request is over, or it was given up."""
         self._total -= self._held.pop(visit, 0)
-        self._room.set()
+        self._space_freed.set()
 
 
 def release_body(request: Request) -> None:
@@ -296,7 +296,7 @@ def _writing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     FastAPI would check the message again, and for a plain function in another thread. An endpoint that changes
     FastAPI's own response is returned as it is.
     """
-    if any(one.annotation is Response for one in inspect.signature(endpoint).parameters.values()):
+    if any(parameter.annotation is Response for parameter in inspect.signature(endpoint).parameters.values()):
         return endpoint
     if inspect.iscoroutinefunction(endpoint):
 

@@ -32,7 +32,7 @@ from distrust.common.protocol.intermediary.tables import METADATA, VERSION
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort, cohort_address, name_in
 from distrust.common.protocol.messages.status import CohortList, DeliveryList, PrunedRun, Settled, Transcript
-from distrust.common.protocol.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.protocol.messages.upload import Leaving, Upload, UploadAnswer
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.web import intermediary
 from distrust.common.protocol.web.app import Each, InspectorOnly, OperatorOnly, make_app
@@ -52,7 +52,7 @@ class IntermediaryApi(Protocol):
         self, *, only_open: bool = False, run: str | None = None, cohort: str | None = None, limit: int | None = None
     ) -> CohortList: ...
     def receive(self, address: str, stage: str, upload: Upload) -> UploadAnswer: ...
-    def depart(self, address: str, departure: Departure) -> UploadAnswer: ...
+    def leave(self, address: str, leaving: Leaving) -> UploadAnswer: ...
     def batch(self, address: str) -> BatchAnswer | bytes: ...
     def known_batch(self, address: str) -> bytes | None: ...
     def delivered(self, run_digest: bytes, after: int, limit: int) -> DeliveryList: ...
@@ -141,11 +141,11 @@ def cohorts(
 
 
 @router.post("/cohorts/{run}/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
-def depart(
-    address: Address, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep, response: Response
+def leave(
+    address: Address, body: Annotated[Leaving, JsonBody.of(Leaving)], party: PartyDep, response: Response
 ) -> UploadAnswer:
     """Take departures: the stage no longer waits for these clients. Return the refused ones."""
-    return mark_fault(party.depart(address, body), response)
+    return mark_fault(party.leave(address, body), response)
 
 
 @router.get(

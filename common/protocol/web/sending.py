@@ -111,7 +111,7 @@ class Pool:
             )
         except _FAILURES as error:
             fault = tls_fault(error) or await self._mistaken(error, url)
-            raise NoAnswer(fault or _told(error), final=fault is not None) from error
+            raise NoAnswer(fault or _reason(error), final=fault is not None) from error
         self._heard.add(url.origin())
         return _Arrived(answer)
 
@@ -152,7 +152,7 @@ class _Arrived:
         try:
             return await self._answer.content.readany()
         except _FAILURES as error:
-            raise NoAnswer(_told(error)) from error
+            raise NoAnswer(_reason(error)) from error
 
     async def aclose(self) -> None:
         self._answer.close()  # leaves a connection alone that went back to the pool at the body's end
@@ -165,7 +165,7 @@ _CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 """Errors of a connection that the service has closed."""
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Return an error as one line. It may quote what a service sent."""
     name, text = type(error).__name__, str(error)
     if isinstance(error, aiohttp.ClientResponseError):  # the parser's: aiohttp makes no error of a status here

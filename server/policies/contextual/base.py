@@ -16,7 +16,7 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.contextual import ContextualPolicySpec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Query, RunFacts
 from distrust.server.policies.contextual.designs import Designs, RoundNoise
 
 LEAST_FACTOR = 1e-300
@@ -105,7 +105,7 @@ class ContextualPolicy:
 
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
-    formed: tuple[Interval, ...] = ()
+    latest_intervals: tuple[Interval, ...] = ()
     chosen: int | None = None
 
     def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core, *, cumulative: bool = True) -> None:
@@ -149,7 +149,7 @@ class ContextualPolicy:
         self._core.learn(np.array([estimates[0].sums]), RoundNoise.of(estimates[0]))
         self._batch += 1
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         return {None: left} if left else {}
 
 

@@ -171,12 +171,12 @@ class Designs:
     def _lifted(self, matrices: Floats, least: float | None) -> Floats:
         """Return positive definite matrices."""
         traces = np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
-        floor = SINGULAR * (traces if least is None else np.full(traces.shape, least))
+        negligible = SINGULAR * (traces if least is None else np.full(traces.shape, least))
         try:
-            np.linalg.cholesky(matrices - floor[..., np.newaxis, np.newaxis] * self._eye)
+            np.linalg.cholesky(matrices - negligible[..., np.newaxis, np.newaxis] * self._eye)
         except np.linalg.LinAlgError:
             lowest: Floats = np.asarray(np.linalg.eigvalsh(matrices)[..., 0], dtype=np.float64)
-            lift = self._lift(lowest <= floor, lowest, least)
+            lift = self._lift(lowest <= negligible, lowest, least)
             lifted: Floats = matrices + lift[..., np.newaxis, np.newaxis] * self._eye
             return lifted
         return matrices

@@ -10,7 +10,7 @@ from distrust.common.bandit.error_law import Calibration, Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.specs.policy import AlmostFreeSpec
-from distrust.server.policies.base import Ask, Estimate, Key, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Query, RunFacts
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
 from distrust.server.policies.linear.phases import (
     OneRewardEach,
@@ -85,7 +85,7 @@ class AlmostFree(OneRewardEach):
     def length(self, number: int) -> float:
         return float(self._base ** (number + self._shift))
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         if self._paper or self._chosen is None:
             return super().leftover(left)
         return {self._chosen: left} if left else {}

@@ -16,7 +16,7 @@ from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import LEAST_BETA, RoundSize
 from distrust.common.specs.policy import DpPeSpec, LinearPolicySpec
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Query, RunFacts
 from distrust.server.policies.elimination import EliminationBase
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, support_bound
 from distrust.server.policies.noise_width import noise_width
@@ -159,7 +159,7 @@ class Phased(EliminationBase):
         self.__dict__.pop("_phase", None)
         self.__dict__.pop("_ask", None)
 
-    def leftover(self, left: int) -> dict[Key, int]:
+    def leftover(self, left: int) -> dict[ArmKey, int]:
         """Return the last pulls: the unfinished phase until the horizon; after the last phase, the best action."""
         if self.going_on:
             return self._ask.spend(self._ask.queries, left)

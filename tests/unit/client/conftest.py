@@ -52,42 +52,46 @@ def make_round() -> MakeRound:
         dropout: float = 0.1,
         corrupt: float = 0.1,
         seed: int | None = None,
-        deal: AssignedAction | None = None,
+        assigned: AssignedAction | None = None,
         statistic: Statistic = REWARD,
         **spec: Any,
     ) -> Round:
         rates = {"dropout": dropout, "corrupt": corrupt}
         budget = {} if name == "identity" else {"epsilon": 1.0}
-        words = {"name": name, **budget, **spec}
+        fields = {"name": name, **budget, **spec}
         config = RunConfig.model_validate(
             {
                 "run": "demo",
                 "arms": 3,
                 "horizon": 10**6,
-                "policy": ELIMINATION if deal is None else ALMOST_FREE,
-                "mechanism": words,
+                "policy": ELIMINATION if assigned is None else ALMOST_FREE,
+                "mechanism": fields,
                 "intermediary": {**rates, "minimum": minimum or 1, "stage_seconds": 60.0},
                 "unsafe": None if seed is None else {"noise_seed": seed},
             }
         )
-        least, floor = config.intermediary.min_survivors(clients), config.intermediary.min_honest(clients)
-        common: dict[str, Any] = {"clients": clients, "min_survivors": least, "min_honest": floor}
-        wrap = config.overflow_probability(number, config.arms)
+        least, min_honest = config.intermediary.min_survivors(clients), config.intermediary.min_honest(clients)
+        common: dict[str, Any] = {"clients": clients, "min_survivors": least, "min_honest": min_honest}
+        overflow_probability = config.overflow_probability(number, config.arms)
         mechanism = plan(
-            config.mechanism, **common, overflow_probability=wrap, statistic=statistic, assigned=deal is not None
+            config.mechanism,
+            **common,
+            overflow_probability=overflow_probability,
+            statistic=statistic,
+            assigned=assigned is not None,
         )
         digest = run_digest(config.digest(), RUN_ID)
         CONFIGS[digest] = config
         round_ = Round(
             run="demo",
             number=number,
-            decision=deal or AssignedArm(),
+            decision=assigned or AssignedArm(),
             statistic=statistic,
             mechanism=mechanism,
             assignments=[],
             **rates,
         )
-        arms = range(cohorts) if deal is None else [None]
+        arms = range(cohorts) if assigned is None else [None]
         assignments = [
             Assignment(
                 arm=arm,
@@ -122,8 +126,8 @@ def make_assigned(make_round: MakeRound) -> MakeRound:
         **more: Any,
     ) -> Round:
         via = {} if name.startswith("shuffled") else {"via": "shuffler"}
-        deal, rewards = AssignedAction(actions=[0, 1, 2], times=list(times)), BoundedReward(bound=1.0)
-        return make_round(name, clients=sum(times), deal=deal, seed=seed, statistic=rewards, **via, **more)
+        assigned, rewards = AssignedAction(actions=[0, 1, 2], times=list(times)), BoundedReward(bound=1.0)
+        return make_round(name, clients=sum(times), assigned=assigned, seed=seed, statistic=rewards, **via, **more)
 
     return make
 

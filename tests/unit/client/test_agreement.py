@@ -157,9 +157,9 @@ POLICIES: list[dict[str, Any]] = [
 def test_the_client_finds_the_probability_of_any_round_of_any_policy(
     policy: dict[str, Any], calibration: str, arms: int
 ) -> None:
-    words = {"name": "distributed-polya", "epsilon": 1.0, "calibration": calibration}
+    fields = {"name": "distributed-polya", "epsilon": 1.0, "calibration": calibration}
     config = RunConfig.model_validate(
-        {"run": "demo", "arms": arms, "horizon": 10**9, "policy": policy, "mechanism": words}
+        {"run": "demo", "arms": arms, "horizon": 10**9, "policy": policy, "mechanism": fields}
     )
     for number in (1, 2, 30):
         for active in {1, 2, arms - 1, arms}:

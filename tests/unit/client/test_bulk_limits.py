@@ -56,7 +56,7 @@ def test_clients_that_leave_together_say_so_in_parts(make_round: MakeRound, shuf
     async def leave() -> None:
         grant = harness._sign(cohort, 0, 20)
         users = granted(grant, np.full(20, 3))
-        await uploader.announce(cohort, users)
+        await uploader.leave(cohort, users)
 
     asyncio.run(leave())
-    assert [len(departure.slots) for departure in harness.departures] == [8, 8, 4]
+    assert [len(leaving.slots) for leaving in harness.departures] == [8, 8, 4]

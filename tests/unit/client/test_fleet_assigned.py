@@ -154,7 +154,7 @@ class _Thief(FleetHarness):
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         if not self.action_requests:
             grants = [self._sign(cohort, slot, 1) for slot in self.stolen]
-            tickets, claims = b"".join(one.signatures for one in grants), bytes(32 * len(grants))
+            tickets, claims = b"".join(grant.signatures for grant in grants), bytes(32 * len(grants))
             early = ActionRequest(cohort=cohort.cohort, slots=list(self.stolen), tickets=tickets, claims=claims)
             assert len((await super().actions(cohort, early)).plays) == len(grants)
         return await super().actions(cohort, request)
@@ -169,7 +169,7 @@ def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
     assert serve(fleet) == ["finished"]
     reported = {item.slot for upload in harness.uploads for item in upload.items}
     assert reported == set(range(20)) - set(harness.stolen)
-    assert {slot for departure in harness.departures for slot in departure.slots} == set(harness.stolen)
+    assert {slot for leaving in harness.departures for slot in leaving.slots} == set(harness.stolen)
     assert (fleet.stats.clients["robbed"], fleet.stats.clients["served"]) == (3, 17)
     assert capsys.readouterr().out.count("another client has asked what it plays") == 3
     assert sum(map(len, _groups(shuffler, round_))) == 17

@@ -253,7 +253,7 @@ def test_a_client_that_is_dropped_loses_its_seeds_after_the_message_in_work_is_m
         return []
 
     async def play() -> None:
-        message = asyncio.create_task(session._work("shares", make))
+        message = asyncio.create_task(session._run_in_thread("shares", make))
         await asyncio.to_thread(started.wait)
         session._drop([0])
         go.set()
@@ -275,10 +275,10 @@ def test_one_clients_first_message_waits_for_what_is_in_work_and_else_for_no_thr
 
     protocol = SimpleNamespace(first="keys", last="unmask", begin=begin)
 
-    async def announce(*_: object) -> None:
+    async def leave(*_: object) -> None:
         """Announce nothing, as no client leaves."""
 
-    uploader: Any = SimpleNamespace(stats=FleetStats(), announce=announce)
+    uploader: Any = SimpleNamespace(stats=FleetStats(), leave=leave)
     cohort = make_round().assignments[0].cohort.model_copy(update={"clients": 1})
     session = CohortSession(cohort, cast("Any", protocol), uploader, worker, 1)
     session.users[0] = user = User(0, b"")
@@ -319,10 +319,10 @@ def test_a_stopped_fleet_says_that_all_its_clients_leave_and_zeroes_their_seeds(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await fleet.farewell()
+        await fleet.leave()
 
     asyncio.run(play())
-    assert [sorted(departure.slots) for departure in harness.departures] == [list(range(10, 40))]
+    assert [sorted(leaving.slots) for leaving in harness.departures] == [list(range(10, 40))]
     fleet._worker.shutdown()
     assert len(made) >= 30
     assert all(map(wiped, made))

@@ -99,8 +99,8 @@ def test_users_whose_sealed_reports_are_refused_by_their_digest_are_all_counted_
         serve(fleet)
     assert (len(harness.uploads), harness.looks) == (1, [shown.cohort])
     stored = shuffler.transcript(shown.address, 0, 100).messages
-    assert {one.stage for one in stored} == {"departed"}
-    assert sorted(slot for departure in harness.departures for slot in departure.slots) == list(range(20))
+    assert {row.stage for row in stored} == {"departed"}
+    assert sorted(slot for leaving in harness.departures for slot in leaving.slots) == list(range(20))
     report = fleet.stats.report()
     assert [report["clients"][name] for name in ("joined", "refused", "robbed", "served")] == [20, 20, 0, 0]
     assert report["reasons"] == {f"refused: {raised.value.detail}": 20}
@@ -147,7 +147,7 @@ def test_an_intermediary_that_refuses_messages_of_the_cohort_that_it_shows_ends_
     with pytest.raises(Refused, match=f"{refuses}, and shows the one that they agreed to"):
         serve(fleet)
     assert (fleet.stats.clients["refused"], fleet.stats.clients["served"]) == (20, 0)
-    assert sorted(slot for departure in harness.departures for slot in departure.slots) == list(range(20))
+    assert sorted(slot for leaving in harness.departures for slot in leaving.slots) == list(range(20))
 
 
 class Exhausted:

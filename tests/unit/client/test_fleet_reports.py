@@ -107,8 +107,7 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
     assert 32 <= staying < 40
     assert batch.survivors == staying
     assert (
-        sorted(slot for departure in harness.departures for slot in departure.slots)
-        == np.flatnonzero(leaves < 3).tolist()
+        sorted(slot for leaving in harness.departures for slot in leaving.slots) == np.flatnonzero(leaves < 3).tolist()
     )
     assert fleet.stats.clients["departed"] == 40 - staying
 
@@ -199,7 +198,7 @@ def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
     harness = FleetHarness([round_], shuffler, TICKET_KEY)
     fleet = Fleet(harness, world, lenient(), FleetOptions(block=7))
     serve(fleet)
-    assert harness.looks == [one.cohort.cohort for one in round_.assignments]
+    assert harness.looks == [assignment.cohort.cohort for assignment in round_.assignments]
     assert len(harness.uploads) > 10
     assert fleet.stats.clients["served"] == 80
 
@@ -335,7 +334,7 @@ def test_a_fleet_that_got_fewer_tickets_than_it_asked_for_waits_for_the_next_rou
     """It got all that was free, so its next call is the one that waits for more."""
     first = make_round("identity", via="shuffler")
     harness = _Listing(first, shuffler)
-    clients = sum(one.cohort.clients for one in first.assignments)
+    clients = sum(assignment.cohort.clients for assignment in first.assignments)
     fleet = Fleet(harness, world, UNSAFE, FleetOptions(block=clients + 1))
     serve(fleet)
     assert fleet.stats.clients["served"] == clients

@@ -18,7 +18,7 @@ from distrust.client.transport.http import Addresses, HttpTransport, newest_runn
 from distrust.common.errors import Aborted, BadMessage, Unavailable, WrongCohort
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.messages.status import StageView
-from distrust.common.protocol.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
+from distrust.common.protocol.messages.upload import InboxRequest, Leaving, Upload, UploadAnswer
 from distrust.common.protocol.run.round import Round, RoundView
 from distrust.common.protocol.web.client import Http, Patience, Problem
 from distrust.common.protocol.web.intermediary import close
@@ -43,8 +43,8 @@ class _Wired(FleetHarness):
     async def stage(self, cohort: Cohort, after: str, asked: InboxRequest | None, wait: float) -> StageView:
         return await self.transport.stage(cohort, after, asked, wait)
 
-    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        return await self.transport.depart(cohort, departure)
+    async def leave(self, cohort: Cohort, leaving: Leaving) -> UploadAnswer:
+        return await self.transport.leave(cohort, leaving)
 
 
 def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
@@ -139,8 +139,8 @@ def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_
 
     async def leave() -> UploadAnswer:
         async with Http(QUICK, sender=OverHttpx(transport)) as http:
-            departure = Departure(cohort=cohort.cohort, slots=[0], tickets=bytes(64))
-            return await HttpTransport(http, PLACES, "demo").depart(cohort, departure)
+            leaving = Leaving(cohort=cohort.cohort, slots=[0], tickets=bytes(64))
+            return await HttpTransport(http, PLACES, "demo").leave(cohort, leaving)
 
     assert asyncio.run(leave()).accepted == 1
     assert len(seen) == 2

@@ -314,7 +314,7 @@ def test_what_cannot_be_noted_is_an_error_and_what_was_noted_stays(
     hold(memory, cohort_of(), 1)
     with harm(memory, file), pytest.raises(error, match=words):
         _fill(memory)
-    spent = {(one.round, one.first) for one in memory.contributions(R)}
+    spent = {(contribution.round, contribution.first) for contribution in memory.contributions(R)}
     assert (1, 1) in spent
     assert {(one.round, one.first) for one in Memory(file).contributions(R)} == spent
 

@@ -71,10 +71,10 @@ def _outcome(round_: Round, raw: bytes) -> str:
 @pytest.mark.few(8)
 def test_a_client_takes_a_rounds_odd_number_only_where_it_is_the_served_one(name: str, make_round: MakeRound) -> None:
     kind = MECHANISMS[name]
-    words = {
+    fields = {
         key: MECHANISM[key] for key, taken in (("delta", kind.takes_delta), ("batches", kind.takes_batches)) if taken
     }
-    round_ = make_round(name, via=kind.vias[0], **words)
+    round_ = make_round(name, via=kind.vias[0], **fields)
     view = RoundView(run="demo", state="open", config=config_of(round_).digest(), run_id=RUN_ID, round=round_)
     table = json.loads(view.model_dump_json())
     places = list(numbers(table))

@@ -11,7 +11,7 @@ from distrust.client.fleet.memory import Memory
 from distrust.common.errors import Refused
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView
-from distrust.common.protocol.messages.upload import Departure, InboxRequest, Upload, UploadAnswer
+from distrust.common.protocol.messages.upload import InboxRequest, Leaving, Upload, UploadAnswer
 from distrust.common.protocol.run.config import RunConfig
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
@@ -29,7 +29,7 @@ class HeldBack(FleetHarness):
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         (item,) = upload.items
         if item.slot == CLIENTS - 1:
-            await self.depart(cohort, Departure(cohort=cohort.cohort, slots=[item.slot], tickets=item.ticket))
+            await self.leave(cohort, Leaving(cohort=cohort.cohort, slots=[item.slot], tickets=item.ticket))
             while len(self.receipts[NAME]) < CLIENTS - 1:  # noqa: ASYNC110  the harness has no event for it
                 await asyncio.sleep(0.001)
         return await super().upload(cohort, upload)
@@ -46,7 +46,7 @@ class OtherDigest(FleetHarness):
         self.shown = self.shown or view.stage == "done"
         return view.model_copy(update={"statement": self.stated})
 
-    def _settled(self, cohort: Cohort, view: StageView) -> bool:
+    def _is_settled(self, cohort: Cohort, view: StageView) -> bool:
         """Return whether the cohort's deadline has passed: here once clients have seen that there is no digest."""
         return self.shown and self.stated is None
 

@@ -138,19 +138,27 @@ def test_what_one_client_more_or_less_changes_is_what_the_page_on_survivors_says
     rows = re.findall(r"^  \| `([a-z-]+)`.*missing \|(.*)\|$", page, re.MULTILINE)
     assert [name for name, _ in rows] == ["distributed-polya", "distributed-discrete-gaussian", "shuffled-binomial"]
     for name, cells in rows:
-        for floor, cell in zip((2, 10, 50, 200), cells.split("|"), strict=True):
-            assert f"{_left(name, floor, 1):.3f}" == cell.strip()
-    assert [f"{_left('distributed-polya', floor, floor // 10):.3f}" for floor in (50, 200)] == ["1.167", "1.176"]
+        for min_honest, cell in zip((2, 10, 50, 200), cells.split("|"), strict=True):
+            assert f"{_left(name, min_honest, 1):.3f}" == cell.strip()
+    assert [f"{_left('distributed-polya', min_honest, min_honest // 10):.3f}" for min_honest in (50, 200)] == [
+        "1.167",
+        "1.176",
+    ]
     assert all(number in page for number in ("1.167", "1.176"))
 
 
-def _left(name: str, floor: int, missing: int) -> float:
+def _left(name: str, min_honest: int, missing: int) -> float:
     """Return ε of a cohort that promised 1 at this floor, when so many of its clients make no noise."""
     spec = MechanismSpec.model_validate(
         {"name": name, "epsilon": 1.0, "delta": 1e-5 if MECHANISMS[name].takes_delta else None}
     )
     mechanism = plan(
-        spec, clients=floor, min_survivors=floor, min_honest=floor, overflow_probability=1e-9, statistic=Reward()
+        spec,
+        clients=min_honest,
+        min_survivors=min_honest,
+        min_honest=min_honest,
+        overflow_probability=1e-9,
+        statistic=Reward(),
     )
     return mechanism.privacy(colluders=missing).promise.epsilon or math.inf
 

@@ -68,7 +68,7 @@ def served(round_: Round, **told: float) -> Round:
         min_honest=own.floor,
         overflow_probability=own.wrap,
         statistic=round_.statistic,
-        told=told,
+        stated=told,
     )
     lie = round_.model_copy(update={"mechanism": mechanism})
     cohort = assignment.cohort.model_copy(update={"terms": cohort_terms(lie, assignment.arm, mechanism)})

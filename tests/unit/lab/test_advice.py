@@ -32,14 +32,14 @@ def test_a_width_is_that_of_the_last_intervals_of_a_run_in_which_no_arm_is_dropp
     learner = play_learner(file)
     assert learner.policy.active == (0, 1)
     (choice,) = (one for one in advise(file, ["local-laplace-discrete"]).choices if one.batch == f"base = {base}")
-    widths = [(one.upper - one.lower) / 2 for one in learner.policy.intervals]
+    widths = [(interval.upper - interval.lower) / 2 for interval in learner.policy.intervals]
     assert widths == pytest.approx([choice.width] * 2, rel=1e-12)
     assert (choice.clients, choice.bits) == (learner.rounds[-1].mechanism.clients, learner.rounds[-1].mechanism.bits)
 
 
 def test_the_narrowest_intervals_come_first_and_a_trusted_server_needs_less_noise() -> None:
     advice = advise(words(), ["local-laplace-discrete", "central-laplace-discrete", "distributed-polya"])
-    widths = [one.width for one in advice.choices]
+    widths = [choice.width for choice in advice.choices]
     assert widths == sorted(widths)
     assert [one.mechanism for one in advice.choices if one.batch == "base = 4"] == [
         "central-laplace-discrete",
@@ -50,7 +50,7 @@ def test_the_narrowest_intervals_come_first_and_a_trusted_server_needs_less_nois
 
 def test_every_mechanism_is_a_choice_or_has_its_reason() -> None:
     advice = advise(words(horizon=200, policy="policy = {first_batch = 5}"))
-    known = {one.mechanism for one in advice.choices} | {name for name, _, _ in advice.refused}
+    known = {choice.mechanism for choice in advice.choices} | {name for name, _, _ in advice.refused}
     assert known == {name for name, kind in MECHANISMS.items() if kind.model != "none"}
     reasons = {name: why for name, _, why in advice.refused}
     assert reasons["tree"] == "mechanism = 'tree': counts a stream of batches, and this policy asks for none"
@@ -61,7 +61,7 @@ def test_streams_of_arms_are_compared_by_mechanisms_that_count_them_and_by_their
     stream = "epsilon = 1.0, delta = 1e-3, batches = 10"
     file = words(policy='policy = {name = "dp-ucb", batch = 100}', mechanism="tree", horizon=1000)
     advice = advise(file.replace("epsilon = 1.0", stream), ["tree", "prefix-factorization", "central-laplace"])
-    assert {one.mechanism for one in advice.choices} == {"tree", "prefix-factorization"}
+    assert {choice.mechanism for choice in advice.choices} == {"tree", "prefix-factorization"}
     assert {one.batch for one in advice.choices} == {"batch = 10", "batch = 100"}
     reasons = {name: why for name, _, why in advice.refused}
     assert "dp-ucb counts a stream an arm: tree, prefix-factorization, or identity" in reasons["central-laplace"]
@@ -71,7 +71,7 @@ def test_with_larger_batches_a_contextual_run_has_less_noise_of_single_cohorts_a
     file = words(CONTEXTS, 'policy = {name = "linucb", batch = 100}', horizon=2000)
     advice = advise(file, ["central-gaussian", "prefix-factorization"], delta=1e-3)
     assert {one.batch for one in advice.choices} == {"batch = 10", "batch = 100", "batch = 1000"}
-    width = {(one.mechanism, one.batch): one.width for one in advice.choices}
+    width = {(choice.mechanism, choice.batch): choice.width for choice in advice.choices}
     assert width["central-gaussian", "batch = 1000"] < width["central-gaussian", "batch = 10"]
     assert width["prefix-factorization", "batch = 10"] < width["central-gaussian", "batch = 10"]
 
@@ -141,7 +141,7 @@ def test_the_runs_calibration_holds_for_all_and_its_other_numbers_for_its_own_me
     (own,) = (one for one in advice.choices if (one.mechanism, one.batch) == ("local-laplace-discrete", "base = 2"))
     assert (own.clients, own.bits) == (learner.rounds[-1].mechanism.clients, learner.rounds[-1].mechanism.bits)
     assert learner.rounds[-1].mechanism.precision == 3
-    assert {one.mechanism for one in advice.choices} == {"local-laplace-discrete", "central-laplace-discrete"}
+    assert {choice.mechanism for choice in advice.choices} == {"local-laplace-discrete", "central-laplace-discrete"}
     assert {name for name, _, _ in advice.refused} == {"shuffled-sphere"}
 
 

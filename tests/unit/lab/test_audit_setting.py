@@ -26,9 +26,9 @@ from tests.support.planned import planned
 
 
 def planned_mechanism(
-    name: str, dimension: int = 1, norm: str = "linf", epsilon: float = 1.0, **words: Any
+    name: str, dimension: int = 1, norm: str = "linf", epsilon: float = 1.0, **fields: Any
 ) -> Mechanism:
-    spec = MechanismSpec(name=name, epsilon=epsilon, **words)
+    spec = MechanismSpec(name=name, epsilon=epsilon, **fields)
     ball = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     statistic = ball if dimension > 1 else Reward()
     return planned(spec, 6, statistic=statistic)

@@ -6,7 +6,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.errors import BadParameter, BudgetExceeded, told_apart
+from distrust.common.errors import BadParameter, BudgetExceeded, two_spellings
 from distrust.lab.__main__ import app
 
 POLYA = "privacy distributed-polya --epsilon 1 --n 10"
@@ -108,7 +108,7 @@ def test_it_is_refused_in_one_line_with_field_value_and_range(
 
 @pytest.mark.parametrize("value", [1.0000000001, 1.5, 1e9, 1 + 2**-52, math.inf])
 def test_a_refused_value_never_prints_like_the_limit_that_it_exceeds(value: float) -> None:
-    shown, limit = told_apart(value, 1.0)
+    shown, limit = two_spellings(value, 1.0)
     assert float(shown) > float(limit)
     assert BudgetExceeded(value, 1, 1.0, 0.0).detail == (
         f"one contribution would cost ε = {shown} at δ = 0, and the budget is ε = {limit}"

@@ -217,7 +217,7 @@ def test_init_of_a_policy_and_an_environment_writes_a_file_or_names_both_flags(p
             like = [one for one in ENVIRONMENTS if ENVIRONMENTS[one].REWARDS == POLICIES[policy].REWARDS]
             assert f": {', '.join(like)}; this one goes with" in told
         assert not path.exists()
-    like = {one for one in ENVIRONMENTS if ENVIRONMENTS[one].REWARDS == POLICIES[policy].REWARDS}
+    like = {kind for kind in ENVIRONMENTS if ENVIRONMENTS[kind].REWARDS == POLICIES[policy].REWARDS}
     assert like - set(written) <= {"auto-lending"}  # its link, the logistic one, is not every policy's
 
 

@@ -41,7 +41,7 @@ noise_seed = 2
 def test_a_run_says_how_many_widths_it_formed_and_that_they_held() -> None:
     result = in_process.run(run_file([0.1, 0.4, 0.9]))
     assert result.events is not None
-    assert result.events.widths == sum(len(one.arms) for one in result.rounds)
+    assert result.events.widths == sum(len(record.arms) for record in result.rounds)
     assert (result.events.width_failures, result.events.best_dropped, result.events.failure) == (0, False, 0.1)
     assert result.fault is None
 
@@ -56,7 +56,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
     dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
     assert events.best_dropped
     assert events.best_dropped_at == result.regret.curve[dropped][0]
-    assert events.widths == sum(len(one.arms) for one in result.rounds)
+    assert events.widths == sum(len(record.arms) for record in result.rounds)
     assert events.width_failures == events.widths
 
 
@@ -113,7 +113,7 @@ noise_seed = 2
 def test_a_linear_policy_states_beta_for_every_event_of_its_phases() -> None:
     result = in_process.run(parse(LINEAR))
     assert result.events is not None
-    closed = [one for one in result.rounds if all(cohort.survivors is not None for cohort in one.cohorts)]
+    closed = [record for record in result.rounds if all(cohort.survivors is not None for cohort in record.cohorts)]
     sums = sum(len(one.cohorts) for one in closed)
     assert result.events.failure == pytest.approx(0.001 * (2 * result.events.widths + sums))
     assert result.events.width_failures == 0

@@ -52,7 +52,7 @@ def test_regret_is_gaps_times_pulls_and_the_curve_ends_there(result: Result) -> 
 
 
 def test_departed_clients_are_not_in_the_sum(result: Result) -> None:
-    cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
+    cohorts = [cohort for record in result.rounds for cohort in record.cohorts]
     assert all(cohort.survivors is not None and cohort.survivors <= cohort.clients for cohort in cohorts)
     lost = sum(cohort.clients - (cohort.survivors or 0) for cohort in cohorts)
     assert 0 < lost <= 0.05 * sum(cohort.clients for cohort in cohorts)
@@ -72,7 +72,7 @@ def test_a_seeded_run_claims_no_privacy(result: Result) -> None:
 
 def test_without_privacy_the_estimates_are_the_true_sums_up_to_rounding() -> None:
     played = in_process.run(run_file('name = "identity"'))
-    for cohort in (cohort for one in played.rounds for cohort in one.cohorts):
+    for cohort in (cohort for record in played.rounds for cohort in record.cohorts):
         assert cohort.estimate is not None
         assert cohort.estimate[0] == pytest.approx(round(cohort.estimate[0]), abs=1e-9)
         assert 0 <= cohort.estimate[0] <= cohort.clients
@@ -81,7 +81,7 @@ def test_without_privacy_the_estimates_are_the_true_sums_up_to_rounding() -> Non
 def test_more_departures_than_the_run_allows_release_nothing() -> None:
     played = in_process.run(run_file(extra="[fleet]\ndropout = 0.6"))
     assert played.aborted > 0
-    assert all(cohort.estimate is None for one in played.rounds for cohort in one.cohorts)
+    assert all(cohort.estimate is None for record in played.rounds for cohort in record.cohorts)
     assert played.chosen is None
 
 
@@ -122,7 +122,7 @@ def test_the_closing_table_says_why_cohorts_ended_and_which_clients_lied(result:
 def test_watch_is_called_after_every_cohort() -> None:
     seen: list[int] = []
     played = in_process.run(run_file(), lambda learner: seen.append(len(learner.rounds)))
-    assert len(seen) == sum(len(one.cohorts) for one in played.rounds)
+    assert len(seen) == sum(len(record.cohorts) for record in played.rounds)
 
 
 def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total() -> None:
@@ -146,9 +146,9 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
 def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     file = run_file(extra="[returning]\ncontributions = 3")
     learner = in_process.play_learner(file)
-    lines = [one.guarantee for one in run_ledger(file.config, learner.rounds).entries]
+    lines = [entry.guarantee for entry in run_ledger(file.config, learner.rounds).entries]
     left = [one.guarantee for one in run_ledger(file.config, learner.rounds, alone=True).entries]
-    shown = [one.guarantee for one in in_process.run(file).rounds]
+    shown = [record.guarantee for record in in_process.run(file).rounds]
     assert shown == [ShownGuarantee.of(line, alone) for line, alone in zip(lines, left, strict=True)]
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))
 

@@ -126,7 +126,7 @@ def test_every_frame_has_its_columns_and_the_runs_numbers(result: Result) -> Non
         assert list(frame.columns) == list(COLUMNS[name])
     rounds = frames["rounds"]
     assert rounds["regret"].iloc[-1] == result.regret.curve[len(result.rounds) - 1][1]
-    assert rounds["clients"].sum() == sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
+    assert rounds["clients"].sum() == sum(cohort.clients for record in result.rounds for cohort in record.cohorts)
     assert frames["arms"]["pulls"].tolist() == result.pulls
     assert frames["arms"].set_index("arm")["chosen"].idxmax() == result.chosen
     assert len(frames["cohorts"]) == rounds["cohorts"].sum()
@@ -134,7 +134,7 @@ def test_every_frame_has_its_columns_and_the_runs_numbers(result: Result) -> Non
 
 
 def test_the_last_interval_of_each_arm_is_the_one_that_the_server_shows(result: Result) -> None:
-    last = {one.arm: one for one in result.formed}
+    last = {interval.arm: interval for interval in result.formed}
     shown = {arm.arm: (arm.batch, arm.mean, arm.lower, arm.upper) for arm in result.arms}
     assert {arm: (one.batch, one.mean, one.lower, one.upper) for arm, one in last.items()} == shown
     assert len(result.formed) == result.events.widths

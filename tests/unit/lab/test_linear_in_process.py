@@ -87,7 +87,7 @@ def test_more_clients_a_phase_cost_no_pulls() -> None:
     fixed = in_process.run(parse(text(POLICIES["dp-dpe-fixed"], world="linear-distributed")))
     grown = in_process.run(parse(text(POLICIES["dp-dpe"], world="linear-distributed")))
     assert fixed.rounds[0].decision == grown.rounds[0].decision
-    assert [one.cohorts[0].clients for one in fixed.rounds[:3]] == [40, 40, 40]
+    assert [record.cohorts[0].clients for record in fixed.rounds[:3]] == [40, 40, 40]
     assert [one.cohorts[0].clients for one in grown.rounds[:5]] == [2, 4, 6, 10, 16]  # ⌈2^{0.8 l}⌉
 
 
@@ -130,11 +130,11 @@ def test_a_run_that_cannot_be_is_refused(policy: str, mechanism: str, changes: d
 
 def test_the_shuffler_deals_every_action_its_plays_and_the_noise_stays_by_slot() -> None:
     result = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
-    for one in result.rounds:
-        assert one.decision.kind == "assigned-action"
-        assert one.cohorts[0].clients == sum(one.decision.times)
-        assert one.cohorts[0].estimate is not None
-        assert len(one.cohorts[0].estimate) == len(one.decision.actions)
+    for record in result.rounds:
+        assert record.decision.kind == "assigned-action"
+        assert record.cohorts[0].clients == sum(record.decision.times)
+        assert record.cohorts[0].estimate is not None
+        assert len(record.cohorts[0].estimate) == len(record.decision.actions)
     again = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
     assert again.pulls == result.pulls
 

@@ -44,11 +44,11 @@ def test_every_algorithm_runs_by_name(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, (policy, _) in ROWS.items() if "dp-dpe" in policy])
 def test_dp_dpe_doubles_its_phases_and_grows_its_cohorts(name: str) -> None:
     """h = 2, 4, 8, …; T(x) = ⌈hπ(x)⌉; ⌈2^{0.8 l}⌉ clients, at least the 2 that may be released, or as many as fixed."""
-    for one in play(name, 2000).rounds:
-        assert one.decision.kind == "play-design"
-        assert 2**one.batch <= sum(one.decision.times) <= 2**one.batch + len(one.decision.times)
-        fixed = 40 if name == "DPE-FixedU" else math.ceil(2 ** (0.8 * one.batch))
-        assert [cohort.clients for cohort in one.cohorts] == [fixed]
+    for record in play(name, 2000).rounds:
+        assert record.decision.kind == "play-design"
+        assert 2**record.batch <= sum(record.decision.times) <= 2**record.batch + len(record.decision.times)
+        fixed = 40 if name == "DPE-FixedU" else math.ceil(2 ** (0.8 * record.batch))
+        assert [cohort.clients for cohort in record.cohorts] == [fixed]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_almost_free_plays_ln_t_batches_that_grow_by_q_and_then_the_best(name: s
     shift = math.log(horizon) % 1 - 1
     result = play(name, horizon)
     base = (2 * horizon) ** (1 / math.log(horizon))
-    assert [one.batch for one in result.rounds] == list(range(1, math.floor(math.log(horizon))))
+    assert [record.batch for record in result.rounds] == list(range(1, math.floor(math.log(horizon))))
     for one in result.rounds[3:]:
         length = base ** (one.batch + shift)
         assert length <= sum(count for _, count in one.pulls()) <= length + len(one.arms)
@@ -76,9 +76,9 @@ def test_almost_free_plays_ln_t_batches_that_grow_by_q_and_then_the_best(name: s
 @pytest.mark.parametrize("name", ["central, no core set", "local, no core set", "shuffled, no core set"])
 def test_without_a_core_set_every_active_action_is_played(name: str) -> None:
     active = set(range(10))
-    for one in play(name, 5000).rounds:
-        assert {arm for arm, _ in one.pulls()} == active
-        active -= set(one.eliminated)
+    for record in play(name, 5000).rounds:
+        assert {arm for arm, _ in record.pulls()} == active
+        active -= set(record.eliminated)
 
 
 def test_phased_elimination_is_dp_pe_without_privacy() -> None:

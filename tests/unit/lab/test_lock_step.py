@@ -65,7 +65,7 @@ class ServiceDraws:
         met = [self._world.contexts(self._batch, self._rewards(self._cohort(number), "rewards")) for number in rounds]
         fixed = self._world.name == "contextual-synthetic"
         features = met[0].features if fixed else np.concatenate([one.features for one in met])
-        return Contexts(features, np.concatenate([one.luck for one in met]))
+        return Contexts(features, np.concatenate([one.payout_draws for one in met]))
 
     def leftover(self, count: int) -> Contexts:
         return self._world.contexts(count, self._rewards("leftover"))
@@ -138,7 +138,7 @@ def test_with_the_streams_of_the_services_everything_is_as_over_services(case: s
     together = play_together(files, ServiceDraws, lambda _number, released: sums.append(released.copy()))
     for run, (file, played) in enumerate(zip(files, together, strict=True)):
         alone = in_process.run(file)
-        estimates = [cohort.estimate for one in alone.rounds for cohort in one.cohorts]
+        estimates = [cohort.estimate for record in alone.rounds for cohort in record.cohorts]
         assert [released[run].tolist() for released in sums] == estimates
         assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
         assert played.events == alone.events
@@ -277,7 +277,7 @@ def test_contexts_that_are_longer_than_1_are_shortened_alike(case: str, monkeypa
 
     def longer(world: GeneralizedLinear, count: int, stream: Stream) -> Contexts:
         met = plain(world, count, stream)
-        return replace(met, features=met.features * (0.5 + 2.5 * met.luck[:, np.newaxis, np.newaxis]))
+        return replace(met, features=met.features * (0.5 + 2.5 * met.payout_draws[:, np.newaxis, np.newaxis]))
 
     policy, mechanism, world = GREEDY[case]
     file = run_file(mechanism, world=world, policy=policy, horizon=60)
@@ -301,7 +301,7 @@ def test_all_series_of_a_panel_meet_the_same_clients() -> None:
     by_one = BlockDraws(file, world, 1).contexts(range(1, 201))
     by_twenty = BlockDraws(file, world, 20).contexts(range(1, 11))
     assert np.array_equal(by_one.features, by_twenty.features)
-    assert np.array_equal(by_one.luck, by_twenty.luck)
+    assert np.array_equal(by_one.payout_draws, by_twenty.payout_draws)
 
 
 def test_rows_of_blocks_do_not_depend_on_how_they_are_asked_for() -> None:

@@ -162,7 +162,7 @@ def test_an_allowed_pair_plays_to_its_horizon_and_keeps_the_best_arm(policy: str
     assert result.fault is None
     assert sum(result.pulls) + result.hidden == row.horizon
     assert result.best is None if row.world in {CONTEXTS, MANY} else result.arms[result.best].active
-    cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
+    cohorts = [cohort for record in result.rounds for cohort in record.cohorts]
     assert any(cohort.estimate is not None for cohort in cohorts)
     assert any((cohort.survivors or cohort.clients) < cohort.clients for cohort in cohorts) or row.name == "ucb1"
     assert result.bits.payload >= 1

@@ -74,7 +74,7 @@ def test_a_folder_is_migrated_with_a_line_and_a_private_copy_for_each_database(f
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert not list(folder.glob("*.part"))
     facts = json.loads(migrate("--data", str(folder), "--json", "-").stdout)["databases"]
-    assert [one["database"] for one in facts] == [f"{folder / party}.sqlite3" for party in PARTIES]
+    assert [fact["database"] for fact in facts] == [f"{folder / party}.sqlite3" for party in PARTIES]
     assert {(one["before"], one["after"], one["copy"]) for one in facts} == {(VERSION, VERSION, None)}
 
 

@@ -109,7 +109,7 @@ def test_no_other_participant_takes_the_name_of_the_folders_fleets_or_loses_its_
     file = DataDir(tmp_path).participants_file
     file.write_text(ParticipantList(participants=(other,)).model_dump_json())
     assert "has another participant of the name fleet" in refusal(tmp_path)
-    assert [one.id for one in read_participants(file).participants] == [other.id]
+    assert [participant.id for participant in read_participants(file).participants] == [other.id]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_damaged_list_lets_no_server_start_and_is_not_written_over(tmp_path: P
 def test_a_list_without_an_operators_token_is_refused(tmp_path: Path) -> None:
     run(tmp_path, "participate", "--name", "some")
     file = DataDir(tmp_path).participants_file
-    assert [one.name for one in read_participants(file).participants] == ["some"]
+    assert [participant.name for participant in read_participants(file).participants] == ["some"]
     with pytest.raises(BadParameter, match="needs DISTRUST_OPERATOR_TOKEN_FILE"):
         Admission(None, file)
 

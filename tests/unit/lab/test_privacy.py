@@ -181,9 +181,9 @@ def test_contributions_out_of_range_are_refused(change: dict[str, Any]) -> None:
         PrivacyQuery(clients=10, epsilon=1.0, **change)
 
 
-def over(name: str, contributions: int, target: float, **words: Any) -> tuple[str, float | None]:
-    words |= {"contributions": contributions, "target_delta": target}
-    query = PrivacyQuery(clients=1000, epsilon=1.0, delta=1e-6, **words)
+def over(name: str, contributions: int, target: float, **fields: Any) -> tuple[str, float | None]:
+    fields |= {"contributions": contributions, "target_delta": target}
+    query = PrivacyQuery(clients=1000, epsilon=1.0, delta=1e-6, **fields)
     result = guaranteed(query.planned(name, "exact"), query)
     assert result.delta == target
     return result.kind, result.epsilon

@@ -26,12 +26,12 @@ def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
     return result
 
 
-def small(**words: Any) -> Comparison:
-    return comparison(**{**SMALL, **words})
+def small(**table: Any) -> Comparison:
+    return comparison(**{**SMALL, **table})
 
 
-def compared(**words: Any) -> dict[str, Any]:
-    return read(small(**words))
+def compared(**table: Any) -> dict[str, Any]:
+    return read(small(**table))
 
 
 def test_colluders_are_taken_off_once() -> None:
@@ -41,8 +41,8 @@ def test_colluders_are_taken_off_once() -> None:
 
 
 def test_side_by_side_they_are_taken_off_once_too() -> None:
-    words = {"colluders": 4, "dropout": 0.1, "corrupt": 0.1, "delta": None}
-    for one, other in zip(compared(**words)["mechanisms"], compared(**words, survivors=36)["mechanisms"], strict=True):
+    table = {"colluders": 4, "dropout": 0.1, "corrupt": 0.1, "delta": None}
+    for one, other in zip(compared(**table)["mechanisms"], compared(**table, survivors=36)["mechanisms"], strict=True):
         assert one.get("guarantee") == other.get("guarantee")
 
 
@@ -72,8 +72,8 @@ def test_both_reports_say_all_that_was_asked() -> None:
 
 
 def test_bounds_are_labelled_in_both_tables() -> None:
-    words: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-3}
-    exact, bound = (answer(name, **words) for name in ("central-gaussian", "shuffled-laplace"))
+    table: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-3}
+    exact, bound = (answer(name, **table) for name in ("central-gaussian", "shuffled-laplace"))
     assert "│ epsilon                      │ 0.5" in text(report_table(exact))
     assert "│ epsilon                      │ ≤ 0." in text(report_table(bound))
     both = small(clients=200, delta=1e-3)

@@ -18,18 +18,18 @@ from tests.support.calculator import answer, comparison, read, text
 COHORT: dict[str, Any] = {"clients": 200, "epsilon": 0.9}
 
 
-def report(name: str, **words: Any) -> dict[str, Any]:
-    return read(answer(name, **{**COHORT, **words}))
+def report(name: str, **fields: Any) -> dict[str, Any]:
+    return read(answer(name, **{**COHORT, **fields}))
 
 
-def printed(name: str, **words: Any) -> str:
-    return text(report_table(answer(name, **{**COHORT, **words})))
+def printed(name: str, **fields: Any) -> str:
+    return text(report_table(answer(name, **{**COHORT, **fields})))
 
 
 def compared(norm: str) -> dict[str, dict[str, Any]]:
     """Return the row of every mechanism's exact calibration, for vectors of three coordinates."""
-    words: dict[str, Any] = {"dimension": 3, "norm": norm, "low": -2.0, "high": 2.0}
-    shown = read(comparison(clients=60, epsilon=0.9, delta=1e-5, batches=4, **words))
+    fields: dict[str, Any] = {"dimension": 3, "norm": norm, "low": -2.0, "high": 2.0}
+    shown = read(comparison(clients=60, epsilon=0.9, delta=1e-5, batches=4, **fields))
     return {row["mechanism"]: row for row in shown["mechanisms"] if row["calibration"] == "exact"}
 
 
@@ -88,9 +88,9 @@ def test_the_table_tells_infinite_from_unknown() -> None:
 
 
 def test_continuous_noise_is_shown_with_its_warning_once() -> None:
-    words = {"delta": 1e-5, "noise": "continuous"}
-    shown = report("central-gaussian", **words)
-    assert printed("central-gaussian", **words).replace("\n", " ").count("UNSAFE") == 1
+    fields = {"delta": 1e-5, "noise": "continuous"}
+    shown = report("central-gaussian", **fields)
+    assert printed("central-gaussian", **fields).replace("\n", " ").count("UNSAFE") == 1
     assert shown["exact"]["guarantee"]["epsilon"] == pytest.approx(0.9)
 
 

@@ -225,8 +225,8 @@ STEERING = "\x1b]0;owned\x9b2J\u202e"
 
 def test_what_another_party_says_never_steers_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A lying server's reason is bounded, too; and JSON on a terminal has escapes, which mean the same."""
-    words = {"type": "urn:distrust:problem:run-failed", "title": "", "status": 409, "detail": STEERING * 10**6}
-    lie = from_document(json.dumps({**words, "code": f"[link=x]{STEERING}", "cohort": "c1"}).encode(), 409)
+    fields = {"type": "urn:distrust:problem:run-failed", "title": "", "status": 409, "detail": STEERING * 10**6}
+    lie = from_document(json.dumps({**fields, "code": f"[link=x]{STEERING}", "cohort": "c1"}).encode(), 409)
     assert (type(lie), lie.code, lie.extra, len(lie.detail)) == (RunFailed, "run-failed", {"cohort": "c1"}, 2000)
     run_file = tmp_path / "bad.toml"
     run_file.write_text('"\\u001b]0;owned\\u009b2J\\u202e" = 1\n', "utf-8")

@@ -165,7 +165,7 @@ def test_rounds_that_do_not_add_up_to_the_servers_word_give_no_events(
     learner = ordinary(file)
     reports = published(learner)
     last = next(report for report in reversed(reports) if report.cohorts[-1].state == "released")
-    reports[reports.index(last)] = last.model_copy(update={"cohorts": [change(one) for one in last.cohorts]})
+    reports[reports.index(last)] = last.model_copy(update={"cohorts": [change(cohort) for cohort in last.cohorts]})
     with pytest.raises(ReplayDiffers, match=message):
         replay_failures(file, reports, learner.snapshot())
 

@@ -58,7 +58,7 @@ def distrust(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 def test_a_policy_that_raises_in_its_second_round_fails_the_run_and_keeps_the_first() -> None:
     result = in_process.run(parse(RUN))
     assert result.fault == "round 2: ZeroDivisionError: division by zero"
-    assert [one.batch for one in result.arms] == [5, 5]
+    assert [arm.batch for arm in result.arms] == [5, 5]
     assert sum(result.pulls) == 2 * 32 + 2 * 64
     assert (len(result.rounds), result.events.widths) == (2, 2)
 
@@ -75,7 +75,7 @@ def test_an_analyzer_that_raises_fails_the_run_in_the_middle_of_a_round(monkeypa
     result = in_process.run(parse(RUN))
     expected = "round 2: cohort trial.2.0.1: the analyzer raised: FloatingPointError: overflow encountered in multiply"
     assert result.fault == expected
-    assert [one.estimate for one in result.rounds[1].cohorts] == [None, None]
+    assert [cohort.estimate for cohort in result.rounds[1].cohorts] == [None, None]
 
 
 def test_a_run_that_measured_nothing_fails_and_counts_its_cohorts() -> None:

@@ -76,7 +76,7 @@ def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.Monke
 def total(result: Result) -> list[float]:
     """Return clients, survivors and rewards of each arm."""
     sums = [0.0] * 12
-    for cohort in (cohort for one in result.rounds for cohort in one.cohorts):
+    for cohort in (cohort for record in result.rounds for cohort in record.cohorts):
         assert cohort.arm is not None
         found = (cohort.clients, cohort.survivors or 0, *(cohort.estimate or [0.0]))
         for place, value in enumerate(found):
@@ -127,7 +127,7 @@ def test_joined_records_say_for_which_rounds_they_stand_and_the_table_counts_rou
     result = in_process.run({"run": "alone", "horizon": 1001, "mechanism": {"name": "identity"}, **more})
     assert dict(facts(result))["rounds"] == "1001, with 0 cohorts aborted and replaced"
     records = json.loads(result.model_dump_json())["rounds"]
-    assert [one["number"] for one in records] == [*range(2, 1001, 2), 1001]
+    assert [record["number"] for record in records] == [*range(2, 1001, 2), 1001]
     assert [one.get("first", one["number"]) for one in records] == [*range(1, 1001, 2), 1001]
     assert "first" not in records[-1]
     lines = result.frame("rounds")
@@ -155,7 +155,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
 
 def counted_at_the_end(learner: Learner, file: RunFile) -> int:
     means = file.world().means
-    return sum(not one.lower <= means[one.arm] <= one.upper for one in learner.policy.intervals)
+    return sum(not interval.lower <= means[interval.arm] <= interval.upper for interval in learner.policy.intervals)
 
 
 def test_a_joined_run_says_how_often_a_client_may_have_come() -> None:

@@ -20,7 +20,7 @@ from distrust.lab.play import in_process
 from distrust.lab.play.in_process import held
 from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.services.outline import Outline, Pages, Party, Wanted
-from distrust.lab.services.transcripts import Inspection, Sight, described, print_sights
+from distrust.lab.services.transcripts import Inspection, PartyView, described, print_party_views
 from distrust.server.learner.learner import Learner
 from distrust.server.runs.round_messages import round_message
 from distrust.server.storage.keys import PublicKeys
@@ -47,12 +47,12 @@ BY_SERVER = [
     seen("estimate", "everyone", "out", sum=["7.25"]),
 ]
 OUTLINE = Outline(REPORT.number, "aggregator", REPORT.guarantee, REPORT.cohorts, bytes(32))
-SIGHT = Sight(OUTLINE, REPORT.cohorts[0], Pages(9000, BY_S), Pages(3, BY_SERVER), "masked")
+PARTY_VIEW = PartyView(OUTLINE, REPORT.cohorts[0], Pages(9000, BY_S), Pages(3, BY_SERVER), "masked")
 
 
-def printed(width: int, sight: Sight = SIGHT) -> list[str]:
+def printed(width: int, party_view: PartyView = PARTY_VIEW) -> list[str]:
     text = io.StringIO()
-    print_sights([sight], Console(file=text, width=width, color_system=None, soft_wrap=True))
+    print_party_views([party_view], Console(file=text, width=width, color_system=None, soft_wrap=True))
     return text.getvalue().splitlines()
 
 
@@ -70,7 +70,7 @@ def test_the_parties_stand_side_by_side_in_the_terminals_width(width: int) -> No
 
 
 def test_the_json_object_has_every_message_that_was_read_and_says_how_many_there_are() -> None:
-    result = json.loads(json.dumps(described(Wanted("first", 1, None, 3), [SIGHT])))
+    result = json.loads(json.dumps(described(Wanted("first", 1, None, 3), [PARTY_VIEW])))
     (cohort,) = result["cohorts"]
     assert (result["run"], result["round"], cohort["cohort"]) == ("first", 1, REPORT.cohorts[0].cohort)
     assert cohort["guarantee"]["epsilon"] == REPORT.guarantee.epsilon
@@ -107,8 +107,8 @@ def test_the_parties_explanations_stand_below_word_for_word() -> None:
     shown = "\n".join(printed(900))
     assert shown.count("why it cannot know more") == 1
     sentences = [str(held) for step in STEPS for held in (step.client, step.intermediary, step.server)]
-    assert [one for one in sentences if one not in shown] == []
-    (explained,) = described(Wanted("first", 1, None, 3), [SIGHT])["explanations"]
+    assert [sentence for sentence in sentences if sentence not in shown] == []
+    (explained,) = described(Wanted("first", 1, None, 3), [PARTY_VIEW])["explanations"]
     assert explained["cohorts"] == [REPORT.cohorts[0].cohort]
     assert [step["stage"] for step in explained["steps"]] == [step.stage for step in STEPS]
     assert [step["server"] for step in explained["steps"]] == [str(step.server) for step in STEPS]
@@ -146,13 +146,13 @@ def test_an_aborted_cohorts_stages_end_where_it_did(stage: str) -> None:
     life = ["keys", "shares", "confirm", "masked", "unmask"]
     after = [*life[life.index(stage) + 1 :], "batch", "estimate"]
     for pages in ((Pages(2, by_s), Pages(3, by_server)), (None, Pages(3, by_server))):
-        sight = Sight(OUTLINE, cohort, *pages, "masked")
-        (explained,) = described(Wanted("first", 1, None, 3), [sight])["explanations"]
+        party_view = PartyView(OUTLINE, cohort, *pages, "masked")
+        (explained,) = described(Wanted("first", 1, None, 3), [party_view])["explanations"]
         stages = [step["stage"] for step in explained["steps"]]
         assert stages == ["cohort", "tickets", *life[: life.index(stage) + 1], "departed", "aborted"]
         assert explained["not_reached"] == after
-        assert printed(400, sight)[-2] == f"not reached: {', '.join(after)}"
-        assert f"not reached: {', '.join(after)}" in Inspection([sight])._repr_html_()
+        assert printed(400, party_view)[-2] == f"not reached: {', '.join(after)}"
+        assert f"not reached: {', '.join(after)}" in Inspection([party_view])._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_an_aborted_cohorts_stages_end_where_it_did(stage: str) -> None:
     ],
 )
 def test_a_missing_party_has_no_column_and_a_reason(lacking: Party, columns: list[str]) -> None:
-    pages = (SIGHT.by_intermediary, None) if lacking == "server" else (None, SIGHT.by_server)
-    sight = Sight(OUTLINE, REPORT.cohorts[0], *pages, "masked", ((lacking, "no address was given for it"),))
-    shown = printed(400, sight)
+    pages = (PARTY_VIEW.by_intermediary, None) if lacking == "server" else (None, PARTY_VIEW.by_server)
+    party_view = PartyView(OUTLINE, REPORT.cohorts[0], *pages, "masked", ((lacking, "no address was given for it"),))
+    shown = printed(400, party_view)
     assert [cell.strip() for cell in shown[1].split("│")] == ["stage", *columns]
     (absence,) = [line for line in shown if "is missing" in line]
     assert absence.startswith(f"the {lacking}'s column")
     assert absence.endswith("is missing: no address was given for it")
-    (cohort,) = described(Wanted("first", 1, None, 3), [sight])["cohorts"]
+    (cohort,) = described(Wanted("first", 1, None, 3), [party_view])["cohorts"]
     assert cohort["missing"] == {lacking: "no address was given for it"}
     assert [name for name in ("intermediary", "server") if cohort[name] is None] == [
         "server" if lacking == "server" else "intermediary"
@@ -184,8 +184,8 @@ STEERING = "\x1b]52;c;cm0=\x07\x9b2J\r\u202e"
 def test_a_partys_words_never_steer_the_readers_terminal_or_page() -> None:
     views = {STEERING: f"{STEERING}\n", "long": "w" * 10**6, "two": [STEERING] * 2}
     lie = seen(STEERING, f"client {STEERING}", **views)
-    sight = Sight(OUTLINE, REPORT.cohorts[0], Pages(1, [lie]), Pages(0, []), "masked")
-    shown, page = "\n".join(printed(400, sight)), Inspection([sight])._repr_html_()
+    party_view = PartyView(OUTLINE, REPORT.cohorts[0], Pages(1, [lie]), Pages(0, []), "masked")
+    shown, page = "\n".join(printed(400, party_view)), Inspection([party_view])._repr_html_()
     assert "client \ufffd]52;c;cm0=" in shown
     assert "client \ufffd]52;c;cm0=" in page
     assert [text for text in (shown, page) if set(text) & set(STEERING) - set("]52;c;cm0=2J")] == []
@@ -194,7 +194,7 @@ def test_a_partys_words_never_steer_the_readers_terminal_or_page() -> None:
 
 def test_a_channel_that_is_none_is_refused_in_a_sentence() -> None:
     with pytest.raises(BadMessage, match=r"a cohort that cannot be: its channel is 'carrier pigeons'$"):
-        Sight(OUTLINE, REPORT.cohorts[0], SIGHT.by_intermediary, SIGHT.by_server, "carrier pigeons").life  # noqa: B018
+        PartyView(OUTLINE, REPORT.cohorts[0], PARTY_VIEW.by_intermediary, PARTY_VIEW.by_server, "carrier pigeons").life  # noqa: B018
 
 
 def test_it_says_how_much_is_not_shown() -> None:

@@ -71,8 +71,8 @@ def test_a_mechanism_without_noise_fits_no_budget_and_does_not_read_as_free() ->
 
 def test_a_later_round_that_overdraws_ends_the_run_and_asks_no_client() -> None:
     """Rényi guarantees differ a little from round to round: the first fits to the last digit, a weaker one does not."""
-    words = {"name": "distributed-skellam", "epsilon": 0.5, "calibration": "paper"}
-    free = Learner(config(mechanism=words))
+    fields = {"name": "distributed-skellam", "epsilon": 0.5, "calibration": "paper"}
+    free = Learner(config(mechanism=fields))
     first = free.rounds[0].cost.guarantee.epsilon
     while (plan := free.plan()) is not None:
         for cohort in plan.cohorts:
@@ -80,7 +80,7 @@ def test_a_later_round_that_overdraws_ends_the_run_and_asks_no_client() -> None:
     later = max(record.cost.guarantee.epsilon or 0 for record in free.rounds)
     assert first is not None
     assert later > first * (1 + 1e-6)
-    bound = Learner(config(mechanism=words, budget={"epsilon": first, "delta": 1e-6}))
+    bound = Learner(config(mechanism=fields, budget={"epsilon": first, "delta": 1e-6}))
     pulls = 0
     while (plan := bound.plan()) is not None:
         pulls += sum(cohort.clients for cohort in plan.cohorts)
@@ -104,15 +104,15 @@ def test_rounds_that_repeat_a_mechanism_are_one_entry_of_the_ledger(unsafe: dict
     """A run of one client a round has as many rounds as clients, and its ledger is read at every look."""
     policy, mechanism = {"name": "linucb", "features": 5}, {"name": "local-gaussian", "epsilon": 1.0, "delta": 0.1}
     rates = {"dropout": 0.0, "corrupt": 0.0, "minimum": 1}
-    words = {"run": "many", "arms": 5, "horizon": 20, "policy": policy, "mechanism": mechanism, "intermediary": rates}
-    learner = Learner(RunConfig.model_validate({**words, "unsafe": unsafe}))
+    fields = {"run": "many", "arms": 5, "horizon": 20, "policy": policy, "mechanism": mechanism, "intermediary": rates}
+    learner = Learner(RunConfig.model_validate({**fields, "unsafe": unsafe}))
     lone = run_ledger(learner.config, learner.rounds)
     while (plan := learner.plan()) is not None:
         for cohort in plan.cohorts:
             learner.absorb(ReleasedCohort(cohort=cohort.cohort, sum=[0.0] * 20, survivors=1))
     ledger = run_ledger(learner.config, learner.rounds)
     assert len(learner.rounds) == 20
-    assert [(one.clients, one.cohorts) for one in ledger.entries] == [(20, 20)]
+    assert [(entry.clients, entry.cohorts) for entry in ledger.entries] == [(20, 20)]
     assert ledger.total == lone.total
 
 

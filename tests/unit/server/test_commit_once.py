@@ -101,7 +101,7 @@ def test_a_slot_whose_grant_was_not_committed_is_granted_to_the_next_request(
 ) -> None:
     async def round_() -> None:
         harness.service.create(config())
-        assert [(one.first, one.count) for one in (await harness.ask("demo", 3)).grants] == [(0, 3)]
+        assert [(grant.first, grant.count) for grant in (await harness.ask("demo", 3)).grants] == [(0, 3)]
         with monkeypatch.context() as broken:
             broken.setattr(Store, "writing", away)
             with pytest.raises(Unavailable):

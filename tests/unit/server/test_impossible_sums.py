@@ -91,9 +91,9 @@ def test_a_modulus_for_a_likelier_wrap_leaves_no_masked_sum_that_is_impossible()
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
     modulus = BY_ACTION.modulus
-    deal = AssignedAction(actions=[4, 0, 2], times=TIMES)
+    assigned = AssignedAction(actions=[4, 0, 2], times=TIMES)
     of = demo_cohort(
-        AssignedRecords(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=deal), KEYS.public.ticket
+        AssignedRecords(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=assigned), KEYS.public.ticket
     )
     places = np.repeat(np.arange(3), TIMES)
 

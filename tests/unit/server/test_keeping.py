@@ -90,10 +90,10 @@ def test_batches_leave_the_files_keep_seconds_after_their_outcome_and_results_st
     assert (batches(harness), found(tmp_path, bodies)) == ([], 0)
     assert harness.reader.view("demo") == view
     for report in harness.reader.rounds("demo", 0, 50).rounds:
-        for one in report.cohorts:
-            shown = harness.reader.transcript("demo", one.cohort, 0, 100)
+        for cohort in report.cohorts:
+            shown = harness.reader.transcript("demo", cohort.cohort, 0, 100)
             assert (shown.scrubbed, "batch" in {entry.stage for entry in shown.messages}) == (1100.0, False)
-            assert harness.reader.collected("demo", one.cohort)
+            assert harness.reader.collected("demo", cohort.cohort)
     harness.database.close()
     again = ServerHarness(tmp_path, harness.intermediaries)
     assert again.reader.view("demo") == view
@@ -191,7 +191,7 @@ def test_a_pruned_run_leaves_a_tombstone_alone_and_its_name_is_free(harness: Ser
     assert len(batches(harness)) == found(tmp_path, bodies) < len(bodies)  # those of the other run
     with pytest.raises(Gone, match="run demo was pruned at 1970-01-01 00:16:40 UTC: it finished at"):
         harness.reader.view("demo")
-    assert [one.run for one in harness.reader.runs().runs] == ["other"]
+    assert [run.run for run in harness.reader.runs().runs] == ["other"]
     assert harness.reader.runs().pruned == [stone]
     assert prune(harness) == stone
     assert harness.reader.view("other") == before

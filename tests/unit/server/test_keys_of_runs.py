@@ -172,7 +172,7 @@ def test_lost_keys_of_an_open_run_end_it_with_a_sentence_and_others_go_on(
         assert (view.state, view.reason) == ("failed", harness.reader.events("demo", 0)[0][-1].detail)
         assert str(view.reason).startswith(f"its key file is {damage}")
         assert str(view.reason).endswith("Nothing more of the run is released")
-        assert [one.kind for one in harness.reader.events("demo", 0)[0]] == ["round-opened", "failed"]
+        assert [event.kind for event in harness.reader.events("demo", 0)[0]] == ["round-opened", "failed"]
     assert names(harness) == {file_of(harness, "other").name}
     assert finish(harness, "other").state == "finished"
     harness.database.close()
@@ -233,7 +233,7 @@ def test_keys_that_cannot_be_destroyed_are_logged_and_the_next_start_tries_again
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
         patch.setattr(Path, "unlink", refused)
         assert cancel(harness).state == "cancelled"
-    assert [(one["event"], one["file"], one["why"]) for one in lines] == [
+    assert [(line["event"], line["file"], line["why"]) for line in lines] == [
         ("keys_kept", str(file), "Read-only file system")
     ]
     assert set(file.read_bytes()) == {0}

@@ -57,7 +57,7 @@ def open_plan(learner: Learner) -> RoundPlan:
 
 def test_a_round_asks_every_active_arm_for_its_own_cohort() -> None:
     plan = open_plan(Learner(config()))
-    assert [(one.cohort, one.arm, one.clients, one.attempt) for one in plan.cohorts] == [
+    assert [(cohort.cohort, cohort.arm, cohort.clients, cohort.attempt) for cohort in plan.cohorts] == [
         ("demo.1.0.1", 0, 8, 1),
         ("demo.1.1.1", 1, 8, 1),
         ("demo.1.2.1", 2, 8, 1),
@@ -219,7 +219,7 @@ def test_the_guarantee_is_the_weakest_of_the_rounds() -> None:
     play(learner, released)
     result = learner.snapshot().guarantee
     assert (result.kind, result.epsilon) == ("pure", pytest.approx(1.0, abs=1e-9))
-    assert max(one.cost.guarantee.epsilon or 0 for one in learner.rounds) == result.epsilon
+    assert max(record.cost.guarantee.epsilon or 0 for record in learner.rounds) == result.epsilon
     assert any("one cohort" in text for text in result.assumptions)
 
 

@@ -116,7 +116,7 @@ def run_with(faults: Faults, folder: Path, *, waiting: bool) -> RunView:
     active, store = harness.service.active_run("demo"), harness.service.store
     outcomes = store.outcomes("demo")
     assert Learner.replay(active.config, outcomes).snapshot() == view.snapshot
-    assert len({one.cohort for one in outcomes}) == len(outcomes)
+    assert len({outcome.cohort for outcome in outcomes}) == len(outcomes)
     assert view.cohorts_open == 0
     for one in outcomes:
         spans = [(grant.first, grant.count) for grant in store.cohort_grants(one.cohort)]

@@ -102,7 +102,7 @@ def test_the_cohorts_of_shuffle_mechanisms_with_records_give_receipts_and_no_oth
         spec |= {} if kind.model == "none" else {"epsilon": 1.0}
         spec |= {"delta": 1e-3} if kind.takes_delta == "needed" else {}
         harness.service.create(config(run=name, mechanism=spec))
-        received[name] = {one.receipts for one in harness.service.active_run(name).pending()}
+        received[name] = {cohort.receipts for cohort in harness.service.active_run(name).pending()}
     crowds = {"shuffled-gaussian", "shuffled-laplace", "shuffled-sphere"}
     assert {name for name, flags in received.items() if flags == {True}} == crowds
     bits = {"shuffled-binomial", "relaxed-secagg-shuffle"}  # labelled, which the shuffler reads in any case
@@ -279,7 +279,7 @@ def test_the_servers_transcript_shows_the_list_and_who_said_what_and_no_secret(c
     service.take_receipts("crowd", crowd.say(range(2, CLIENTS)))
     service.take_receipts("crowd", crowd.say(range(2), answer=0))
     page = crowd.harness.reader.transcript("crowd", crowd.cohort.cohort, 0, 100)
-    entries = {(one.stage, one.direction): one for one in page.messages}
+    entries = {(message.stage, message.direction): message for message in page.messages}
     shown = entries["receipts", "out"]
     assert (shown.bytes, shown.view) == (RECORD_HASH * CLIENTS, {"records": CLIENTS})
     assert entries["receipts", "in"].view == {"present": CLIENTS - 2, "absent": [0, 1]}
@@ -304,7 +304,7 @@ def test_a_client_reads_a_list_in_order_of_the_stated_length_and_digest_only(cro
     assert answer.batch is not None
     size = len(answer.batch.content.body) // 3
     records = [answer.batch.content.body[at : at + size] for at in range(0, 3 * size, size)]
-    assert read_list(cohort, whole, 3, stated) == {record_hash(cohort, one) for one in records}
+    assert read_list(cohort, whole, 3, stated) == {record_hash(cohort, record) for record in records}
     one, two, three = (whole[at : at + RECORD_HASH] for at in range(0, len(whole), RECORD_HASH))
     lies = {
         "has 32 bytes": one + two,

@@ -132,7 +132,7 @@ def test_an_exception_in_round_2_ends_the_run_as_failed_with_its_reason_and_for_
         assert view.snapshot.chosen in {0, 1, 2}  # what the first round told is still there
         assert all(arm.mean is not None and np.isfinite(arm.mean) for arm in view.snapshot.arms)
         assert harness.reader.round_view("demo").state == "failed"
-        (last,) = [one for one in harness.reader.events("demo", 0)[0] if one.kind == "failed"]
+        (last,) = [event for event in harness.reader.events("demo", 0)[0] if event.kind == "failed"]
         assert last.detail == view.reason
         harness.database.close()
         assert restarted(tmp_path, intermediaries) == view
@@ -156,8 +156,8 @@ def test_nothing_is_released_after_an_analyzer_failed(harness: ServerHarness, mo
     harness.service.create(config())
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
     cohorts = harness.reader.round_report("demo", 2).cohorts
-    assert [one.estimate for one in cohorts] == [None] * len(cohorts)
-    assert sum(isinstance(one, ReleasedCohort) for one in harness.service.store.outcomes("demo")) == 3
+    assert [cohort.estimate for cohort in cohorts] == [None] * len(cohorts)
+    assert sum(isinstance(outcome, ReleasedCohort) for outcome in harness.service.store.outcomes("demo")) == 3
 
 
 def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
@@ -173,7 +173,7 @@ def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
     assert (first.state, first.reason) == ("failed", "round 2: ZeroDivisionError: division by zero")
     assert second == first
     again = ServerHarness(tmp_path, intermediaries)
-    assert [one.kind for one in again.reader.events("demo", 0)[0]].count("failed") == 1
+    assert [event.kind for event in again.reader.events("demo", 0)[0]].count("failed") == 1
     again.database.close()
 
 

@@ -61,14 +61,14 @@ def test_clients_that_leave_are_not_in_the_sum(harness: ServerHarness) -> None:
     clients = InMemoryClients(harness.intermediaries, REWARDS, {"0.1": 3, "2.1": 1})
     serve(harness, "demo", clients)
     cohorts = harness.reader.round_report("demo", 1).cohorts
-    assert [(one.survivors, one.lost) for one in cohorts] == [(29, 3), (32, 0), (31, 1)]
+    assert [(cohort.survivors, cohort.lost) for cohort in cohorts] == [(29, 3), (32, 0), (31, 1)]
 
 
 def test_an_aborted_cohort_is_replaced_and_counted(harness: ServerHarness) -> None:
     harness.service.create(config(horizon=200))
     view = serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS, {"1.1": 5}))
     report = harness.reader.round_report("demo", 1)
-    assert [(one.cohort, one.state) for one in report.cohorts] == [
+    assert [(cohort.cohort, cohort.state) for cohort in report.cohorts] == [
         ("demo.1.0.1", "released"),
         ("demo.1.1.1", "aborted"),
         ("demo.1.2.1", "released"),
@@ -139,7 +139,7 @@ def test_runs_do_not_mix(harness: ServerHarness) -> None:
         await harness.coordinator.stop()
         for run, clients in clients_of.items():
             assert set(clients.sent) == {
-                one.cohort for page in harness.reader.rounds(run, 0, 50).rounds for one in page.cohorts
+                cohort.cohort for page in harness.reader.rounds(run, 0, 50).rounds for cohort in page.cohorts
             }
 
     asyncio.run(both())

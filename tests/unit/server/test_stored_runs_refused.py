@@ -19,21 +19,21 @@ from tests.unit.server.test_lost_confirmations import Faults
 Change = Callable[[dict[str, Any]], None]
 
 
-def no_policy_plans_it(words: dict[str, Any]) -> None:
+def no_policy_plans_it(fields: dict[str, Any]) -> None:
     """Set a value that fits its field and that `check` refuses, as a later rule would."""
-    words["policy"]["failure"] = 1e-300
+    fields["policy"]["failure"] = 1e-300
 
 
-def unknown_mechanism(words: dict[str, Any]) -> None:
-    words["mechanism"]["name"] = "withdrawn\x1b]0;x\x07"  # a terminal would obey it
+def unknown_mechanism(fields: dict[str, Any]) -> None:
+    fields["mechanism"]["name"] = "withdrawn\x1b]0;x\x07"  # a terminal would obey it
 
 
 def rewrite(harness: ServerHarness, run: str, change: Change, state: str = "running") -> None:
     with harness.database.transaction() as connection:
         text = connection.execute(select(tables.RUNS.c.config).where(tables.RUNS.c.run == run)).scalar_one()
-        words = json.loads(text)
-        change(words)
-        values = {"config": json.dumps(words, sort_keys=True, separators=(",", ":")), "state": state}
+        fields = json.loads(text)
+        change(fields)
+        values = {"config": json.dumps(fields, sort_keys=True, separators=(",", ":")), "state": state}
         connection.execute(update(tables.RUNS).where(tables.RUNS.c.run == run).values(values))
 
 

@@ -51,7 +51,7 @@ class Learning(InMemoryClients):
 
 def released(harness: ServerHarness) -> list[tuple[str, list[float]]]:
     outcomes = harness.service.store.outcomes("demo")
-    return [(one.cohort, one.sum) for one in outcomes if isinstance(one, ReleasedCohort)]
+    return [(outcome.cohort, outcome.sum) for outcome in outcomes if isinstance(outcome, ReleasedCohort)]
 
 
 def batches(harness: ServerHarness) -> int:

@@ -11,7 +11,7 @@ def guarantees_of(harness: ServerHarness) -> list[Guarantee]:
     ledger = reader.ledger("demo")
     rounds = reader.rounds("demo", 0, 50).rounds
     lines = [line.guarantee for line in ledger.lines]
-    return [reader.view("demo").snapshot.guarantee, ledger.total, *lines, *(one.guarantee for one in rounds)]
+    return [reader.view("demo").snapshot.guarantee, ledger.total, *lines, *(record.guarantee for record in rounds)]
 
 
 def test_an_unsafe_run_shows_no_privacy_and_why_everywhere(harness: ServerHarness) -> None:
@@ -33,7 +33,7 @@ def test_a_cohort_that_replaces_another_has_other_clients(harness: ServerHarness
     """No client of an aborted cohort is asked again: its successor has a name, slots and tickets of its own."""
     harness.service.create(config(horizon=200))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS, {"1.1": 5}))
-    first, second = (one for one in harness.reader.round_report("demo", 1).cohorts if one.arm == 1)
+    first, second = (cohort for cohort in harness.reader.round_report("demo", 1).cohorts if cohort.arm == 1)
     assert (first.state, second.state) == ("aborted", "released")
     assert first.cohort != second.cohort
     assert harness.service.store.outcome(first.cohort) != harness.service.store.outcome(second.cohort)

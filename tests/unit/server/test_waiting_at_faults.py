@@ -304,7 +304,7 @@ def test_no_ticket_is_issued_of_a_cohort_that_ended_at_its_intermediary_before_i
         assert harness.reader.view("demo").state == "running"
         await harness.stop()
         again = ServerHarness(tmp_path, intermediaries)
-        assert next(one.cohort for one in again.service.active_run("demo").pending()) == "demo.2.1.1"
+        assert next(cohort.cohort for cohort in again.service.active_run("demo").pending()) == "demo.2.1.1"
         await again.stop()
 
     asyncio.run(play())

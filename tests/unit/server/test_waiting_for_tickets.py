@@ -62,7 +62,7 @@ def test_waiting_requests_get_the_next_cohorts_slots_in_turn_before_it_is_open(
         for answer in (first, second):
             assert answer.view is not None
             assert answer.view.round is not None
-            assert SECOND in {one.cohort.cohort for one in answer.view.round.assignments}
+            assert SECOND in {assignment.cohort.cohort for assignment in answer.view.round.assignments}
         gate.set()
         await until(lambda: SECOND in intermediaries.opened)
         third = await waiting[2]

@@ -33,7 +33,7 @@ def opened(cohort: Cohort, content: GroupedRecords) -> list[list[int]]:
     at, groups = 0, []
     for place, count in enumerate(content.counts):
         records = [content.body[start : start + SIZE] for start in range(at, at + count * SIZE, SIZE)]
-        groups.append([int.from_bytes(open_record(server.seals, cohort, one, place)[1]) for one in records])
+        groups.append([int.from_bytes(open_record(server.seals, cohort, record, place)[1]) for record in records])
         at += count * SIZE
     assert at == len(content.body)
     return groups
@@ -76,7 +76,7 @@ def test_a_group_may_lose_members_and_may_be_empty(shuffler: AssigningShuffler) 
     shuffler.ask(cohort, *range(5))
     gone = [slot for slot in range(5) if shuffler.plays[slot] >= 3]
     shuffler.send(cohort, *(slot for slot in range(5) if slot not in gone))
-    shuffler.service.depart(address("c1"), server.departure(cohort, gone))
+    shuffler.service.leave(address("c1"), server.leaving(cohort, gone))
     content = shuffler.released(cohort)
     assert (content.counts, len(opened(cohort, content)[1])) == ([3, 0], 0)
 
@@ -125,7 +125,7 @@ def test_a_slot_that_is_none_or_twice_is_told_nothing(shuffler: AssigningShuffle
 
 def test_who_left_or_is_too_late_is_told_nothing(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned())
-    shuffler.service.depart(address("c1"), server.departure(cohort, [0]))
+    shuffler.service.leave(address("c1"), server.leaving(cohort, [0]))
     answer = shuffler.service.actions(address("c1"), server.asking(cohort, [0, 1]))
     assert (answer.slots, answer.refused[0].type) == ([1], WrongStage("").urn)
     shuffler.ask(cohort, 1, 2, 3, 4)
@@ -199,9 +199,9 @@ def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(shuf
 
 def test_orders_are_uniform() -> None:
     """All 24 orders of four plays, 4800 times: false alarm 1e-6."""
-    deal, counts = AssignedAction(actions=[0, 1], times=[2, 2]), dict[tuple[int, ...], int]()
+    assigned, counts = AssignedAction(actions=[0, 1], times=[2, 2]), dict[tuple[int, ...], int]()
     for _ in range(4800):
-        order = tuple(draw_order(deal, SystemStream()).tolist())
+        order = tuple(draw_order(assigned, SystemStream()).tolist())
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 24
     assert stats.chisquare(list(counts.values())).pvalue > 1e-6
@@ -209,8 +209,8 @@ def test_orders_are_uniform() -> None:
 
 def test_within_a_group_every_order_is_as_likely() -> None:
     """Three records of one action, two of another: 6 · 2 ways, 2400 times; false alarm 1e-6."""
-    deal, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
-    channel = AssignedRecords(size=1, server_key=bytes(32), deal=deal)
+    assigned, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
+    channel = AssignedRecords(size=1, server_key=bytes(32), deal=assigned)
     reports = [(slot, bytes([slot]) * channel.report_size) for slot in range(5)]
     batches = (channel.mix(reports, SystemStream(), order)[1].body for _ in range(2400))
     result = [body[:: sealed_size(1)] for body in batches]

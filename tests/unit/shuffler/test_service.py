@@ -148,10 +148,10 @@ def test_the_same_report_id_in_two_cohorts_is_no_conflict(harness: ShufflerHarne
 def test_who_left_may_not_report_and_who_reported_still_counts_when_it_leaves(harness: ShufflerHarness) -> None:
     cohort = harness.service.open(server.sealed())
     harness.send(cohort, {0, 1, 2})
-    harness.service.depart(address("c1"), server.departure(cohort, [0, 3]))
+    harness.service.leave(address("c1"), server.leaving(cohort, [0, 3]))
     answer = harness.send(cohort, {3})
     assert [item.type for item in answer.refused] == [WrongStage("").urn]
-    harness.service.depart(address("c1"), server.departure(cohort, [4]))
+    harness.service.leave(address("c1"), server.leaving(cohort, [4]))
     released = harness.released(cohort)
     assert released.batch is not None
     assert (released.batch.survivors, released.lost) == (3, 2)

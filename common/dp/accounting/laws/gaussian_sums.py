@@ -253,7 +253,7 @@ class RepeatedGaussian:
         chance  in [0, 1); 0: the worst rounding counts.
         """
         moves = [draw.moves(eta) for draw in self.draws]
-        worst, mean, spread = (max(one[i] for one in moves) for i in range(3))
+        worst, mean, spread = (max(move[i] for move in moves) for i in range(3))
         if chance == 0:
             return times * worst
         # Whatever was released before, the next move has these moments. So the moment of the sum is at most their

@@ -24,16 +24,16 @@ ROUNDING = 0.1
 """Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""
 
 
-WHOLE = Fraction(1)
+FULL_BALL = Fraction(1)
 """The reach of vectors that fill their ball: two of them may be as far apart as its diameter."""
 
 
-def steps_moved(precision: int, reach: Fraction) -> int:
+def steps_moved(precision: int, squared_share: Fraction) -> int:
     """Return the least whole number of steps that two vectors are apart at most, of `precision` steps of a diameter.
 
-    reach  the square of what two vectors can be apart in ℓ₂, over the square of the ball's diameter; in (0, 1].
+    squared_share  the square of what two vectors can be apart in ℓ₂, over the square of the ball's diameter; in (0, 1].
     """
-    square = math.ceil(reach * precision * precision)
+    square = math.ceil(squared_share * precision * precision)
     root = math.isqrt(square)
     return root if root * root == square else root + 1
 

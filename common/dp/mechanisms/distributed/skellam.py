@@ -38,7 +38,7 @@ from distrust.common.dp.accounting.profile import (
 from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.dp.accounting.techniques.hockey_stick import from_rdp, law_delta, law_epsilon, rdp, stretched
 from distrust.common.dp.accounting.techniques.searches import coarsest, least_root, snap_up
-from distrust.common.dp.accounting.techniques.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
+from distrust.common.dp.accounting.techniques.sensitivity import FULL_BALL, ROUNDING, Grid, grid_for, steps_moved
 from distrust.common.dp.accounting.techniques.vector_bounds import (
     grid_by_moments,
     just_above,
@@ -77,11 +77,11 @@ class SkellamTarget:
     delta: float | None
     dimension: int
     norm: Norm = "linf"
-    reach: Fraction = WHOLE
+    squared_share: Fraction = FULL_BALL
 
     def grid(self, precision: int) -> Grid:
         """Return what one client can move on a grid of `precision` steps."""
-        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm)
+        return Grid(steps_moved(precision, self.squared_share), self.dimension, self.norm)
 
     @property
     def about(self) -> float:
@@ -286,7 +286,7 @@ class DistributedSkellam(GridMechanism):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm, cohort.reach)
+        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm, cohort.squared_share)
         precision = spec.precision or cls._precision(spec, cohort, target)
         paper = spec.calibration == "paper"
         square = cohort.grid(precision).squared_l2

@@ -176,7 +176,7 @@ class Mechanism(Message):
     parts: ClassVar[bool] = False
     """True if disjoint parts of a batch are as safe as the whole, as with noise in every message or opened sum."""
 
-    whole_because: ClassVar[str] = "its sums are opened whole, and these action by action"
+    why_undivided: ClassVar[str] = "its sums are opened whole, and these action by action"
     """The reason for which a mechanism without `parts` cannot carry shuffled actions."""
 
     judged: ClassVar[bool] = True
@@ -325,8 +325,10 @@ class Mechanism(Message):
 
         Its guarantee, for all coordinates that move at once, is another one. Not for a `joint` mechanism.
         """
-        wrap = min(self.wrap * replicas, 0.5)
-        return self.model_copy(update={"dimension": self.dimension * replicas, "norm": "linf", "wrap": wrap})
+        overflow_probability = min(self.wrap * replicas, 0.5)
+        return self.model_copy(
+            update={"dimension": self.dimension * replicas, "norm": "linf", "wrap": overflow_probability}
+        )
 
     @abstractmethod
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import Calibration
-from distrust.common.dp.accounting.techniques.sensitivity import WHOLE, Grid, steps_moved
+from distrust.common.dp.accounting.techniques.sensitivity import FULL_BALL, Grid, steps_moved
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Norm, Via
 
@@ -51,12 +51,12 @@ class CohortParams:
     dimension, low, high  D coordinates in [low, high].
     norm                  of the ball around the middle that bounds a vector; "linf" is the box.
     overflow_probability  p': bound on the probability that a sum wraps around.
-    reach                 (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
+    squared_share         (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
     blocks                equal parts of a vector, of which a client fills at most one; the others are zero.
     assigned              whether the shuffler assigns the actions, and opens what was played of each.
     printed               for `paper`: what the noise that a source prints for a contextual vector depends on. None: the
                           mechanism's own constants.
-    told                  numbers of the mechanism's searched fields that another party found. They are taken as they
+    stated                numbers of the mechanism's searched fields that another party found. They are taken as they
                           are: the caller checks what they promise.
     """
 
@@ -70,16 +70,16 @@ class CohortParams:
     intermediary: Via
     norm: Norm = "linf"
     assigned: bool = False
-    reach: Fraction = WHOLE
+    squared_share: Fraction = FULL_BALL
     blocks: int = 1
     printed: PrintedNoise | None = None
-    told: tuple[tuple[str, float], ...] = ()
+    stated: tuple[tuple[str, float], ...] = ()
 
     def searched(self, field: str, found: Number) -> Number:
         """Return the number that was told for a searched field, else the one that the party's own search found."""
-        numbers: dict[str, Any] = dict(self.told)
-        told: Number = numbers.get(field, found)
-        return told
+        numbers: dict[str, Any] = dict(self.stated)
+        stated: Number = numbers.get(field, found)
+        return stated
 
     @property
     def apart(self) -> float | None:
@@ -89,7 +89,7 @@ class CohortParams:
     def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> SharedFields:
         """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.
 
-        full_ball  the guarantee takes the statistic to fill its ball, whatever `reach` is.
+        full_ball  the guarantee takes the statistic to fill its ball, whatever `squared_share` is.
         """
         if modulus >= 2**62:
             raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
@@ -105,12 +105,14 @@ class CohortParams:
             "precision": precision,
             "modulus": modulus,
             "wrap": self.overflow_probability,
-            "moved": None if full_ball or self.reach == WHOLE else steps_moved(precision, self.reach),
+            "moved": None
+            if full_ball or self.squared_share == FULL_BALL
+            else steps_moved(precision, self.squared_share),
         }
 
     def grid(self, precision: int, *, rounded: bool = True) -> Grid:
         """Return what one client can move on a grid of `precision` steps between low and high."""
-        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm, rounded=rounded)
+        return Grid(steps_moved(precision, self.squared_share), self.dimension, self.norm, rounded=rounded)
 
     def tight(self, precision: int) -> int:
         """Return the precision, or one of the next few, of which a client can move the least share of the steps.
@@ -118,7 +120,11 @@ class CohortParams:
         Moves are whole steps. On a coarse grid their rounding up costs a few percent of noise; some grids have none.
         """
         near = range(precision, precision + 8)
-        return precision if self.reach == WHOLE else min(near, key=lambda g: steps_moved(g, self.reach) / g)
+        return (
+            precision
+            if self.squared_share == FULL_BALL
+            else min(near, key=lambda g: steps_moved(g, self.squared_share) / g)
+        )
 
     @property
     def log_overflow(self) -> float:

@@ -45,7 +45,7 @@ from distrust.common.dp.noise.continuous import Gaussian
 from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.dp.noise.discrete_gaussian_sum import is_gaussian
 from distrust.common.dp.noise.law import Law
-from distrust.common.errors import BadParameter, told_apart
+from distrust.common.errors import BadParameter, two_spellings
 
 CODE_STEPS = 10
 """Least steps of the grid in σ of the published code, so that rounding adds at most a 400th to its variance."""
@@ -234,7 +234,7 @@ def printed_variance(printed: PrintedNoise, blocks: int, epsilon: float, delta: 
         rule = f"{allowed} for the constants of {what.source}; calibration exact has no such limit"
         raise BadParameter("mechanism.epsilon", epsilon, rule)
     if printed.sensitivity > what.count * what.charged:
-        move, most = told_apart(printed.sensitivity, what.count * what.charged)
+        move, most = two_spellings(printed.sensitivity, what.count * what.charged)
         rule = f"{what.source}'s constants are for vectors that move by {most} at most"
         moved = f"and these rewards move them by {move}"
         raise BadParameter("mechanism.calibration", "paper", f"{rule}, {moved}; calibration exact has no such limit")

@@ -26,7 +26,7 @@ from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, log
 from distrust.common.dp.accounting.techniques.gaussian_vectors import covering_excess
 from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at, hockey_stick, stretched
 from distrust.common.dp.accounting.techniques.searches import least_integer, least_on_grid, least_satisfying
-from distrust.common.dp.accounting.techniques.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
+from distrust.common.dp.accounting.techniques.sensitivity import FULL_BALL, ROUNDING, Grid, grid_for, steps_moved
 from distrust.common.dp.accounting.techniques.vector_bounds import FEW_STEPS, vector_epsilon
 from distrust.common.dp.mechanisms.families.base import (
     DELTA_RULE,
@@ -78,11 +78,11 @@ class BinomialTarget:
     honest: int
     dimension: int
     norm: Norm
-    reach: Fraction = WHOLE
+    squared_share: Fraction = FULL_BALL
 
     def grid(self, precision: int) -> Grid:
         """Return what one client can move on a grid of `precision` steps."""
-        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm)
+        return Grid(steps_moved(precision, self.squared_share), self.dimension, self.norm)
 
     def about(self, precision: int) -> float:
         """Return the variance that Gaussian noise would need at g = `precision`, without rounding."""
@@ -201,7 +201,7 @@ def coarsest_bits(target: BinomialTarget) -> int:
     few = math.ceil(1 / (ROUNDING if target.grid(1).is_box else BALL_ROUNDING))
     if target.dimension == 1:
         return least_satisfying(lambda g: not _hides(target, g, target.honest * (few - 1)), 1)
-    balanced = math.ceil(math.sqrt(few * target.honest / (4 * target.about(1) * target.reach)))
+    balanced = math.ceil(math.sqrt(few * target.honest / (4 * target.about(1) * target.squared_share)))
     sharpness = log_gaussian_slope(largest_ratio(target.epsilon, target.delta), target.epsilon) / 2
     return max(1, balanced, grid_for(target.dimension, target.norm, sharpness, BALL_ROUNDING))
 
@@ -323,7 +323,7 @@ class ShuffledBinomial(GridMechanism):
             honest=cohort.min_honest,
             dimension=cohort.dimension,
             norm=cohort.norm,
-            reach=cohort.reach,
+            squared_share=cohort.squared_share,
         )
         if spec.calibration == "paper":
             g, b, p = paper_bits(target, spec.precision, cohort)

@@ -177,7 +177,7 @@ class ShuffledGaussian(GaussianLike):
     model: ClassVar[Model] = "shuffle"
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
     takes_delta: ClassVar[Need | None] = "needed"
-    whole_because: ClassVar[str] = "its blanket bound is for one randomizer, and each action is another one"
+    why_undivided: ClassVar[str] = "its blanket bound is for one randomizer, and each action is another one"
 
     name: Literal["shuffled-gaussian"] = "shuffled-gaussian"
 

@@ -85,9 +85,9 @@ def test_contexts_of_the_sphere_are_uniform_and_each_clients_own(size: int) -> N
 
 
 def test_luck_is_uniform() -> None:
-    luck = _sphere().contexts(DRAWS, _stream("luck")).luck
+    payout_draws = _sphere().contexts(DRAWS, _stream("luck")).payout_draws
     points = np.linspace(0, 1, 201)
-    assert _furthest(luck, points, points) < _slack(DRAWS)
+    assert _furthest(payout_draws, points, points) < _slack(DRAWS)
 
 
 def test_clients_of_the_sphere_with_parameters_an_arm_have_one_context() -> None:
@@ -150,8 +150,8 @@ def test_rewards_have_two_values_and_the_mean_of_the_link(
     for predictor in PREDICTORS:
         means = world.means((predictor * direction)[np.newaxis, np.newaxis])
         assert means.item() == pytest.approx(mean(predictor), abs=1e-12)
-        luck = np.random.default_rng(int(10 * predictor) + 50).random(DRAWS)
-        rewards = world.pay(np.full(DRAWS, means.item()), luck)
+        payout_draws = np.random.default_rng(int(10 * predictor) + 50).random(DRAWS)
+        rewards = world.pay(np.full(DRAWS, means.item()), payout_draws)
         assert set(np.unique(rewards)) <= {low, high}
         assert abs(rewards.mean() - mean(predictor)) < (high - low) * _slack(DRAWS)
 
@@ -177,8 +177,8 @@ def test_counts_are_poisson_up_to_the_largest(largest: float) -> None:
     for predictor in PREDICTORS:
         mean = float(world.means((predictor * world.theta)[np.newaxis])[0, 0])
         assert mean == pytest.approx(math.e**predictor)
-        luck = np.random.default_rng(int(10 * predictor) + 90).random(DRAWS // 4)
-        rewards = world.pay(np.full(DRAWS // 4, mean), luck)
+        payout_draws = np.random.default_rng(int(10 * predictor) + 90).random(DRAWS // 4)
+        rewards = world.pay(np.full(DRAWS // 4, mean), payout_draws)
         points = np.arange(int(largest) + 1.0)
         terms = np.array([math.exp(-mean) * mean**k / math.factorial(k) for k in range(int(largest) + 1)])
         law = np.where(points >= largest, 1.0, np.cumsum(terms))

@@ -221,9 +221,9 @@ mechanism = {{ name = "identity" }}
 def test_a_run_publishes_the_values_and_names_the_shortened_contexts(data: Path) -> None:
     result = run(parse(RUN.format(file=data, radius=2.5, more="")))
     assert len(result.rounds) == 4
-    for one in result.rounds:
-        assert isinstance(one.decision, ContextualChoice)
-        assert one.decision.weights == pytest.approx([step / 24 for step in range(25)])
+    for record in result.rounds:
+        assert isinstance(record.decision, ContextualChoice)
+        assert record.decision.weights == pytest.approx([step / 24 for step in range(25)])
     assert result.clipped == _world(data, radius=2.5).clipped > 0
     assert result.regret.final > 0
     assert "clipped" not in run(parse(RUN.format(file=data, radius=20.0, more=""))).model_dump()

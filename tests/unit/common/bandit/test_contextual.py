@@ -97,18 +97,18 @@ def test_the_parts_of_summed_reports_are_the_sums_of_their_parts(blocks: int, re
 @pytest.mark.parametrize(("link", "largest"), [("identity", 4.0), ("logistic", 1 / (1 + math.exp(-3)))])
 def test_a_residual_is_clamped_to_its_bound_whatever_parameters_the_server_sent(link: str, largest: float) -> None:
     """S = 3: |μ(z) - r| is at most that of z = ±3 and the other end of the rewards, and ±50 are taken as ±3."""
-    words = {"features": 2, "moments": False, "residual": link, "rewards": [-1.0 if link == "identity" else 0.0, 1.0]}
-    statistic = ContextualSum.model_validate({**words, "theta_norm": 3.0})
+    fields = {"features": 2, "moments": False, "residual": link, "rewards": [-1.0 if link == "identity" else 0.0, 1.0]}
+    statistic = ContextualSum.model_validate({**fields, "theta_norm": 3.0})
     assert statistic.radius == pytest.approx(largest)
     contexts, rewards = np.array([[0.6, 0.8]] * 2), np.array([statistic.rewards[0], 1.0])
     vectors = statistic.vectors(Observation(np.zeros(2, np.int64), contexts, rewards, np.array([50.0, -50.0])))
     assert vectors == pytest.approx(np.array([[0.6, 0.8], [-0.6, -0.8]]) * largest)
-    assert "theta_norm" not in ContextualSum.model_validate(words).model_dump_json()
+    assert "theta_norm" not in ContextualSum.model_validate(fields).model_dump_json()
 
 
 def test_a_gradient_is_shortened_to_the_clip_and_the_noise_is_for_that_length() -> None:
-    words = {"features": 2, "moments": False, "residual": "identity", "rewards": [-1.0, 1.0]}
-    whole, clipped = (ContextualSum.model_validate({**words, **more}) for more in ({}, {"clip": 1.0}))
+    fields = {"features": 2, "moments": False, "residual": "identity", "rewards": [-1.0, 1.0]}
+    whole, clipped = (ContextualSum.model_validate({**fields, **more}) for more in ({}, {"clip": 1.0}))
     contexts = np.array([[0.6, 0.8], [0.3, 0.4], [1.0, 0.0]])
     observed = Observation(np.zeros(3, np.int64), contexts, np.array([-1.0, -1.0, 1.0]), np.array([1.0, 1.0, 0.5]))
     np.testing.assert_allclose(whole.vectors(observed), [[1.2, 1.6], [0.6, 0.8], [-0.5, 0.0]])
@@ -122,9 +122,9 @@ def test_a_gradient_is_shortened_to_the_clip_and_the_noise_is_for_that_length() 
 
 def test_the_clip_of_one_learns_twice_a_mean_over_one_plus_it() -> None:
     """Rewards ±1 of mean z > 0: the mean of the clipped residual is 0 at 2z/(1 + z), and without a clip at z."""
-    words = {"features": 1, "moments": False, "residual": "identity", "rewards": [-1.0, 1.0]}
+    fields = {"features": 1, "moments": False, "residual": "identity", "rewards": [-1.0, 1.0]}
     for clip, settled in ((None, lambda z: z), (1.0, lambda z: 2 * z / (1 + z))):
-        statistic = ContextualSum.model_validate({**words, "clip": clip})
+        statistic = ContextualSum.model_validate({**fields, "clip": clip})
         for z in (0.1, 0.5, 0.9):
             rewards, predictors = np.array([1.0, -1.0]), np.full(2, settled(z))
             residuals = statistic.vectors(Observation(np.zeros(2, np.int64), np.ones((2, 1)), rewards, predictors))
@@ -222,9 +222,9 @@ def test_in_a_warm_up_all_clients_play_the_arm_that_is_public() -> None:
     ],
 )
 def test_a_choice_that_cannot_be_computed_is_refused(change: dict[str, object], why: str) -> None:
-    words = {"kind": "contextual-choice", "theta": [[1.0, 2.0]], **change}
+    fields = {"kind": "contextual-choice", "theta": [[1.0, 2.0]], **change}
     with pytest.raises(ValidationError, match=why):
-        ContextualChoice.model_validate_json(json.dumps(words).replace("Infinity", "1e999"))
+        ContextualChoice.model_validate_json(json.dumps(fields).replace("Infinity", "1e999"))
 
 
 def test_links_and_triangles() -> None:

@@ -84,7 +84,7 @@ def test_four_panels_lie_two_by_two_where_two_columns_are_wanted() -> None:
     """Positions are those of the grid: the first two panels share a row, the first and the third a column."""
     shown = experiment(panels=(0.5, 1.0, 2.0, 4.0), columns=2)
     places = [axes.get_subplotspec() for axes in axes_of(shown, rows(shown))]
-    assert [(one.rowspan.start, one.colspan.start) for one in places if one] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(place.rowspan.start, place.colspan.start) for place in places if place] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_the_ends_alone_have_a_column_for_each_name_and_a_legend() -> None:

@@ -23,8 +23,8 @@ def axes() -> Axes:
 
 def played(seed: int, horizon: int = 20_000, policy: str = "successive-elimination", **mechanism: Any) -> Result:
     world = {"name": "gaussian-easy", "seed": seed, "arms": 3}
-    words = {"mechanism": mechanism or {"name": "identity"}, "environment": world, "policy": {"name": policy}}
-    return run({"run": "trial", "horizon": horizon, **words}, unsafe={"noise_seed": seed})
+    fields = {"mechanism": mechanism or {"name": "identity"}, "environment": world, "policy": {"name": policy}}
+    return run({"run": "trial", "horizon": horizon, **fields}, unsafe={"noise_seed": seed})
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_repetitions_are_a_mean_and_a_band_of_one_deviation(results: list[Result
     plot.regret({"SE": results, "one": results[0]}, axes=axes)
     assert labels(axes) == ["SE (3 runs)", "one"]
     mean = np.asarray(axes.get_lines()[0].get_ydata())
-    finals = np.array([one.regret.final for one in results])
+    finals = np.array([result.regret.final for result in results])
     assert mean[-1] == pytest.approx(finals.mean())
     (band,) = [one for one in axes.collections if isinstance(one, PolyCollection)]
     ends = np.asarray(band.get_paths()[0].vertices)
@@ -73,9 +73,9 @@ def test_a_sweep_is_a_curve_for_each_panel_and_series(outcome: SweepOutcome, axe
 def test_bits_against_regret_has_a_point_for_each_result(results: list[Result], axes: Axes) -> None:
     noisy = played(1, name="distributed-polya", epsilon=2.0)
     plot.bits_against_regret({"SE": results}, noisy, axes=axes)
-    bars = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
+    bars = [container for container in axes.containers if isinstance(container, ErrorbarContainer)]
     points = [np.asarray(one[0].get_xydata())[0] for one in bars]
-    means = np.mean([(one.bits.payload, one.regret.final) for one in results], axis=0)
+    means = np.mean([(result.bits.payload, result.regret.final) for result in results], axis=0)
     assert points[0] == pytest.approx(means)
     assert points[1] == pytest.approx([noisy.bits.payload, noisy.regret.final])
 
@@ -87,7 +87,7 @@ def test_intervals_are_those_of_the_result_with_a_cross_where_an_arm_fell(
     result = results[0]
     plot.intervals(result, by=by, axes=axes)
     low, high = axes.get_ylim()
-    bars = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
+    bars = [container for container in axes.containers if isinstance(container, ErrorbarContainer)]
     assert len(bars) == 3
     for arm, bar in zip(result.arms, bars, strict=True):
         ends = np.asarray(bar[2][0].get_segments())[:, :, 1]

@@ -50,7 +50,7 @@ def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
     assert row.curve[-1] == row.regret
     assert len(row.curve) == 4
     assert row.clients == result.horizon - result.unfinished
-    sent = sum(one.payload_bits * cohort.clients for one in result.rounds for cohort in one.cohorts)
+    sent = sum(record.payload_bits * cohort.clients for record in result.rounds for cohort in record.cohorts)
     assert row.bits == pytest.approx(sent)
     assert result.events is not None
     assert (row.widths, row.failure) == (result.events.widths, 0.1)

@@ -89,7 +89,7 @@ def test_a_repetition_is_one_world_for_all_and_its_noise_is_each_cells_own(tmp_p
     assert {(cell.repetition, seed) for cell, seed in seeds.items()} == {
         (repetition, seeds[Cell("wide", "public", repetition)]) for repetition in range(3)
     }
-    assert len({one["unsafe"]["noise_seed"] for one in tables.values()}) == len(tables)
+    assert len({table["unsafe"]["noise_seed"] for table in tables.values()}) == len(tables)
 
 
 def test_series_of_a_panel_get_the_same_rewards_and_other_panels_others(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_early_intervals_that_are_far_wider_are_cut_so_that_later_ones_can_be_re
     widths = [8.0, 4.0, 0.4, 0.2]
     rounds = [(n, [Bar(0, 0.5 - w / 2, 0.5, 0.5 + w / 2, "active")]) for n, w in enumerate(widths, start=1)]
     markup = intervals(rounds)
-    heights = [float(one["y1"]) - float(one["y2"]) for one in shapes(markup, "bar")]
+    heights = [float(shape["y1"]) - float(shape["y2"]) for shape in shapes(markup, "bar")]
     assert heights[0] == heights[1] == 340 - 44 - 12
     assert heights[3] == pytest.approx(heights[2] / 2, abs=0.02)
     assert heights[2] > 0.9 * heights[1]
@@ -71,7 +71,7 @@ def test_names_of_arms_do_not_cover_each_other() -> None:
         (n, [Bar(arm, 0.5 - 1 / n, 0.5, 0.5 + 1 / n, "active") for arm in range(10) if arm < 9 or n < 9])
         for n in range(1, 11)
     ]
-    places = [(float(one["x"]), float(one["y"])) for one in shapes(intervals(rounds), "arm")]
+    places = [(float(shape["x"]), float(shape["y"])) for shape in shapes(intervals(rounds), "arm")]
     assert len(places) == 10
     assert all(abs(x - u) >= 44 or abs(y - v) >= 14 for i, (x, y) in enumerate(places) for u, v in places[:i])
 
@@ -80,7 +80,7 @@ def test_names_of_curves_that_fall_to_the_axis_cover_neither_axis() -> None:
     short, long = [(0.0, 9.0), (300.0, 0.5)], [(0.0, 9.0), (15_000.0, 0.2)]
     markup = curves("widths", "pulls", "width", [Line("short", "first", short), Line("long", "second", long)])
     names = shapes(markup, "mark")
-    assert all(float(one["y"]) < 340 - 44 for one in names)
+    assert all(float(name["y"]) < 340 - 44 for name in names)
     assert [one["text-anchor"] for one in names] == ["start", "end"]
     assert float(names[0]["x"]) > 56
 
@@ -90,7 +90,7 @@ def test_an_arm_that_fell_has_a_cross_at_its_last_estimate_and_the_others_dots()
     markup = intervals(rounds)
     assert len(shapes(markup, "fell")) == 1
     assert "arm 1 was dropped after round 1" in markup
-    assert [one["class"] for one in shapes(markup, "chosen") if "cx" in one] == ["chosen"]
+    assert [shape["class"] for shape in shapes(markup, "chosen") if "cx" in shape] == ["chosen"]
 
 
 def test_the_picture_is_described_for_readers_who_do_not_see_it() -> None:

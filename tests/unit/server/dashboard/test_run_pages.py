@@ -286,7 +286,7 @@ def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, mo
         rounds = client.get("/v1/runs/demo/intervals").json()["rounds"]
         arms = [len(one["arms"]) for one in client.get("/v1/runs/demo/rounds").json()["rounds"]]
     assert [len(one["intervals"]) for one in rounds] == [0 if count > 2 else count for count in arms[: len(rounds)]]
-    assert {0, 2} <= {len(one["intervals"]) for one in rounds}
+    assert {0, 2} <= {len(record["intervals"]) for record in rounds}
 
 
 def test_a_run_whose_rounds_are_too_large_for_intervals_does_not_say_that_none_is_closed(
@@ -300,7 +300,7 @@ def test_a_run_whose_rounds_are_too_large_for_intervals_does_not_say_that_none_i
 
 
 def test_a_run_whose_policy_forms_no_intervals_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Elimination, "formed", ())
+    monkeypatch.setattr(Elimination, "latest_intervals", ())
     with playing(tmp_path, config(horizon=96)) as client:
         shown = words(client.get("/runs/demo").text)
     assert "No interval is drawn: this policy forms none." in shown

@@ -16,7 +16,7 @@ TWO = np.eye(2)
 
 
 def policy(horizon: int, calibration: Calibration = "exact", vectors: np.ndarray = TWO, **more: float) -> AlmostFree:  # type: ignore[type-arg]
-    words = {"beta": 1e-6, **more}
+    fields = {"beta": 1e-6, **more}
     return AlmostFree(
         vectors,
         horizon=horizon,
@@ -24,7 +24,7 @@ def policy(horizon: int, calibration: Calibration = "exact", vectors: np.ndarray
         core_set=True,
         bound=1.0,
         calibration=calibration,
-        **words,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
 
 

@@ -21,9 +21,9 @@ from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for
 T, ALPHA, SIGMA = 500, 0.04, 0.6
 
 
-def table(kind: type[LdpUcbSpec] | type[LdpGlocSpec], **words: object) -> LdpUcbSpec | LdpGlocSpec:
+def table(kind: type[LdpUcbSpec] | type[LdpGlocSpec], **fields: object) -> LdpUcbSpec | LdpGlocSpec:
     name = "ldp-ucb" if kind is LdpUcbSpec else "ldp-gloc"
-    return kind.model_validate({"name": name, "features": 2, "rewards": [-1.0, 1.0], "failure": ALPHA, **words})
+    return kind.model_validate({"name": name, "features": 2, "rewards": [-1.0, 1.0], "failure": ALPHA, **fields})
 
 
 def big(blocks: Floats) -> Floats:
@@ -143,8 +143,8 @@ def test_a_run_learns_the_same_alone(parameters: str, size: int) -> None:
 def test_ucb_without_noise_is_linucb(paper: bool) -> None:  # noqa: FBT001
     world = sphere()
     ours = Lockstep(UcbCore(table(LdpUcbSpec), facts(10, T, paper=paper), 3), table(LdpUcbSpec), world, 3)  # type: ignore[arg-type]
-    words = {"name": "linucb", "features": 2, "rewards": [-1.0, 1.0], "failure": ALPHA}
-    spec = LinUcbSpec.model_validate(words)
+    fields = {"name": "linucb", "features": 2, "rewards": [-1.0, 1.0], "failure": ALPHA}
+    spec = LinUcbSpec.model_validate(fields)
     theirs = Lockstep(LinUcbCore(spec, facts(10, T, paper=paper), 3), spec, world, 3)
     assert ours.play(60).tolist() == pytest.approx(theirs.play(60).tolist())
     assert ours.core.rule.theta == pytest.approx(theirs.core.rule.theta)

@@ -14,8 +14,8 @@ from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 
 
-def spec(features: int = 2, **words: Any) -> LdpOlsSpec:
-    return LdpOlsSpec(name="ldp-ols", features=features, rewards=[-1.0, 1.0], **words)
+def spec(features: int = 2, **fields: Any) -> LdpOlsSpec:
+    return LdpOlsSpec(name="ldp-ols", features=features, rewards=[-1.0, 1.0], **fields)
 
 
 def report(u: Floats, matrix: Floats) -> Floats:

@@ -17,8 +17,8 @@ from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for
 ZETA = {"identity": 1.0, "logistic": math.exp(1) / (1 + math.exp(1)) ** 2, "poisson": math.exp(-1)}
 
 
-def spec(**words: object) -> LdpSgdSpec:
-    return LdpSgdSpec.model_validate({"name": "ldp-sgd", "features": 2, "rewards": [-1.0, 1.0], **words})
+def spec(**fields: object) -> LdpSgdSpec:
+    return LdpSgdSpec.model_validate({"name": "ldp-sgd", "features": 2, "rewards": [-1.0, 1.0], **fields})
 
 
 def project(theta: Floats) -> Floats:

@@ -30,10 +30,10 @@ POLICIES = {LdpOlsSpec: LdpOls, LdpSgdSpec: LdpSgd}
 KINDS = pytest.mark.parametrize("kind", CORES, ids=["ols", "sgd"])
 
 
-def many(kind: type[GreedySpec], **words: object) -> GreedySpec:
+def many(kind: type[GreedySpec], **fields: object) -> GreedySpec:
     name = "ldp-ols" if kind is LdpOlsSpec else "ldp-sgd"
     told = {"features": 2, "parameters": "multi", "rewards": [-1.0, 1.0]}
-    return kind.model_validate({"name": name, **told, **words})
+    return kind.model_validate({"name": name, **told, **fields})
 
 
 @KINDS
@@ -168,7 +168,7 @@ def test_a_run_in_process_records_the_warm_up_apart(policy: str) -> None:
     """Three rounds of one client are one record. The 400 of the warm-up are no multiple of three."""
     result = in_process.run(parse(run_file(f'name = "{policy}"\nwarm_up = 400', 'name = "identity"')))
     assert result.fault is None
-    widths = [len(cohort.estimate or ()) for one in result.rounds for cohort in one.cohorts]
+    widths = [len(cohort.estimate or ()) for record in result.rounds for cohort in record.cohorts]
     block = 5 if policy == "ldp-ols" else 2
     assert set(widths) == {block, 3 * block}
     assert widths == sorted(widths)

@@ -83,7 +83,7 @@ def test_an_exact_width_fails_no_oftener_than_two_events_may(policy: str, law: s
     assert ask is not None
     arms, clients = played(ask)
     tested.tell(estimates(ask, (clients * (vectors[arms] @ THETA)).tolist(), known, clients, rounding))
-    assert [one.mean for one in tested.intervals] == pytest.approx(vectors @ THETA)
+    assert [interval.mean for interval in tested.intervals] == pytest.approx(vectors @ THETA)
     weights = np.array(ask.decision.times) if ask.decision.kind == "play-design" else clients
     root = np.sqrt(weights)[:, np.newaxis]
     fitted = np.linalg.lstsq(root * vectors[arms], root * errors(ask, vectors, noise, rounding).T, rcond=None)[0]
@@ -165,7 +165,7 @@ def test_an_action_of_which_nothing_came_is_neither_judged_nor_judges(calibratio
     assert ask is not None
     counts = (10**9, 10**9, 0)
     policy.tell([Estimate(None, (0.9e9, -0.9e9, 0.0), counts, (Normal(1.0),) * 3)])
-    lost = next(one for one in policy.intervals if one.arm == 2)
+    lost = next(interval for interval in policy.intervals if interval.arm == 2)
     assert (lost.lower, lost.upper) == (-1.0, 1.0)
     assert 2 in policy.active
     if calibration == "exact":

@@ -187,7 +187,7 @@ def test_linucb_learns_and_its_widths_hold() -> None:
 
 def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
     result = in_process.run(run_file('name = "identity"', "batch = 90"))
-    assert [one.cohorts[0].clients for one in result.rounds] == [90] * 4
+    assert [record.cohorts[0].clients for record in result.rounds] == [90] * 4
     assert (result.unfinished, result.hidden, result.regret.curve[-1][0]) == (40, 400, 400)
     assert result.regret.curve[-1][1] >= result.regret.curve[-2][1]
 
@@ -246,9 +246,9 @@ environment = {{ name = "glm-sphere", {world} }}
 
 
 def test_a_policy_without_a_name_is_answered_with_those_that_fit_its_environment() -> None:
-    words = {"run": "contexts", "horizon": 400, "mechanism": {"name": "identity"}}
+    fields = {"run": "contexts", "horizon": 400, "mechanism": {"name": "identity"}}
     with pytest.raises(BadParameter, match=r"^policy\.name is missing: contextual-synthetic goes with linucb, sblb"):
-        load({**words, "environment": {"name": "contextual-synthetic"}, "policy": {"batch": 2}})
+        load({**fields, "environment": {"name": "contextual-synthetic"}, "policy": {"batch": 2}})
 
 
 def test_a_single_dimension_and_more_dimensions_than_rounds_are_played() -> None:

@@ -46,15 +46,15 @@ def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
 def test_it_follows_from_the_configuration_in_every_round(policy: dict[str, Any], calibration: str) -> None:
     public = policy["name"] in {"ucb1", "dp-ucb"}
     shuffled = policy.get("model") == "shuffled"
-    words: dict[str, Any] = {"name": "identity"} if public else {"name": "distributed-polya", "epsilon": 1.0}
-    words = {"name": "local-laplace-discrete", "epsilon": 1.0} if shuffled else words
+    fields: dict[str, Any] = {"name": "identity"} if public else {"name": "distributed-polya", "epsilon": 1.0}
+    fields = {"name": "local-laplace-discrete", "epsilon": 1.0} if shuffled else fields
     config = RunConfig.model_validate(
         {
             "run": "demo",
             "arms": 3,
             "horizon": 60 if public else 10**6,
             "policy": policy,
-            "mechanism": {**words, "calibration": calibration},
+            "mechanism": {**fields, "calibration": calibration},
             "intermediary": {"minimum": 1 if public else 2},
         }
     )
@@ -69,4 +69,4 @@ def test_it_follows_from_the_configuration_in_every_round(policy: dict[str, Any]
     assert len(seen) > 1
     for record in learner.rounds:
         own = config.overflow_probability(record.number, seen[record.number])
-        assert {own} == {one.wrap for one in record.mechanisms.values()}
+        assert {own} == {mechanism.wrap for mechanism in record.mechanisms.values()}

@@ -145,7 +145,7 @@ def test_an_arms_last_episode_alone_counts() -> None:
         assert ask.arms == (0,)
         policy.tell([Estimate(0, (16.0,), (64,), (Laplace(1e-9),))])
         means.append(policy.intervals[0].mean)
-        assert policy.formed == policy.intervals[:1]
+        assert policy.latest_intervals == policy.intervals[:1]
     assert means == [0.25, 0.25]
 
 
@@ -174,7 +174,7 @@ def test_intervals_of_all_episodes_cover_the_means_with_probability_above_one_mi
                     for arm, query in zip(ask.arms, ask.queries, strict=True)
                 ]
             )
-            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.formed)
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
         missed += wrong
     assert missed <= binom.isf(1e-6, runs, failure)
 
@@ -276,7 +276,7 @@ def test_an_interval_of_a_stream_counts_all_nodes_of_its_prefix_and_what_roundin
 
     policy, logarithm = DpUcb(arms=2, batch=50, share=1e-4), math.log(2e4)
     answer(policy, 20.0, 40, law=Rounded(3.0), prefix=True, nodes=7.0)
-    (one,) = policy.formed
+    (one,) = policy.latest_intervals
     far = 3.0 * math.sqrt(2 * 7 * logarithm) + 0.25 * logarithm
     assert one.mean == 0.5
     assert one.upper - one.mean == pytest.approx(math.sqrt(logarithm / 80) + far / 40)
@@ -295,7 +295,7 @@ def test_intervals_of_all_prefixes_cover_the_means_with_probability_above_one_mi
             (arm,) = ask.arms
             total = trees[arm].add(float(rng.binomial(8, means[arm])))
             answer(policy, total, 8, law=Normal(9.0), prefix=True, nodes=depth)
-            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.formed)
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
         missed += wrong
     assert missed <= binom.isf(1e-6, runs, failure)
 
@@ -331,8 +331,8 @@ def test_every_arm_has_a_stream_of_its_own(mechanism: str) -> None:
     """Rewards are 0 or 1 for certain. In a stream of all arms arm 2 would begin with the 50 ones of arm 1."""
     result = stream_run(mechanism, 50, 1_500)
     played: dict[int | None, int] = {}
-    for one in result.rounds:
-        (cohort,) = one.cohorts
+    for record in result.rounds:
+        (cohort,) = record.cohorts
         played[cohort.arm] = played.get(cohort.arm, 0) + cohort.clients
         expected = played[cohort.arm] if cohort.arm == 1 else 0
         assert cohort.estimate == pytest.approx([expected], abs=20)
@@ -354,6 +354,6 @@ def test_the_guarantee_of_a_run_is_that_of_one_arms_whole_stream() -> None:
 def test_a_joined_record_of_single_clients_has_the_last_prefix_of_each_arm() -> None:
     """1,002 rounds of one client are joined two by two: sums of prefixes would be twice as large."""
     result = stream_run(TREE.replace("64", "1002"), 1, 1_002)
-    last = {cohort.arm: cohort.estimate for one in result.rounds for cohort in one.cohorts}
+    last = {cohort.arm: cohort.estimate for record in result.rounds for cohort in record.cohorts}
     assert last[1] is not None
     assert last[1] == pytest.approx([result.pulls[1]], abs=30)

@@ -31,14 +31,14 @@ SIZE, ARMS, ALPHA = 3, 10, 0.1
 WORLD = sphere(arms=ARMS, dimension=SIZE)
 
 
-def linucb(runs: int, rounds: int, **words: object) -> LinUcbCore:
-    spec = spec_for(LinUcbSpec, WORLD, failure=ALPHA, **words)
+def linucb(runs: int, rounds: int, **fields: object) -> LinUcbCore:
+    spec = spec_for(LinUcbSpec, WORLD, failure=ALPHA, **fields)
     assert isinstance(spec, LinUcbSpec)
     return LinUcbCore(spec, facts(ARMS, rounds), runs)
 
 
-def sblb(runs: int, rounds: int, **words: object) -> SblbCore:
-    spec = spec_for(SblbSpec, WORLD, failure=ALPHA, **words)
+def sblb(runs: int, rounds: int, **fields: object) -> SblbCore:
+    spec = spec_for(SblbSpec, WORLD, failure=ALPHA, **fields)
     assert isinstance(spec, SblbSpec)
     return SblbCore(spec, facts(ARMS, rounds), runs)
 
@@ -238,7 +238,7 @@ def test_a_result_counts_the_changes_and_every_batch_is_released_whether_or_not_
 ) -> None:
     result = in_process.run(run_file(policy, mechanism))
     assert result.fault is None
-    decisions = [one.decision for one in result.rounds]
+    decisions = [record.decision for record in result.rounds]
     changes = sum(before != now for before, now in itertools.pairwise(decisions))
     assert len(decisions) == 41
     assert result.switches in {changes, changes + 1}  # the decision after the last batch reaches no client
@@ -251,7 +251,7 @@ def test_a_result_counts_the_changes_and_every_batch_is_released_whether_or_not_
 def test_a_run_without_the_key_has_a_decision_a_batch_and_the_digest_that_it_had() -> None:
     file = run_file('name = "linucb"')
     result = in_process.run(file)
-    assert len({one.decision.model_dump_json() for one in result.rounds}) == 41
+    assert len({record.decision.model_dump_json() for record in result.rounds}) == 41
     assert result.switches is None
     assert "switches" not in result.model_dump()
     assert "switch" not in file.config.model_dump()["policy"]

@@ -33,8 +33,8 @@ def runs(count: int, first: int = 0) -> list[RunFacts]:
     return [replace(facts(3, 100), digest=bytes([first + number])) for number in range(count)]
 
 
-def table(kind: type[ContextualPolicySpec], parameters: str, **words: object) -> Any:
-    return spec_for(kind, sphere(parameters=parameters, arms=3, dimension=2), **words)
+def table(kind: type[ContextualPolicySpec], parameters: str, **fields: object) -> Any:
+    return spec_for(kind, sphere(parameters=parameters, arms=3, dimension=2), **fields)
 
 
 def taught(core: Core, spec: ContextualPolicySpec, rows: int, *, deviation: float = 3.0) -> Core:
@@ -134,7 +134,7 @@ def test_the_result_says_that_no_theorem_bounds_the_regret(name: str) -> None:
     assert result.unproven == "a sampled θ: no theorem bounds the regret of one draw a batch on noised sums"
     assert ("unproven", result.unproven) in result_facts(result)
     assert (result.events.widths, result.events.failure) == (0, None)
-    assert [one.decision for one in again.rounds] == [one.decision for one in result.rounds]
+    assert [record.decision for record in again.rounds] == [one.decision for one in result.rounds]
     other = in_process.run(run_file(f'name = "{name}"', "drawn-again"))
     assert other.rounds[0].decision != result.rounds[0].decision
 

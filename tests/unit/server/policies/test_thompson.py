@@ -114,7 +114,7 @@ def test_a_batch_of_an_arm_has_twice_its_last_and_rests_on_it_alone() -> None:
         assert [query.clients for query in ask.queries] == [2 ** sizes[arm] for arm in ask.arms]
         for arm in ask.arms:
             sizes[arm] += 1
-    assert {one.batch for one in policy.formed} == {ask.batch - 1}  # the last batch is not told
+    assert {interval.batch for interval in policy.latest_intervals} == {ask.batch - 1}  # the last batch is not told
     assert policy.active == (0, 1, 2)
 
 
@@ -132,8 +132,8 @@ def test_an_interval_has_the_share_of_its_round() -> None:
     before = next(asks)
     for ask in itertools.islice(asks, 5):  # by now `before` is told
         share = 0.1 / (5 * len(before.queries) * before.batch**2)
-        assert tuple(one.arm for one in policy.formed) == before.arms
-        for one, query in zip(policy.formed, before.queries, strict=True):
+        assert tuple(interval.arm for interval in policy.latest_intervals) == before.arms
+        for one, query in zip(policy.latest_intervals, before.queries, strict=True):
             radius = math.sqrt(math.log(2 / share) / (2 * query.clients)) + law.quantile(share) / query.clients
             assert (one.upper - one.mean, one.mean - one.lower) == pytest.approx((radius, radius))
         before = ask
@@ -146,7 +146,7 @@ def test_intervals_cover_the_means_with_probability_above_one_minus_p() -> None:
         rng, wrong = np.random.default_rng(run), False
         policy = Thompson(arms=2, digest=bytes([run]), failure=failure)
         for _ in itertools.islice(told(policy, means, Normal(5.0), rng), 12):
-            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.formed)
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
         missed += wrong
     assert missed <= binom.isf(1e-6, runs, failure)
 
@@ -192,7 +192,7 @@ def test_the_result_says_that_no_theorem_bounds_the_regret_and_intervals_are_jud
     )
     assert ("unproven", result.unproven) in result_facts(result)
     assert (result.events.failure, result.events.best_dropped) == (0.1, False)
-    assert result.events.widths == sum(len(one.cohorts) for one in result.rounds)
+    assert result.events.widths == sum(len(record.cohorts) for record in result.rounds)
 
 
 @pytest.mark.parametrize(

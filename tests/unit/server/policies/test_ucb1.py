@@ -60,7 +60,7 @@ def test_no_arm_ever_drops_out_and_the_largest_mean_is_chosen() -> None:
         answer(policy, [0.1, 0.8, 0.3][ask.arms[0]])
     assert policy.active == (0, 1, 2)
     assert policy.chosen == 1
-    assert [one.mean for one in policy.intervals] == pytest.approx([0.1, 0.8, 0.3])
+    assert [interval.mean for interval in policy.intervals] == pytest.approx([0.1, 0.8, 0.3])
     pulls = sum(2 * math.log(400) / ((one.upper - one.mean) ** 2) for one in policy.intervals)
     assert pulls == pytest.approx(400)
 
@@ -72,12 +72,12 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
     known: dict[int, Interval] = {}
     for t in range(1, 60):
         answer(policy, float(rng.random()))
-        formed = policy.formed
+        latest = policy.latest_intervals
         expected = 0 if t < arms else 1
         if t == arms:
             expected = arms
-        assert len(formed) == expected
-        known |= {one.arm: one for one in formed}
+        assert len(latest) == expected
+        known |= {interval.arm: interval for interval in latest}
         for one in policy.intervals:
             seen = known[one.arm]
             assert (one.batch, one.mean) == (seen.batch, seen.mean)

@@ -84,9 +84,9 @@ def check(policy: Policy, left: int, means: list[float], law: ErrorLaw, stay: fl
             return
         left -= ask.size
         policy.tell(estimates(ask, means, law, stay))
-        for one in policy.intervals:
-            assert one.lower < one.mean < one.upper, one
-            assert math.isfinite(one.upper - one.lower), one
+        for interval in policy.intervals:
+            assert interval.lower < interval.mean < interval.upper, interval
+            assert math.isfinite(interval.upper - interval.lower), interval
 
 
 @given(config=runs(), data=st.data(), stay=st.sampled_from((1.0, 0.6)))

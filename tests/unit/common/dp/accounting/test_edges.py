@@ -15,12 +15,12 @@ from tests.support.calculator import answer, read
 pytestmark = pytest.mark.slow
 
 
-def planned_mechanism(name: str, **words: object):  # noqa: ANN201 - one of seventeen kinds
-    return PrivacyQuery(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")
+def planned_mechanism(name: str, **fields: object):  # noqa: ANN201 - one of seventeen kinds
+    return PrivacyQuery(**{"clients": 1000, "epsilon": 1.0, **fields}).planned(name, "exact")
 
 
-def report(name: str, **words: object) -> dict:
-    return read(answer(name, **{"clients": 1000, "epsilon": 1.0, **words}))["exact"]
+def report(name: str, **fields: object) -> dict:
+    return read(answer(name, **{"clients": 1000, "epsilon": 1.0, **fields}))["exact"]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
@@ -39,8 +39,8 @@ def test_one_shuffled_client_has_the_local_guarantee_that_was_asked_for(dimensio
 
 @pytest.mark.parametrize(("norm", "epsilon"), [("linf", 1.0), ("l2", 1.0), ("l1", 20.0), ("linf", 20.0)])
 def test_grids_of_one_step_are_calibrated_for_shares_that_hardly_move(norm: str, epsilon: float) -> None:
-    words = {"delta": 1e-6, "dimension": 3, "norm": norm, "precision": 1, "epsilon": epsilon}
-    result = planned_mechanism("distributed-discrete-gaussian", **words).privacy().promise.epsilon
+    fields = {"delta": 1e-6, "dimension": 3, "norm": norm, "precision": 1, "epsilon": epsilon}
+    result = planned_mechanism("distributed-discrete-gaussian", **fields).privacy().promise.epsilon
     assert epsilon * 0.9 < result <= epsilon
 
 
@@ -128,8 +128,8 @@ def test_no_guarantee_counts_on_clients_that_there_are_not(name: str, survivors:
 def test_ten_thousand_contributions_are_composed_on_a_grid_that_fits(name: str) -> None:
     """Advanced composition, with pure ε = 0.01 a time, is an upper bound; the grids may not give it away."""
     delta = None if name == "distributed-polya" else 1e-9
-    words = {"clients": 1000, "epsilon": 0.01, "delta": delta, "contributions": 10_000, "target_delta": 1e-4}
-    query = PrivacyQuery(**words)
+    fields = {"clients": 1000, "epsilon": 0.01, "delta": delta, "contributions": 10_000, "target_delta": 1e-4}
+    query = PrivacyQuery(**fields)
     result = guaranteed(query.planned(name, "exact"), query)
     assert result.epsilon < 0.01 * math.sqrt(2 * 10_000 * math.log(1e4)) + 10_000 * 0.01**2
 
@@ -137,9 +137,9 @@ def test_ten_thousand_contributions_are_composed_on_a_grid_that_fits(name: str) 
 @pytest.mark.parametrize("clients", [2, 3])
 def test_returning_clients_of_shuffled_messages_show_every_message_and_not_their_sum(clients: int) -> None:
     """All multisets of two releases, enumerated: one client answers 0 or 1, the others 0 (noise cut at ±14)."""
-    words = {"clients": clients, "epsilon": 2.0, "delta": 0.01, "precision": 1}
-    result = report("shuffled-laplace", contributions=2, target_delta=0.03, **words)["guarantee"]["epsilon"]
-    scale = planned_mechanism("shuffled-laplace", **words).scale
+    fields = {"clients": clients, "epsilon": 2.0, "delta": 0.01, "precision": 1}
+    result = report("shuffled-laplace", contributions=2, target_delta=0.03, **fields)["guarantee"]["epsilon"]
+    scale = planned_mechanism("shuffled-laplace", **fields).scale
     one, other = _shuffled_laws(np.exp(-np.abs(np.arange(-14, 15)) / scale), clients)
     pairs = np.multiply.outer(one, one) - math.exp(result) * np.multiply.outer(other, other)
     assert float(np.maximum(pairs, 0).sum()) <= 0.03

@@ -19,8 +19,8 @@ from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, plan
 
 
 def guarantee(kind: str, delta: float = 0.0, rdp: tuple[tuple[float, float], ...] = ()) -> Guarantee:
-    words = {"kind": kind, "epsilon": 1.0, "delta": delta, "rdp": rdp, "model": "central", "calibration": "exact"}
-    return Guarantee.model_validate(words)
+    fields = {"kind": kind, "epsilon": 1.0, "delta": delta, "rdp": rdp, "model": "central", "calibration": "exact"}
+    return Guarantee.model_validate(fields)
 
 
 class Counted:

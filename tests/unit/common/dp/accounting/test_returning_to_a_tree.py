@@ -34,8 +34,8 @@ RUN: dict[str, Any] = {
 }
 
 
-def tree(**words: Any) -> Tree:
-    made = PrivacyQuery(**{**COHORT, **words}).planned("tree", "exact")
+def tree(**fields: Any) -> Tree:
+    made = PrivacyQuery(**{**COHORT, **fields}).planned("tree", "exact")
     assert isinstance(made, Tree)
     return made
 

@@ -30,9 +30,9 @@ def length(norm: str, dimension: int) -> float:
     return 2 * {"l1": 1, "l2": math.sqrt(dimension), "linf": dimension}[norm]
 
 
-def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: Any) -> Mechanism:
+def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **fields: Any) -> Mechanism:
     delta = {"delta": 1e-6} if "gaussian" in name else {}
-    spec = MechanismSpec(name=name, **delta, **words)
+    spec = MechanismSpec(name=name, **delta, **fields)
     vector = BoundedVector(dimension=dimension, norm=norm)
     statistic = Reward() if dimension == 1 else vector
     return planned(spec, clients, statistic=statistic)
@@ -141,9 +141,9 @@ def test_a_ball_takes_a_hundredth_more_gaussian_noise_on_the_grid(
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 @pytest.mark.parametrize("precision", [1, 4])
 def test_continuous_noise_on_the_values_themselves_pays_for_no_rounding(norm: str, precision: int) -> None:
-    words = {"epsilon": 1.0, "precision": precision, "noise": "continuous"}
-    laplace = planned_mechanism("local-laplace", 1000, 20, norm, **words)
-    gaussian = planned_mechanism("local-gaussian", 1000, 20, norm, **words)
+    fields = {"epsilon": 1.0, "precision": precision, "noise": "continuous"}
+    laplace = planned_mechanism("local-laplace", 1000, 20, norm, **fields)
+    gaussian = planned_mechanism("local-gaussian", 1000, 20, norm, **fields)
     assert isinstance(laplace, LocalLaplace)
     assert isinstance(gaussian, LocalGaussian)
     assert laplace.real_law().scale * laplace.step == pytest.approx(length(norm, 20), rel=1e-12)

@@ -25,18 +25,18 @@ from tests.support.randomizers import blanket_delta, paper_epsilon
 
 
 def planned_mechanism(
-    name: str, clients: int = 1000, dimension: int | None = None, *, dealt: bool = False, **words: object
+    name: str, clients: int = 1000, dimension: int | None = None, *, assigned: bool = False, **fields: object
 ) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.5, "delta": 1e-6, **words})
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.5, "delta": 1e-6, **fields})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension)
-    return planned(spec, clients, statistic=statistic, assigned=dealt)
+    return planned(spec, clients, statistic=statistic, assigned=assigned)
 
 
-@pytest.mark.parametrize("dealt", [True, False])
+@pytest.mark.parametrize("assigned", [True, False])
 def test_laplace_vectors_carry_the_largest_local_epsilon_that_is_amplified_enough(
-    dealt: bool,  # noqa: FBT001 - a parameter of the test
+    assigned: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    mechanism = planned_mechanism("shuffled-laplace", dimension=4, dealt=dealt)
+    mechanism = planned_mechanism("shuffled-laplace", dimension=4, assigned=assigned)
     assert isinstance(mechanism, ShuffledLaplace)
     assert clones_delta(0.5, mechanism.local, 1000) <= 1e-6 < clones_delta(0.5, mechanism.local * 1.0001, 1000)
     assert mechanism.local * (1 - 1e-6) <= mechanism.one_term_epsilon <= mechanism.local
@@ -51,36 +51,36 @@ def test_messages_of_one_coordinate_carry_what_their_blanket_allows_with_dealt_a
 ) -> None:
     """More than the clones, who know nothing but ε₀."""
     mechanism = planned_mechanism("shuffled-laplace", clients, epsilon=epsilon)
-    dealt = planned_mechanism("shuffled-laplace", clients, epsilon=epsilon, dealt=True)
+    assigned = planned_mechanism("shuffled-laplace", clients, epsilon=epsilon, assigned=True)
     assert isinstance(mechanism, ShuffledLaplace)
-    assert isinstance(dealt, ShuffledLaplace)
+    assert isinstance(assigned, ShuffledLaplace)
     assert clones_local_epsilon(epsilon, 1e-6, clients) == pytest.approx(clones, abs=6e-4)
-    assert least < mechanism.local == dealt.local
-    assert mechanism.precision == dealt.precision
+    assert least < mechanism.local == assigned.local
+    assert mechanism.precision == assigned.precision
 
     def spent(local: float) -> float:
         scale = mechanism.precision / local
         return blanket_delta(added_noise(DiscreteLaplace(scale).pmf(), mechanism.precision), epsilon, clients)
 
     assert spent(mechanism.local) <= 1e-6 < spent(mechanism.local * 1.001)
-    assert mechanism.privacy().promise.epsilon == dealt.privacy().promise.epsilon == epsilon
-    assert mechanism.privacy().profile() == dealt.privacy().profile()
+    assert mechanism.privacy().promise.epsilon == assigned.privacy().promise.epsilon == epsilon
+    assert mechanism.privacy().profile() == assigned.privacy().profile()
 
 
 def test_the_paper_s_constants_get_the_least_epsilon_of_their_law() -> None:
     mechanism = planned_mechanism("shuffled-laplace", 100_000, calibration="paper")
     assert isinstance(mechanism, ShuffledLaplace)
-    dealt = mechanism.model_copy(update={"dealt": True})
+    assigned = mechanism.model_copy(update={"dealt": True})
     least = mechanism.privacy().promise.epsilon
-    assert least == dealt.privacy().promise.epsilon
+    assert least == assigned.privacy().promise.epsilon
     assert (least or 1) < clones_epsilon(1e-6, mechanism.local, 100_000) < 0.25
 
 
-@pytest.mark.parametrize("dealt", [False, True])
-def test_parts_are_opened_only_where_actions_are_assigned(dealt: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    mechanism = planned_mechanism("shuffled-laplace", 100, dealt=dealt)
+@pytest.mark.parametrize("assigned", [False, True])
+def test_parts_are_opened_only_where_actions_are_assigned(assigned: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    mechanism = planned_mechanism("shuffled-laplace", 100, assigned=assigned)
     totals, counts = np.array([[1], [2]], dtype=np.uint64), np.array([40, 60])
-    if dealt:
+    if assigned:
         assert mechanism.estimate_parts(totals, counts, SystemStream()).shape == (2, 1)
         return
     with pytest.raises(BadParameter, match="protects a whole sum"):

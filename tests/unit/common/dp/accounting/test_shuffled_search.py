@@ -32,9 +32,9 @@ NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-sphere", "shuf
 
 
 def planned_mechanism(
-    name: str, n: int, epsilon: float, delta: float, *, dimension: int = 1, norm: Norm = "l2", **words: Any
+    name: str, n: int, epsilon: float, delta: float, *, dimension: int = 1, norm: Norm = "l2", **fields: Any
 ) -> Mechanism:
-    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, **words)
+    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, **fields)
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
     return planned(spec, n, statistic=statistic)
 

@@ -42,13 +42,13 @@ def planned_mechanism(name: MechanismName, norm: Norm, dimension: int, calibrati
     `relaxed-secagg-shuffle` splits ε over the coordinates and is searched for. So its ε grows, and its grid is coarse.
     """
     epsilon = EPSILON * (dimension if name == "relaxed-secagg-shuffle" else 1)
-    words: dict[str, object] = {"name": name, "calibration": calibration}
-    words |= {} if name == "identity" else {"epsilon": epsilon}
-    words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
-    words |= {"batches": 6} if MECHANISMS[name].takes_batches else {}
-    words |= {"precision": 2} if name == "relaxed-secagg-shuffle" else {}
+    fields: dict[str, object] = {"name": name, "calibration": calibration}
+    fields |= {} if name == "identity" else {"epsilon": epsilon}
+    fields |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
+    fields |= {"batches": 6} if MECHANISMS[name].takes_batches else {}
+    fields |= {"precision": 2} if name == "relaxed-secagg-shuffle" else {}
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=BOUND)
-    spec = MechanismSpec.model_validate(words)
+    spec = MechanismSpec.model_validate(fields)
     return plan(
         spec, clients=CLIENTS, min_survivors=FLOOR, min_honest=FLOOR, overflow_probability=1e-9, statistic=statistic
     )

@@ -62,10 +62,10 @@ def test_a_spec_that_no_cohort_can_repair_is_refused(words: dict[str, Any], fiel
 
 
 def test_a_statistic_that_the_mechanism_cannot_use_is_refused() -> None:
-    words = {"name": "shuffled-binomial", "epsilon": 15.0, "delta": 1e-6, "calibration": "paper"}
-    check_spec(MechanismSpec.model_validate(words), Reward())
+    fields = {"name": "shuffled-binomial", "epsilon": 15.0, "delta": 1e-6, "calibration": "paper"}
+    check_spec(MechanismSpec.model_validate(fields), Reward())
     with pytest.raises(BadParameter, match="below 15 for vectors"):
-        check_spec(MechanismSpec.model_validate(words), Wide())
+        check_spec(MechanismSpec.model_validate(fields), Wide())
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
         planned(MechanismSpec.model_validate(words), clients, 4)
 
 
-def wide(name: str, **words: Any) -> Mechanism:
-    spec = MechanismSpec(name=name, epsilon=2.0, **words)
+def wide(name: str, **fields: Any) -> Mechanism:
+    spec = MechanismSpec(name=name, epsilon=2.0, **fields)
     return plan(spec, clients=400, min_survivors=350, min_honest=320, overflow_probability=1e-6, statistic=Wide())
 
 

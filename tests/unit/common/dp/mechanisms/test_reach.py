@@ -49,14 +49,14 @@ def test_noise_for_contexts_is_three_quarters_of_the_balls_and_keeps_the_promise
 
 
 def test_steps_are_rounded_up_in_whole_numbers() -> None:
-    assert CONTEXTS.reach == Fraction(9, 16)
-    assert [steps_moved(g, CONTEXTS.reach) for g in (1, 2, 3, 4, 1000)] == [1, 2, 3, 3, 750]
+    assert CONTEXTS.squared_share == Fraction(9, 16)
+    assert [steps_moved(g, CONTEXTS.squared_share) for g in (1, 2, 3, 4, 1000)] == [1, 2, 3, 3, 750]
     for bound in (0.3, 0.7, 1.3, 3.0):
         for blocks in (1, 4):
             one = ContextualSum(features=3, blocks=blocks, rewards=[-bound, bound])
-            assert math.sqrt(one.reach) * 2 * one.radius == pytest.approx(one.sensitivity, rel=1e-12)
+            assert math.sqrt(one.squared_share) * 2 * one.radius == pytest.approx(one.sensitivity, rel=1e-12)
     single = ContextualSum(features=1, rewards=[-0.3, 0.3])
-    assert math.sqrt(single.reach) * 2 * single.radius >= single.sensitivity
+    assert math.sqrt(single.squared_share) * 2 * single.radius >= single.sensitivity
 
 
 def test_the_steps_are_on_the_wire_only_where_they_count_and_never_above_the_grid() -> None:

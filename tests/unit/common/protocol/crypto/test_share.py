@@ -29,11 +29,11 @@ def test_any_t_shares_rebuild_both_secrets(a: bytes, b: bytes, count: int, data:
 def test_a_share_is_the_polynomial_at_its_point(polynomial: list[int], count: int) -> None:
     count = max(count, len(polynomial))
     largest = [PRIME - 1] * len(polynomial)
-    dealt = evaluate((polynomial, polynomial[::-1], largest), count)
+    shares = evaluate((polynomial, polynomial[::-1], largest), count)
     for x in {1, count // 2 + 1, count}:
         rows = (polynomial, polynomial[::-1], largest)
         values = [sum(c * pow(x, i, PRIME) for i, c in enumerate(row)) % PRIME for row in rows]
-        assert dealt[x - 1] == b"".join(value.to_bytes(17, "big") for value in values)
+        assert shares[x - 1] == b"".join(value.to_bytes(17, "big") for value in values)
 
 
 @pytest.mark.parametrize("size", [512, 600])

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.protocol.messages.cohort import TicketRequest
-from distrust.common.protocol.messages.upload import ActionRequest, Departure, InboxRequest, Receipts, Upload
+from distrust.common.protocol.messages.upload import ActionRequest, InboxRequest, Leaving, Receipts, Upload
 from distrust.common.protocol.web.bodies import MOST_BODIES, SMALL_BODY, Bodies, JsonBody, Visit, count_values
 from distrust.common.protocol.web.settings import ServiceSettings
 from distrust.common.wire import Message as Message_
@@ -79,7 +79,7 @@ def test_one_body_too_many_takes_the_place_of_the_slowest() -> None:
             await one.send()
         senders[3].visit.started -= 60
         await Sender(bodies).send()
-        assert [one.visit.evicted for one in senders] == [number == 3 for number in range(MOST_BODIES)]
+        assert [sender.visit.evicted for sender in senders] == [number == 3 for number in range(MOST_BODIES)]
 
     asyncio.run(whole())
 
@@ -136,7 +136,7 @@ def test_room_for_all_bodies_holds_one_body_at_least() -> None:
         ServiceSettings(max_body=4096, max_bodies=2048).check()
 
 
-@pytest.mark.parametrize("model", [Upload, Departure, ActionRequest, InboxRequest, Receipts, TicketRequest])
+@pytest.mark.parametrize("model", [Upload, Leaving, ActionRequest, InboxRequest, Receipts, TicketRequest])
 @pytest.mark.parametrize("member", [{}, {"x": 1}, "://:", -1], ids=repr)
 def test_of_a_list_of_faults_a_client_may_send_the_first_one_is_built(model: type[Message_], member: object) -> None:
     """Each fault costs as much as many honest values, and its text as much again."""
