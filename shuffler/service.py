@@ -213,7 +213,7 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, position:
     channel = cohort.channel
     if slot == SELF and stage == LIST:
         return entry("out", "each client", "receipts", body, {})
-    if slot == SELF and stage == ORDER:  # each client's own action stands beside its report
+    if slot == SELF and stage == ORDER and channel.assigns:  # each client's own action stands beside its report
         view = AssignedRecords.needed(channel).order_view(_MOST_LABELS)
         return entry("out", "each client", stage, body, view, hidden=True)
     if slot == SELF:

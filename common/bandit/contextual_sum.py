@@ -26,7 +26,7 @@ from distrust.common.wire import Message
 MOST_NUMBERS = 1_000_000
 """Most numbers of one report."""
 
-ROUNDING = Fraction(1, 2**40)
+FLOAT_ROUNDING = Fraction(1, 2**40)
 """Relative excess that covers the rounding of a few operations in floating point."""
 
 
@@ -171,7 +171,7 @@ class ContextualSum(Message):
         if not self.moments:
             return Fraction(1)
         if self.features == 1:
-            return min(Fraction(1), Fraction(self.sensitivity) ** 2 * (1 + ROUNDING) / (4 * (1 + c * c)))
+            return min(Fraction(1), Fraction(self.sensitivity) ** 2 * (1 + FLOAT_ROUNDING) / (4 * (1 + c * c)))
         own = (2 + c * c) ** 2 / 2 if c * c <= 2 else 4 * c * c
         return max(own, 2 * (1 + c * c) if self.blocks > 1 else own) / (4 * (1 + c * c))
 

@@ -12,7 +12,7 @@ PARTS = ("common", "client", "shuffler", "aggregator", "server", "lab", "benchma
 OLD = {
     "whole_because": "why_undivided",
     "WHOLE": "FULL_BALL",
-    "ULPS": "ROUNDING",
+    "ULPS": "FLOAT_ROUNDING",
     "told_apart": "two_spellings",
     "_told": "_sent_events, _reason",
     "announce": "leave",

@@ -129,7 +129,7 @@ class Halving:
         return tuple(self._latest[arm] for arm in sorted(self._latest))
 
     @property
-    def formed(self):
+    def latest_intervals(self):
         return tuple(one for one in self.intervals if one.batch == self._batch - 1)
 
     @property

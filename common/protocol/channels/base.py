@@ -127,7 +127,8 @@ class Channel(Message):
     def needed(cls, channel: "Channel") -> Self:
         """Return a channel as one of this class. Raises BadParameter for another one."""
         if not isinstance(channel, cls):
-            raise BadParameter("channel", channel.kind, f"must be one of {cls.__name__}")
+            kinds = (fitting.model_fields["kind"].default for fitting in cls.__subclasses__() or [cls])
+            raise BadParameter("channel", channel.kind, f"must be {' or '.join(sorted(kinds))}")
         return channel
 
     def check(self, clients: int) -> None:

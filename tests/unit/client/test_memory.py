@@ -356,8 +356,7 @@ class _Clients(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.file = Path(self.folder.name) / "clients.sqlite3"
         self.memory = Memory(self.file)
-        self.held: set[tuple[int, int]] = set()
-        self.last = 0
+        self.held, self.last = set[tuple[int, int]](), 0
 
     def teardown(self) -> None:
         self.memory.close()
@@ -393,7 +392,7 @@ class _Clients(RuleBasedStateMachine):
 
     @invariant()
     def has_what_was_held(self) -> None:
-        spent = [(one.round, slot) for one in self.memory.contributions(R) for slot in range(one.first, one.last + 1)]
+        spent = ((one.round, slot) for one in self.memory.contributions(R) for slot in range(one.first, one.last + 1))
         assert sorted(spent) == sorted(self.held)
 
 

@@ -293,7 +293,7 @@ def test_the_page_of_a_cohort_that_failed_at_its_receipts_shows_how_far_it_came(
     crowd.settled(answer)
     context = cohort_context(crowd.harness.reader, "crowd", crowd.cohort.cohort, None)
     assert [step.stage for step in context["steps"]][-3:] == ["batch", "receipts", "aborted"]
-    assert [step.stage for step in context["missed"]] == ["estimate"]
+    assert [step.stage for step in context["not_reached"]] == ["estimate"]
 
 
 def test_a_client_reads_a_list_in_order_of_the_stated_length_and_digest_only(crowd: Crowd) -> None:
