@@ -109,7 +109,7 @@ def test_labels_are_counted_apart() -> None:
 
 def test_below_the_minimum_nothing_is_released() -> None:
     rows = ROWS[POLYA.name][:17]
-    with pytest.raises(TooSmall):
+    with pytest.raises(TooSmall, match="17 survivors, at least 18 needed"):  # told before any record is opened
         analyzed(POLYA, MASKED, the_sum(rows), 17)
 
 
