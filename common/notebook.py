@@ -140,4 +140,5 @@ def data_frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> "Da
     try:
         return pandas.DataFrame(list(rows), columns=list(columns))
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(lacking(error, "data frames need"), name=error.name) from error
+        install = lacking(error, "data frames need")
+        raise (error if install is None else ModuleNotFoundError(install, name=error.name)) from None

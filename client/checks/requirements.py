@@ -209,6 +209,11 @@ def _check_channel(config: RunConfig, round_: Round, mechanism: AnyMechanism, co
     if mechanism.via != cohort.via:
         reason = f"cohort.channel.kind = {channel.kind!r}: {mechanism.name} travels via the {mechanism.via}"
         raise Refused(f"{reason}, and cohort {cohort.cohort} is served by the {cohort.via}")
+    if channel.assigns != (round_.decision.kind == "assigned-action"):
+        reason = f"the {channel.kind} channel of cohort {cohort.cohort} does not fit its round"
+        raise Refused(f"cohort.channel.kind = {channel.kind!r}: {reason}, whose decision is {round_.decision.kind}")
+    if cohort.receipts != mechanism.receipted:
+        raise Refused(f"cohort.receipts = {cohort.receipts}: {mechanism.name} gives {mechanism.receipted}")
     if channel.assigns and not mechanism.divisible:
         raise Refused(f"{mechanism.name} protects a whole sum, and assigned actions are opened one by one")
     try:
@@ -216,6 +221,8 @@ def _check_channel(config: RunConfig, round_: Round, mechanism: AnyMechanism, co
         channel.check(cohort.clients)
     except BadParameter as error:
         raise Refused(f"cohort.channel.{error.detail}") from error
+    if own == channel:  # else the fields are compared, which takes long for many actions
+        return
     difference = first_difference(own.model_dump(), channel.model_dump(), "cohort.channel")
     if difference is not None:
         field, computed, received = difference

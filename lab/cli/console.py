@@ -226,7 +226,8 @@ def _options(kind: Any, without: Collection[str], defaults: Mapping[str, Any]) -
 
 def _built(kind: Any, table: Mapping[str, Any]) -> Any:
     """Return the query with these values of its fields, and of the fields of a query in it."""
-    nested = {name: _built(hint, table) for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
+    others = {name: value for name, value in table.items() if name not in {field.name for field in fields(kind)}}
+    nested = {name: _built(hint, others) for name, hint in get_type_hints(kind).items() if is_dataclass(hint)}
     return kind(**{field.name: table[field.name] for field in fields(kind) if field.name in table}, **nested)
 
 

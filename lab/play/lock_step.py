@@ -378,7 +378,7 @@ def _joined(arrays: Sequence[Array]) -> Array:
 def _regret(means: Floats, payout_draws: Floats, arms: NDArray[np.int64]) -> Floats:
     """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n).
 
-    means, luck  as in `_DrawnContexts`; means in what regret is counted in.
+    means, payout_draws  as in `_DrawnContexts`; means in what regret is counted in.
     """
     values = np.broadcast_to(means, (len(payout_draws), *means.shape[1:]))[: len(arms)]
     own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]

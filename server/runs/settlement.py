@@ -124,8 +124,8 @@ class Settlement:
                 sum=found.sums.tolist(),
                 survivors=int(found.counts.sum()),
                 counts=found.counts.tolist() if cohort.channel.assigns else None,
-                liars=answer.batch.liars,
-                disputes=answer.batch.disputes,
+                liars=[] if cohort.via == "shuffler" else answer.batch.liars,  # only sums show who lied
+                disputes=0 if cohort.via == "shuffler" else answer.batch.disputes,
             )
         except (BadMessage, TooSmall) as error:
             return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}"), None

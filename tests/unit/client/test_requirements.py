@@ -352,6 +352,11 @@ def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_assigned: Mak
     _check(lenient(allow_unsafe=True), make_assigned(seed=7))
 
 
+def test_bits_by_label_carry_no_assigned_actions(make_assigned: MakeRound) -> None:
+    with pytest.raises(Refused, match=r"cohort\.channel\.kind = 'bits'.* whose decision is assigned-action"):
+        _check(lenient(max_delta=0.1), make_assigned("shuffled-binomial", delta=1e-3))
+
+
 def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_assigned: MakeRound) -> None:
     """Another list; a list where all clients play one arm; no list where actions are to be hidden."""
     round_, open_to_all = make_assigned(), make_round("local-laplace-discrete", via="shuffler")

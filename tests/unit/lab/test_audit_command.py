@@ -30,6 +30,12 @@ def test_a_broken_claim_exits_1_and_says_so() -> None:
     assert "broken on purpose" in shown.stdout
 
 
+def test_survivors_of_an_audit_are_its_own_and_not_those_of_the_counter_examples_cohort() -> None:
+    shown = audit("--broken", "noise-for-everybody", "--survivors", "8", "--trials", "2000", "--seed", "3")
+    assert shown.exit_code in (0, 1), shown.output
+    assert "broken on purpose" in shown.stdout
+
+
 def test_the_same_seed_gives_the_same_finding() -> None:
     words = ("local-laplace-discrete", "--epsilon", "2", "--trials", "2000", "--seed", "4", "--json", "-")
     assert audit(*words).stdout == audit(*words).stdout

@@ -17,6 +17,7 @@ from distrust.lab.play import in_process
 from distrust.lab.play.result import Result
 from distrust.lab.play.run_file import parse
 from distrust.server.policies.base import Ask, Estimate, RunFacts
+from distrust.server.policies.elimination import exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
 from distrust.server.policies.private_ucb import AdapUcb, DpUcb
 from distrust.server.policies.ucb1 import Ucb1
@@ -189,6 +190,8 @@ def test_all_events_of_a_run_together_stay_below_p() -> None:
         share = spec.event_probability(RoundSize(5, 10**18, "exact", number, 5))
         spent += 3 * share * len(ask.queries)
         policy.tell([Estimate(arm, (0.0,), (1,), (Laplace(1.0),)) for arm in ask.arms])
+        (newest, *_), together = [one for one in policy.intervals if one.batch == number], len(ask.arms)
+        assert newest.upper == pytest.approx(exact_radius(1, Laplace(1.0), together, number, 0.2))
     assert spent + 3 * 0.2 / 5 / 60 < 0.2  # the tail of Σ 1/r² after round 60 is below 1/60
     assert share == pytest.approx(0.2 / (5 * 60**2))
 
