@@ -341,7 +341,7 @@ def test_a_scaled_width_judges_no_decision_and_the_result_says_what_is_not_guara
     )
     assert scaled.regret.final != plain.regret.final
     spec = run_file('name = "identity"', "width_scale = 0.5").config.policy
-    assert spec.stated_failure("exact", ()) is None
+    assert not spec.states_widths("exact")  # nor does its `stated_failure` state any
     assert "unproven" not in plain.model_dump()
 
 
