@@ -1,1 +1,1 @@
-"""What a client checks before it sends: that it computes the same round, and that it wants to take part."""
+"""Checks, before a client sends, that it computes the same round and that it wants to take part."""

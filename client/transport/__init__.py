@@ -1,1 +1,1 @@
-"""How clients reach the services: the interface, and its implementation over HTTP."""
+"""Carries clients' calls to the services: the interface, and its implementation over HTTP."""

@@ -1,1 +1,1 @@
-"""What parties say to each other: messages, runs, cryptography, intermediaries, HTTP, and what services store."""
+"""Defines what parties say to each other: messages, runs, cryptography, HTTP; and what services store."""

@@ -1,1 +1,1 @@
-"""What is shown of runs: their state, rounds, costs, events and transcripts. Nothing here changes a run."""
+"""Shows runs: their state, rounds, costs, events and transcripts. It changes no run."""

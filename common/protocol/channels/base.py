@@ -4,6 +4,7 @@ A channel is a message: its fields travel in the cohort. Its methods are pure: b
 with what only the party has, such as a key or a stream of randomness, and never asks which channel it has.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
@@ -57,7 +58,7 @@ class ChannelTerms:
 
 
 class BatchReader(NamedTuple):
-    """What the server reads a batch with: vectors of `dimension` coordinates below the modulus.
+    """Holds what the server reads a batch with: vectors of `dimension` coordinates below the modulus.
 
     open_record  None once the run's key is destroyed: then a transcript alone is asked for.
     """
@@ -77,7 +78,7 @@ class Content(Message):
 
 
 class ReadGroup(NamedTuple):
-    """What the server reads of one sum: messages below the modulus, shape (messages, dimension), of how many clients.
+    """Holds what the server reads of one sum: messages below the modulus, shape (messages, dimension), and its clients.
 
     Where the intermediary has added the messages up, their sum is the only row, and need not be below the modulus.
     """
@@ -91,7 +92,7 @@ class ReadGroup(NamedTuple):
 
 
 class Channel(Message):
-    """Base of all channels. A subclass states the facts without a default, and has the methods that raise here.
+    """Base of all channels. A subclass states the facts without a default, and has the abstract methods.
 
     CONTENT         the content of its batches.
     STEPS           the stages of its cohorts, in the order of their lives.
@@ -116,12 +117,12 @@ class Channel(Message):
     kind: str
 
     @classmethod
+    @abstractmethod
     def of(cls, terms: ChannelTerms) -> Self | None:
         """Return the channel of a cohort with these terms; None where this channel does not carry its messages.
 
         The mechanism's messages travel via this channel's intermediary.
         """
-        raise NotImplementedError
 
     @classmethod
     def needed(cls, channel: "Channel") -> Self:
@@ -135,9 +136,9 @@ class Channel(Message):
         """Raise BadParameter, naming a field, unless a cohort of so many clients can have this channel."""
 
     @property
+    @abstractmethod
     def report_size(self) -> int:
         """Return the bytes of one client's report: its largest message but for small vectors."""
-        raise NotImplementedError
 
     @property
     def gives_receipts(self) -> bool:
@@ -154,13 +155,13 @@ class Channel(Message):
         """Return the public key that reports are sealed to; empty where they are not sealed."""
         return b""
 
+    @abstractmethod
     def report(self, row: NDArray[np.uint64], modulus: int, seal: Seal, secret: bytes) -> bytes:
         """Return a client's report: `report_size` bytes.
 
         row     its message, shape (dimension,), below the modulus.
         secret  of the client, whose commitment requested its action.
         """
-        raise NotImplementedError
 
     def report_id(self, report: bytes) -> bytes | None:
         """Return what must be unique among the reports of a cohort; None where reports may be equal."""
@@ -177,6 +178,7 @@ class Channel(Message):
         del survivors
         raise self.misfit(content)
 
+    @abstractmethod
     def mix(self, reports: Iterable[tuple[int, bytes]], stream: Stream, order: Order | None) -> tuple[int, Content]:
         """Return how many reports there are, and the content that the intermediary releases.
 
@@ -184,15 +186,14 @@ class Channel(Message):
         stream   makes the randomness of their order.
         order    of a channel that assigns actions.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, content: Content, survivors: int, reader: BatchReader) -> list[ReadGroup]:
         """Return what the server reads of a batch: one group, or one for each assigned action.
 
         Raises BadMessage for a batch that does not add up. A sealed record that does not open, or holds no vector, is
         left out.
         """
-        raise NotImplementedError
 
     def life(self, state: str, reason: str | None = None, seen: Iterable[str] = ()) -> CohortLifetime:
         """Return the stages of a cohort of this channel: see `steps.life`."""
@@ -210,16 +211,17 @@ class Channel(Message):
         return self.model_dump(mode="json", exclude=self.HIDDEN, exclude_none=True)
 
     def report_view(self, report: bytes, most: int) -> View:
-        """Return what the shuffler can read of a report."""
-        raise NotImplementedError
+        """Return what the shuffler can read of a report: nothing of a channel that no shuffler serves."""
+        del report, most
+        return {}
 
+    @abstractmethod
     def batch_view(self, content: Content, survivors: int, most: int) -> View:
         """Return what the intermediary can read of a batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def opened_view(self, content: Content, survivors: int, reader: BatchReader, most: int) -> View:
         """Return what the server can read of a batch. Raises BadMessage for one that does not add up."""
-        raise NotImplementedError
 
     @property
     def quorum(self) -> str:

@@ -1,6 +1,7 @@
 """The sealed channel: records sealed to the server, which the shuffler permutes and cannot read."""
 
 import hashlib
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
@@ -154,9 +155,9 @@ class SealedRecords(Channel):
     def record(self, report: bytes) -> bytes:
         return report[REPORT_ID : REPORT_ID + sealed_size(self.size)]
 
+    @abstractmethod
     def counts(self, content: Content) -> list[int]:
         """Return the number of records in each group. Raises BadMessage for another channel's content."""
-        raise NotImplementedError
 
     @override
     def records(self, content: Content, survivors: int) -> list[tuple[bytes, int | None]]:

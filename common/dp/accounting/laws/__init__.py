@@ -1,1 +1,1 @@
-"""What given laws of noise promise: Laplace, Gaussian and binomial sums, each as a profile of a release."""
+"""Computes what given laws of noise promise: Laplace, Gaussian and binomial sums, each as a profile of a release."""
