@@ -213,7 +213,7 @@ def _check_channel(config: RunConfig, round_: Round, mechanism: AnyMechanism, co
         reason = f"the {channel.kind} channel of cohort {cohort.cohort} does not fit its round"
         raise Refused(f"cohort.channel.kind = {channel.kind!r}: {reason}, whose decision is {round_.decision.kind}")
     if cohort.receipts != mechanism.receipted:
-        raise Refused(f"cohort.receipts = {cohort.receipts}: {mechanism.name} gives {mechanism.receipted}")
+        raise Refused(f"cohort.channel.receipts = {cohort.receipts}: {mechanism.name} gives {mechanism.receipted}")
     if channel.assigns and not mechanism.divisible:
         raise Refused(f"{mechanism.name} protects a whole sum, and assigned actions are opened one by one")
     try:

@@ -122,7 +122,7 @@ def test_fleets_that_have_it_not_say_so(own: Own, tmp_path: Path, monkeypatch: p
         ("Silent", "Silent lacks event_probability"),
         ("Lost", "Nowhere cannot be imported: module"),
         ("Half", "World lacks of"),
-        ("Made", "Made_ lacks active, intervals, formed, chosen, ask, tell, leftover"),
+        ("Made", "Made_ lacks active, intervals, latest_intervals, chosen, ask, tell, leftover"),
         ("Nothing", "cannot be imported: AttributeError"),
     ],
 )
