@@ -23,9 +23,6 @@ Spread = Literal["deviation", "error"]
 AxisScale = Literal["linear", "log"]
 Value = Literal["regret", "bits", "payload_bits"]
 
-DRAWN_FROM = "drawn-from"
-"""The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""
-
 STAMPED_DIGITS = 9
 """Digits of a computed number that a stamp has."""
 

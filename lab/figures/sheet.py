@@ -9,9 +9,10 @@ from matplotlib.artist import Artist
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 
-from distrust.lab.figures.drawing import DRAWN_FROM
 from distrust.lab.figures.faces import FACES, faces
 
+DRAWN_FROM = "drawn-from"
+"""The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""
 DPI = 95  # dots an inch, of PNG
 SUFFIXES = ("png", "svg", "pdf")
 GREY = "#444444"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from distrust.lab.figures.drawing import DRAWN_FROM
+from distrust.lab.figures.sheet import DRAWN_FROM
 from distrust.lab.sweep.cells import known_experiments
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import read_rows
