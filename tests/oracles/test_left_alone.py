@@ -164,6 +164,7 @@ def test_the_table_of_the_page_is_what_the_mechanisms_leave(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["distributed-discrete-gaussian", "shuffled-binomial"])
+@pytest.mark.few(1)
 def test_several_contributions_of_a_client_alone_add_up_or_leave_nothing(name: str) -> None:
     """Noise whose stored law is shorter than what a client moves tells it at once: no ε is made up for it."""
     query = PrivacyQuery(clients=1000, epsilon=1.0, delta=DELTA, dropout=0.1, corrupt=0.05, contributions=20)

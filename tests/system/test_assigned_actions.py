@@ -60,7 +60,7 @@ def run_file(name: str, mechanism: str, horizon: int = 1500, more: str = "") -> 
 
 @pytest.mark.parametrize("core_set", [True, False], ids=["core-set", "no-core-set"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
     stack: Stack, mechanism: str, *, core_set: bool
 ) -> None:

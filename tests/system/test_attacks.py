@@ -17,6 +17,7 @@ from distrust.common.protocol.web.client import Http, Patience
 from distrust.common.wire import encode_blob
 from tests.support.attacks import TOKEN, Attacked, attacked, until
 from tests.support.cohorts import address
+from tests.support.picked import picked
 
 LARGER = 2.0  # times the memory of a fresh service
 BODY_SECONDS = 2.0
@@ -30,7 +31,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield service.url
 
 
-@pytest.fixture(scope="module", params=PARTIES)
+@pytest.fixture(scope="module", params=picked(PARTIES, 1, "attacked services"))
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, elsewhere: str
 ) -> Iterator[Attacked]:

@@ -68,7 +68,7 @@ RUNS = [
         'name = "ldp-sgd"\nclip = 1.0\nmargin = 0.5\nwarm_up_share = 0.75', SPHERE, MANY, 20, id="sgd-clipped"
     ),
 ]
-FEW = 6  # of them; CI plays all
+FEW = 3  # of them; CI plays all
 
 
 @pytest.mark.parametrize(("policy", "mechanism", "world", "horizon"), picked(RUNS, FEW, "contextual"))
@@ -90,6 +90,7 @@ def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_lear
 
 
 @pytest.mark.parametrize("mechanism", ["shuffled-gaussian", "shuffled-sphere", "shuffled-binomial"])
+@pytest.mark.few(1)
 def test_clients_without_a_seed_take_part_at_the_delta_that_the_budget_states(mechanism: str, stack: Stack) -> None:
     """Clients of a run whose noise has a seed look at no limit; these do, and their own would be δ = 0.01."""
     file = parse(

@@ -70,7 +70,7 @@ RUNS = [
         id="almost-free-with-the-analyzers-noise",
     ),
 ]
-FEW = 3  # of them; CI plays all
+FEW = 2  # of them; CI plays all
 
 
 @pytest.mark.parametrize(("policy", "mechanism", "world", "horizon"), picked(RUNS, FEW, "linear"))

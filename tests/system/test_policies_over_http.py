@@ -41,7 +41,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-FEW = 4  # of them; CI plays all
+FEW = 2  # of them; CI plays all
 
 
 @pytest.mark.parametrize("row", picked(list(ROWS), FEW, "policies"))

@@ -235,6 +235,7 @@ def test_a_pool_that_the_server_cannot_admit_is_refused_in_one_line(server: str,
 
 
 @pytest.mark.parametrize("party", STATE)
+@pytest.mark.few(1)
 def test_a_service_works_on_postgresql_and_knows_all_of_it_after_a_kill(
     party: str, server: str, shuffler: str, tmp_path: Path
 ) -> None:

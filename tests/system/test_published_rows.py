@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 DEAR = 1.0  # seconds of a run when its rows were published: only `make replay` plays longer cells
 CELLS = 1  # of each experiment
-FEW = 6  # experiments; CI plays a cell of all
+FEW = 3  # experiments; CI plays a cell of all
 MANY = 20_000  # rounds in lock step, whose published seconds are a share of a group's: more of them are not all played
 FIRST = 14_000  # rounds that are played then: seven points of the curve, two of them after the longest warm-up
 

@@ -28,6 +28,7 @@ def tickets_out(stack: Stack, run: str) -> int:
 
 
 @pytest.mark.parametrize(("victims", "mechanism"), CASES)
+@pytest.mark.few(1)
 def test_a_service_killed_in_the_middle_of_a_run_comes_back_and_nothing_is_lost_or_counted_twice(
     tmp_path: Path, victims: tuple[str, str], mechanism: str
 ) -> None:

@@ -93,6 +93,7 @@ def api(stack: Stack, path: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.few(1)
 def test_code_that_raises_in_round_2_ends_the_served_run_for_good(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:

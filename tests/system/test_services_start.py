@@ -52,6 +52,7 @@ def shared(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.few(1)
 def test_what_a_service_writes_is_its_owners_alone(tmp_path: Path, way: str) -> None:
     with generous(), attacked("server", tmp_path, WAYS[way]) as service:
         assert httpx.get(f"{service.url}/readyz").is_success

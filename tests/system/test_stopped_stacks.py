@@ -59,6 +59,7 @@ def _described(kind: str, number: int, inspection: Inspection) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.few(2)
 def test_a_stopped_stack_says_what_its_services_said(kind: str, told: dict[str, list[Any]], folder: Path) -> None:
     assert told[kind]
     for number, live in told[kind]:

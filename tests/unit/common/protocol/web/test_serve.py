@@ -52,6 +52,7 @@ def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.few(1)
 def test_killed_it_knows_its_cohorts_and_told_to_stop_it_wakes_the_long_polls_and_exits_cleanly(
     party: str, tmp_path: Path
 ) -> None:
