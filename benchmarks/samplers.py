@@ -22,9 +22,9 @@ from distrust.common.dp.noise.binomial import Binomial
 from distrust.common.dp.noise.continuous import Gaussian, Laplace
 from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
-from distrust.common.dp.noise.law import CHUNK
-from distrust.common.dp.noise.polya import DiscreteLaplace, Polya, PolyaDifference
-from distrust.common.dp.noise.skellam import Poisson, Skellam
+from distrust.common.dp.noise.law import CHUNK, Table
+from distrust.common.dp.noise.polya import DiscreteLaplace, PolyaDifference, polya_table
+from distrust.common.dp.noise.skellam import Skellam, poisson_table
 from distrust.common.randomness import Stream, SystemStream
 
 
@@ -32,6 +32,13 @@ class Sampler(Protocol):
     """A law or a mechanism that draws."""
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64] | NDArray[np.float64]: ...
+
+
+class Tabled:
+    """A law of which the mechanisms need the table alone."""
+
+    def __init__(self, table: Table) -> None:
+        self.sample = table.draw
 
 
 class Sphere:
@@ -54,12 +61,12 @@ class Messages:
 
 LAWS: dict[str, Sampler] = {
     "discrete Laplace, scale 32": DiscreteLaplace(32.0),
-    "Pólya, 1/1000 of scale 32": Polya(Fraction(1, 1000), 32.0),
+    "Pólya, 1/1000 of scale 32": Tabled(polya_table(Fraction(1, 1000), 32.0)),
     "Pólya difference, 1/1000 of scale 32": PolyaDifference(Fraction(1, 1000), 32.0),
     "discrete Gaussian, variance 0.1": DiscreteGaussian(0.1),
     "discrete Gaussian, variance 1000": DiscreteGaussian(1000.0),
     "discrete Gaussian shares, 100 of variance 10": DiscreteGaussianSum(10.0, 100),
-    "Poisson, rate 500": Poisson(500.0),
+    "Poisson, rate 500": Tabled(poisson_table(500.0)),
     "Skellam, variance 2.5": Skellam(2.5),
     "Skellam, variance 1000": Skellam(1000.0),
     "binomial, 22 fair coins": Binomial(22),

@@ -52,10 +52,6 @@ class Binomial(OnLattice):
         return math.sqrt(self.mean * (1 - self.chance))
 
     @property
-    def reach(self) -> float:
-        return math.inf
-
-    @property
     def symmetric(self) -> bool:
         return self.chance == FAIR
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import ClassVar
 
 import numpy as np
 import scipy
@@ -18,27 +19,23 @@ FARTHEST = 12.0  # of a Rayleigh variable: 1e-31 lies beyond
 PIECE = 80  # nodes on either side of a kink
 
 
+class OnLine:
+    """Facts of every law with a symmetric density around 0 that `Transformed` asks for."""
+
+    __slots__ = ()
+
+    mean: ClassVar[float] = 0.0
+    lattice: ClassVar[bool] = False
+    symmetric: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, slots=True)
-class Gaussian:
+class Gaussian(OnLine):
     """N(0, std²). Sampled by inversion."""
 
+    reach: ClassVar[float] = math.inf
+
     std: float
-
-    @property
-    def mean(self) -> float:
-        return 0.0
-
-    @property
-    def reach(self) -> float:
-        return math.inf
-
-    @property
-    def lattice(self) -> bool:
-        return False
-
-    @property
-    def symmetric(self) -> bool:
-        return True
 
     def log_moment(self, s: Floats, t: Floats) -> Complexes:
         return np.asarray((self.std * (s + 1j * t)) ** 2 / 2)
@@ -68,7 +65,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True, slots=True)
-class Laplace:
+class Laplace(OnLine):
     """The sum of `terms` Laplace variables of density e^(-|x|/scale)/(2 scale). Sampled by inversion, one term only."""
 
     scale: float
@@ -79,20 +76,8 @@ class Laplace:
         return self.scale * math.sqrt(2 * self.terms)
 
     @property
-    def mean(self) -> float:
-        return 0.0
-
-    @property
     def reach(self) -> float:
         return 1 / self.scale
-
-    @property
-    def lattice(self) -> bool:
-        return False
-
-    @property
-    def symmetric(self) -> bool:
-        return True
 
     def log_moment(self, s: Floats, t: Floats) -> Complexes:
         return -self.terms * complex_log1p(self.scale**2 * (t * t - s * s), -2 * self.scale**2 * s * t)
@@ -150,6 +135,8 @@ class Rounded:
     the largest, and `quantile` a bound.
     """
 
+    quantile_how: ClassVar[How] = "bound"
+
     law: Gaussian | Laplace
     terms: int
 
@@ -161,11 +148,6 @@ class Rounded:
         signs = np.where(k % 2 == 1, -1.0, 1.0)
         most = 1 / 6 - float((signs * self.law.characteristic(self.terms, 2 * math.pi * k) / (math.pi * k) ** 2).sum())
         return math.sqrt(self.law.std**2 + self.terms * most)
-
-    @property
-    def quantile_how(self) -> How:
-        """Return "bound": the law depends on the data."""
-        return "bound"
 
     def quantile(self, p: float) -> float:
         """Return a q with P(|error| > q) ≤ p, whatever the data."""

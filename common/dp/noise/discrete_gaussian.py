@@ -3,23 +3,23 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import Complexes, Floats, How
+from distrust.common.bandit.error_law import Complexes, Floats
 from distrust.common.dp.noise.law import (
     CUT,
     LIMIT,
     LOST,
     PRECISION,
-    OnLattice,
     Pmf,
+    Symmetric,
     Table,
     check_length,
     check_probability,
-    symmetric_quantile,
     tabulate,
 )
 from distrust.common.errors import BadParameter
@@ -40,7 +40,7 @@ POISSON = 0.5  # variance from which the theta series is added up on the dual si
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussian(OnLattice):
+class DiscreteGaussian(Symmetric):
     """N_Z(0, variance): Pr[k] = e^(-k²/(2 variance)) / Σ_j e^(-j²/(2 variance)).
 
     variance  the parameter; the law's own variance is smaller, much so below 1/4.
@@ -51,10 +51,6 @@ class DiscreteGaussian(OnLattice):
 
     def __post_init__(self) -> None:
         check_variance(self.variance)
-
-    @property
-    def mean(self) -> float:
-        return 0.0
 
     @property
     def std(self) -> float:
@@ -70,23 +66,11 @@ class DiscreteGaussian(OnLattice):
     def log_size(self, s: Floats, t: Floats) -> Floats:
         return gaussian_log_size(self.variance, s, t)
 
-    def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """Return the law up to `lost`, and at least on [-least, least]."""
-        last = check_length(max(gaussian_reach(self.variance, lost), least), "support of the noise")
-        return Pmf.mirrored(gaussian_logs(self.variance, last), lost)
+    def _reach(self, lost: float) -> int:
+        return gaussian_reach(self.variance, lost)
 
-    def quantile(self, p: float) -> float:
-        """Return the least q with P(|X| > q) ≤ p; the sub-Gaussian bound where the support would pass LIMIT entries."""
-        check_probability(p)
-        last = gaussian_reach(self.variance, LOST)
-        if last > LIMIT:
-            return float(gaussian_reach(self.variance, p) - 1)
-        return float(symmetric_quantile(gaussian_logs(self.variance, last), LOST, p))
-
-    @property
-    def quantile_how(self) -> How:
-        """Return "exact", or "bound" where the support would pass LIMIT entries."""
-        return "bound" if gaussian_reach(self.variance, LOST) > LIMIT else "exact"
+    def _logs(self, last: int) -> Floats:
+        return gaussian_logs(self.variance, check_length(last, "support of the noise"))
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         return gaussian_table(self.variance).draw(stream, count)
@@ -190,6 +174,8 @@ class FineGaussian:
     As a law of noise it is that of one draw, rounded to whole steps.
     """
 
+    mean: ClassVar[float] = 0.0
+
     variance: float
 
     def __post_init__(self) -> None:
@@ -219,10 +205,6 @@ class FineGaussian:
         return steps
 
     @property
-    def mean(self) -> float:
-        return 0.0
-
-    @property
     def std(self) -> float:
         """Return the deviation of one draw in steps, rounding included."""
         if self.variance > 1:  # rounding adds 1/12, but for e^(-2π² variance) times a few variances
@@ -239,11 +221,6 @@ class FineGaussian:
         """Return the least q with P(|X| > q) ≤ p, X in steps."""
         check_probability(p)
         return max(0.0, math.ceil(-math.sqrt(self.variance) * float(scipy.special.ndtri(p / 2)) - 0.5))
-
-    @property
-    def quantile_how(self) -> How:
-        """Return "exact"."""
-        return "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         return self.in_steps(self.draw(stream, count))

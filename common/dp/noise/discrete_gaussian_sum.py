@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import Complexes, Floats, How
+from distrust.common.bandit.error_law import Complexes, Floats
 from distrust.common.dp.noise.discrete_gaussian import (
     POISSON,
     DiscreteGaussian,
@@ -23,15 +23,7 @@ from distrust.common.dp.noise.discrete_gaussian import (
     gaussian_reach,
     transform_reach,
 )
-from distrust.common.dp.noise.law import (
-    LIMIT,
-    LOST,
-    OnLattice,
-    Pmf,
-    check_length,
-    check_probability,
-    symmetric_quantile,
-)
+from distrust.common.dp.noise.law import Symmetric, check_length
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -41,7 +33,7 @@ SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussianSum(OnLattice):
+class DiscreteGaussianSum(Symmetric):
     """X_1 + … + X_terms, independent N_Z(0, variance) each: the convolved law itself, to relative error 1e-10.
 
     Where `is_gaussian`, the sum is N_Z(0, terms · variance) in double precision.
@@ -54,10 +46,6 @@ class DiscreteGaussianSum(OnLattice):
         check_variance(self.variance)
         if self.terms < 1:
             raise BadParameter("terms", self.terms, "must be at least 1")
-
-    @property
-    def mean(self) -> float:
-        return 0.0
 
     @property
     def std(self) -> float:
@@ -73,23 +61,11 @@ class DiscreteGaussianSum(OnLattice):
     def log_size(self, s: Floats, t: Floats) -> Floats:
         return self.terms * gaussian_log_size(self.variance, s, t)
 
-    def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """Return the law up to `lost`, and at least on [-least, least]."""
-        last = max(gaussian_reach(self.terms * self.variance, lost), least)
-        return Pmf.mirrored(gaussian_sum_logs(self.variance, self.terms, last), lost)
+    def _reach(self, lost: float) -> int:
+        return gaussian_reach(self.terms * self.variance, lost)
 
-    def quantile(self, p: float) -> float:
-        """Return the least q with P(|X| > q) ≤ p; the sub-Gaussian bound where the support would pass LIMIT entries."""
-        check_probability(p)
-        last = gaussian_reach(self.terms * self.variance, LOST)
-        if last > LIMIT:
-            return float(gaussian_reach(self.terms * self.variance, p) - 1)
-        return float(symmetric_quantile(gaussian_sum_logs(self.variance, self.terms, last), LOST, p))
-
-    @property
-    def quantile_how(self) -> How:
-        """Return "exact", or "bound" where the support would pass LIMIT entries."""
-        return "bound" if gaussian_reach(self.terms * self.variance, LOST) > LIMIT else "exact"
+    def _logs(self, last: int) -> Floats:
+        return gaussian_sum_logs(self.variance, self.terms, last)
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Return `count` draws, added up term by term: time grows with the number of clients."""

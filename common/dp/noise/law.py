@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import Complexes, Floats
+from distrust.common.bandit.error_law import Complexes, Floats, How
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -50,14 +50,6 @@ class Pmf:
     def support(self) -> NDArray[np.int64]:
         """Return the integers that the entries belong to."""
         return np.arange(self.first, self.first + self.logs.size, dtype=np.int64)
-
-    def quantile(self, center: float, p: float) -> float:
-        """Return the least q with P(|X - center| > q) ≤ p, from the far ends inwards so that small masses count."""
-        gaps = np.abs(self.support - center)
-        order = np.argsort(-gaps, kind="stable")
-        beyond = np.cumsum(self.masses[order]) + self.lost
-        farther = int(np.searchsorted(beyond, p * (1 - 1e-10), side="right"))  # so many may lie beyond q
-        return float(gaps[order[farther]]) if farther < gaps.size else 0.0
 
     @classmethod
     def mirrored(cls, half: NDArray[np.float64], lost: float) -> "Pmf":
@@ -101,13 +93,19 @@ class OnLattice:
 
     __slots__ = ()
 
-    @property
-    def lattice(self) -> bool:
-        return True
+    lattice: ClassVar[bool] = True
 
     @property
     def symmetric(self) -> bool:
         return True
+
+    @property
+    def mean(self) -> float:
+        return 0.0
+
+    @property
+    def reach(self) -> float:
+        return math.inf
 
     @abstractmethod
     def log_moment(self, s: Floats, t: Floats) -> Complexes: ...
@@ -118,6 +116,38 @@ class OnLattice:
 
     def decay(self, t: Floats) -> Floats:
         return np.zeros_like(t)
+
+
+class Symmetric(OnLattice):
+    """A law around 0, from its log-probabilities of 0, 1, and so on.
+
+    Where its support would pass LIMIT entries `pmf` refuses, and `quantile` is a bound.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _reach(self, lost: float) -> int:
+        """Return the least k that a bound of the tail allows for P(|X| ≥ k) ≤ lost."""
+
+    @abstractmethod
+    def _logs(self, last: int) -> Floats:
+        """Return the log-probabilities of 0 … last. Raises BadParameter above LIMIT entries."""
+
+    def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
+        """Return the law up to `lost`, and at least on [-least, least]."""
+        return Pmf.mirrored(self._logs(max(self._reach(lost), least)), lost)
+
+    def quantile(self, p: float) -> float:
+        """Return the least q with P(|X| > q) ≤ p; the bound of the tail where the support would pass LIMIT entries."""
+        check_probability(p)
+        last = self._reach(LOST)
+        return float(self._reach(p) - 1 if last > LIMIT else symmetric_quantile(self._logs(last), LOST, p))
+
+    @property
+    def quantile_how(self) -> How:
+        """Return "exact", or "bound" where the support would pass LIMIT entries."""
+        return "bound" if self._reach(LOST) > LIMIT else "exact"
 
 
 def complex_log1p(x: Floats, y: Floats) -> Complexes:

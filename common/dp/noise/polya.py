@@ -1,7 +1,11 @@
 """Defines Pólya noise, the negative binomial law with a real shape: a client's share of geometric and Laplace noise.
 
-`Polya` is the share of one client in a geometric variable. `PolyaDifference` is the difference of two of them: one
-client's share of discrete Laplace noise, and any sum of such shares. `DiscreteLaplace` is a whole one.
+A client's share in a geometric variable is Pólya: Pr[x] = Γ(x + r) / (x! Γ(r)) · βˣ (1 - β)ʳ for x = 0, 1, …, with
+β = e^(-1/scale). Its shape r > 0 is 1/t for one of t clients; sums of one scale add the shapes, and r = 1 is geometric.
+`PolyaDifference` is the difference of two of them: one client's share of discrete Laplace noise, and any sum of such
+shares. `DiscreteLaplace` is a whole one.
+
+Source  Goryczka & Xiong 2015, Theorem 5.1.
 """
 
 import math
@@ -44,40 +48,6 @@ LEAST_SHAPE = 4.0
 """Least shape for `PolyaTails`: below it there is mass next to 0, where the terms are not smooth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Polya:
-    """Pr[x] = Γ(x + r) / (x! Γ(r)) · βˣ (1 - β)ʳ for x = 0, 1, …, with β = e^(-1/scale).
-
-    shape   r > 0, exact: 1/t for the share of one of t clients. Sums of one scale add the shapes; r = 1 is geometric.
-    Source  Goryczka & Xiong 2015, Theorem 5.1.
-    """
-
-    shape: Fraction
-    scale: float
-
-    def __post_init__(self) -> None:
-        check_shape_and_scale(self.shape, self.scale)
-
-    @property
-    def mean(self) -> float:
-        return float(self.shape) / math.expm1(1 / self.scale)
-
-    @property
-    def std(self) -> float:
-        return math.sqrt(float(self.shape)) / (2 * math.sinh(0.5 / self.scale))
-
-    def pmf(self) -> Pmf:
-        logs = _polya_logs(self.shape, self.scale)
-        return Pmf.normalized(0, logs, LOST)
-
-    def quantile(self, p: float) -> float:
-        check_probability(p)
-        return self.pmf().quantile(self.mean, p)
-
-    def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        return polya_table(self.shape, self.scale).draw(stream, count)
-
-
 def check_shape_and_scale(shape: Fraction, scale: float) -> None:
     """Refuse a shape that is not positive, and a scale that is not positive and finite."""
     if shape <= 0:
@@ -101,21 +71,6 @@ def polya_table(shape: Fraction, scale: float) -> Table:
         return beta * (x * unit + r), ((x + 1) * unit) << PRECISION
 
     return tabulate(mode, ratio)
-
-
-def _polya_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
-    """Return the logarithms of the weights of 0, 1, … up to a constant."""
-    r = float(shape)
-    loss = -math.expm1(-1 / scale)  # 1 - β
-
-    def log_tail(k: int) -> float:
-        """Return Chernoff's bound of ln P(X ≥ k)."""
-        if k * loss <= r * (1 - loss):
-            return 0.0
-        return r * math.log(loss * (k + r) / r) + k * (math.log1p(r / k) - 1 / scale)
-
-    x = np.arange(check_length(tail_reach(log_tail, LOST), "support of the noise"), dtype=np.float64)
-    return np.concatenate(([0.0], np.cumsum(np.log((x + r) / (x + 1)) - 1 / scale)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +148,6 @@ class PolyaDifference(OnLattice):
 
     def __post_init__(self) -> None:
         check_shape_and_scale(self.shape, self.scale)
-
-    @property
-    def mean(self) -> float:
-        return 0.0
 
     @property
     def std(self) -> float:
@@ -300,10 +251,6 @@ class DiscreteLaplace(OnLattice):
 
     def __post_init__(self) -> None:
         check_shape_and_scale(Fraction(1), self.scale)
-
-    @property
-    def mean(self) -> float:
-        return 0.0
 
     @property
     def std(self) -> float:

@@ -1,4 +1,4 @@
-"""Defines Poisson noise, and symmetric Skellam noise: the difference of two equal Poisson variables."""
+"""Defines symmetric Skellam noise: the difference of two equal Poisson variables."""
 
 import math
 from dataclasses import dataclass
@@ -8,19 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import Complexes, Floats, How
-from distrust.common.dp.noise.law import (
-    LIMIT,
-    LOST,
-    OnLattice,
-    Pmf,
-    Table,
-    check_length,
-    check_probability,
-    symmetric_quantile,
-    tabulate,
-    tail_reach,
-)
+from distrust.common.bandit.error_law import Complexes, Floats
+from distrust.common.dp.noise.law import Symmetric, Table, check_length, tabulate, tail_reach
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -34,43 +23,11 @@ FORGOTTEN = 24.0
 """Half the logarithm by which the error of a Bessel ratio is to shrink: to e^-48 of itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Poisson:
-    """Pr[x] = e^(-rate) rateˣ / x! on the non-negative integers."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.rate <= LARGEST_RATE:
-            raise BadParameter("rate of the noise", self.rate, f"must lie in (0, {LARGEST_RATE:g}]")
-
-    @property
-    def mean(self) -> float:
-        return self.rate
-
-    @property
-    def std(self) -> float:
-        return math.sqrt(self.rate)
-
-    def pmf(self) -> Pmf:
-        def log_tail(k: int) -> float:
-            """Return Chernoff's bound of ln P(X ≥ k)."""
-            return 0.0 if k <= self.rate else k - self.rate - k * math.log(k / self.rate)
-
-        x = np.arange(1, check_length(tail_reach(log_tail, LOST), "support of the noise") + 1)
-        return Pmf.normalized(0, np.concatenate(([0.0], np.cumsum(np.log(self.rate / x)))), LOST)
-
-    def quantile(self, p: float) -> float:
-        check_probability(p)
-        return self.pmf().quantile(self.mean, p)
-
-    def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        return poisson_table(self.rate).draw(stream, count)
-
-
 @lru_cache(maxsize=64)
 def poisson_table(rate: float) -> Table:
-    """Return the sampling table: weight(x + 1) / weight(x) = rate / (x + 1), the rate as an exact fraction."""
+    """Return the table that samples Pr[x] = e^(-rate) rateˣ / x!; weight(x + 1) / weight(x) = rate / (x + 1)."""
+    if not 0 < rate <= LARGEST_RATE:
+        raise BadParameter("rate of the noise", rate, f"must lie in (0, {LARGEST_RATE:g}]")
     numerator, denominator = Fraction(rate).as_integer_ratio()
     return tabulate(math.floor(rate), lambda x: (numerator, denominator * (x + 1)))
 
@@ -91,7 +48,7 @@ DEBYE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Skellam(OnLattice):
+class Skellam(Symmetric):
     """Sk(0, variance): Pr[k] = e^(-v) I_|k|(v) with v the variance. Sums add the variances.
 
     Where the support would pass LIMIT entries `quantile` is Chernoff's bound and `pmf` refuses.
@@ -104,32 +61,8 @@ class Skellam(OnLattice):
             raise BadParameter("variance", self.variance, "must be positive and finite")
 
     @property
-    def mean(self) -> float:
-        return 0.0
-
-    @property
     def std(self) -> float:
         return math.sqrt(self.variance)
-
-    def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """Return the law up to `lost`, and at least on [-least, least]."""
-        return Pmf.mirrored(skellam_logs(self.variance, max(self._reach(lost), least)), lost)
-
-    def quantile(self, p: float) -> float:
-        check_probability(p)
-        last = self._reach(LOST)
-        if last > LIMIT:
-            return float(self._reach(p) - 1)
-        return float(symmetric_quantile(skellam_logs(self.variance, last), LOST, p))
-
-    @property
-    def quantile_how(self) -> How:
-        """Return "exact", or "bound" where the support would pass LIMIT entries."""
-        return "bound" if self._reach(LOST) > LIMIT else "exact"
-
-    @property
-    def reach(self) -> float:
-        return math.inf
 
     def log_moment(self, s: Floats, t: Floats) -> Complexes:
         """Return v (cosh z - 1) = 2v sinh² z/2."""
@@ -137,14 +70,15 @@ class Skellam(OnLattice):
         return np.asarray(2 * self.variance * half**2)
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        half = Poisson(self.variance / 2)
-        plus = half.sample(stream, count)
-        plus -= half.sample(stream, count)
+        half = poisson_table(self.variance / 2)
+        plus = half.draw(stream, count)
+        plus -= half.draw(stream, count)
         return plus
 
-    def _reach(self, lost: float) -> int:
-        """Return the least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
+    def _logs(self, last: int) -> Floats:
+        return skellam_logs(self.variance, last)
 
+    def _reach(self, lost: float) -> int:
         def log_tail(k: int) -> float:
             s = math.asinh(k / self.variance)
             return 2 * self.variance * math.sinh(s / 2) ** 2 - s * k  # v (cosh s - 1) - sk

@@ -34,7 +34,7 @@ from distrust.common.dp.mechanisms.shuffled.pure_certificate import (
     splits,
 )
 from distrust.common.dp.noise.law import Pmf, Table, tabulate
-from distrust.common.dp.noise.polya import Polya, PolyaDifference
+from distrust.common.dp.noise.polya import PolyaDifference, polya_table
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 from distrust.common.wire import Via
@@ -333,8 +333,8 @@ class RelaxedSecaggShuffle(GridMechanism):
     def client_randomness(self, stream: Stream, count: int) -> Randomness:
         shape = (count, self.dimension)
         size = count * self.dimension
-        law = Polya(Fraction(1, self.share), self.scale)
-        plus, minus = law.sample(stream, size), law.sample(stream, size)
+        law = polya_table(Fraction(1, self.share), self.scale)
+        plus, minus = law.draw(stream, size), law.draw(stream, size)
         uniform = _uniform(self.length).draw(stream, size)
         away = stream.words(size) < np.uint64(math.ceil(self.escape * 2**64))
         away |= (plus > self.reach) | (minus > self.reach)
