@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration, ErrorLaw, ScaledErrorLaw
@@ -24,7 +24,7 @@ from distrust.common.dp.accounting.techniques.gaussian_vectors import (
 )
 from distrust.common.dp.accounting.techniques.searches import coarsest
 from distrust.common.dp.accounting.techniques.sensitivity import INFLATION, ROUNDING, Grid, grid_for
-from distrust.common.dp.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
+from distrust.common.dp.mechanisms.families.base import MechanismSpec, Need, needed, needed_delta
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
 from distrust.common.dp.mechanisms.families.streams import (
@@ -89,14 +89,6 @@ class PrefixFactorization(GaussianLike):
 
     name: Literal["prefix-factorization"] = "prefix-factorization"
     batches: Annotated[int, Field(ge=1, le=2**30, description="M: batches of the stream")]
-
-    @model_validator(mode="after")
-    def _counts(self) -> Self:
-        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
-        require(self.calibration == "exact", "calibration", self.calibration, "must be exact")
-        longest = self.batches * self.modulus
-        require(longest < 2**62, "batches * modulus", longest, "must stay below 2^62")
-        return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
@@ -48,15 +48,10 @@ from distrust.common.dp.accounting.techniques.vector_bounds import (
     whole,
 )
 from distrust.common.dp.mechanisms.families.base import (
-    DELTA_RULE,
-    EPSILON_RULE,
     PAPER_SCALE,
     MechanismSpec,
     Need,
-    delta_allowed,
-    epsilon_allowed,
     needed,
-    require,
 )
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
@@ -277,12 +272,6 @@ class DistributedSkellam(GridMechanism):
     epsilon: float
     delta: float | None = None
     variance: Annotated[float, Field(gt=0, description="variance of the noise of t clients, grid steps squared")]
-
-    @model_validator(mode="after")
-    def _in_range(self) -> Self:
-        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        require(self.delta is None or delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
-        return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:

@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
@@ -29,15 +29,10 @@ from distrust.common.dp.accounting.techniques.gaussian_vectors import (
 )
 from distrust.common.dp.accounting.techniques.sensitivity import grid_for
 from distrust.common.dp.mechanisms.families.base import (
-    DELTA_RULE,
-    EPSILON_RULE,
     MechanismSpec,
     Need,
-    delta_allowed,
-    epsilon_allowed,
     needed,
     needed_delta,
-    require,
 )
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
@@ -60,12 +55,6 @@ class GaussianLike(GridMechanism):
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
     delta: float | None = None
     variance: Annotated[float, Field(gt=0, description="parameter of the noise that is counted on, grid steps squared")]
-
-    @model_validator(mode="after")
-    def _in_range(self) -> Self:
-        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        require(self.delta is None or delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
-        return self
 
     def gaussian_privacy(self, share: float, terms: int, assumptions: tuple[str, ...], law: Law | None) -> Privacy:
         """Return the privacy of `terms` draws of N_Z(0, share) on every coordinate.
@@ -108,11 +97,6 @@ class RealGaussian(RealNoise, GaussianLike):
     """
 
     takes_delta: ClassVar[Need | None] = "needed"
-
-    @model_validator(mode="after")
-    def _has_delta(self) -> Self:
-        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
-        return self
 
     @classmethod
     def calibrated(cls, spec: MechanismSpec, cohort: CohortParams, clients: int) -> tuple[int, dict[str, Any]]:

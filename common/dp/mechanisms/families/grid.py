@@ -16,7 +16,14 @@ from typing_extensions import override
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.dp.accounting.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.dp.accounting.techniques.sensitivity import Grid
-from distrust.common.dp.mechanisms.families.base import Mechanism, require
+from distrust.common.dp.mechanisms.families.base import (
+    DELTA_RULE,
+    EPSILON_RULE,
+    Mechanism,
+    delta_allowed,
+    epsilon_allowed,
+    require,
+)
 from distrust.common.dp.mechanisms.families.cohort import Noise
 from distrust.common.dp.noise.law import Law, Pmf
 from distrust.common.errors import BadParameter, TooSmall
@@ -63,7 +70,20 @@ class GridMechanism(Mechanism):
         fits = self.moved is None or (self.moved <= self.precision and self.norm == "l2")
         require(fits, "moved", self.moved, f"at most precision = {self.precision}, in the norm l2")
         require(self.modulus > least, "modulus", self.modulus, f"must be above clients * precision = {least}")
+        longest = self.stream_length * self.modulus
+        fits = longest < 2**62 or not self.takes_batches
+        require(fits, "batches * modulus", longest, "must stay below 2^62")
+        self._check_promise()
         return self
+
+    def _check_promise(self) -> None:
+        """Refuse an ε or a δ that is out of range, a δ that is missing, and a calibration that the class has not."""
+        epsilon, delta = getattr(self, "epsilon", None), getattr(self, "delta", None)  # fields of the classes with one
+        require(epsilon is None or epsilon_allowed(epsilon), "epsilon", epsilon, EPSILON_RULE)
+        allowed = self.takes_delta != "needed" if delta is None else delta_allowed(delta)
+        require(allowed, "delta", delta, DELTA_RULE)
+        known = self.calibration in self.calibrations
+        require(known, "calibration", self.calibration, f"must be {' or '.join(self.calibrations)}")
 
     @property
     def step(self) -> float:

@@ -15,7 +15,7 @@ from distrust.common.dp.accounting.profile import Privacy, Profile
 from distrust.common.dp.accounting.techniques.hockey_stick import pure_epsilon
 from distrust.common.dp.accounting.techniques.searches import least_satisfying
 from distrust.common.dp.accounting.techniques.sensitivity import INFLATION, ROUNDING, l1, laplace_loss, laplace_scale
-from distrust.common.dp.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.dp.mechanisms.families.base import MechanismSpec, needed, require
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.grid import UNSAFE, GridMechanism, RealNoise
 from distrust.common.dp.noise.continuous import Laplace
@@ -41,7 +41,6 @@ class LaplaceLike(GridMechanism):
 
     @model_validator(mode="after")
     def _can_be_drawn(self) -> Self:
-        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
         field = "scale of the noise, in grid steps"
         require(self.scale <= LONGEST_SCALE, field, self.scale, f"at most {LONGEST_SCALE:g}")
         return self

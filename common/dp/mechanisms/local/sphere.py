@@ -2,13 +2,12 @@
 
 from typing import ClassVar, Literal, Self
 
-from pydantic import model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import How
 from distrust.common.dp.accounting.guarantee import Model
 from distrust.common.dp.accounting.profile import Privacy, of_pure
-from distrust.common.dp.mechanisms.families.base import EPSILON_RULE, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.dp.mechanisms.families.base import MechanismSpec, needed
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.sphere import UNIFORM, Blocks, SphereLike, sphere_fields
 from distrust.common.wire import Via
@@ -35,11 +34,6 @@ class LocalSphere(SphereLike):
     name: Literal["local-sphere"] = "local-sphere"
     epsilon: float
     blocks: Blocks = 1
-
-    @model_validator(mode="after")
-    def _in_range(self) -> Self:
-        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:

@@ -29,13 +29,10 @@ from distrust.common.dp.accounting.techniques.searches import least_integer, lea
 from distrust.common.dp.accounting.techniques.sensitivity import FULL_BALL, ROUNDING, Grid, grid_for, steps_moved
 from distrust.common.dp.accounting.techniques.vector_bounds import FEW_STEPS, vector_epsilon
 from distrust.common.dp.mechanisms.families.base import (
-    DELTA_RULE,
-    EPSILON_RULE,
     MechanismSpec,
     Need,
-    delta_allowed,
-    epsilon_allowed,
     needed,
+    needed_delta,
     require,
 )
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
@@ -299,9 +296,7 @@ class ShuffledBinomial(GridMechanism):
     chance: Annotated[float, Field(gt=0, lt=1, description="p: probability that a random bit is 1")] = 0.5
 
     @model_validator(mode="after")
-    def _in_range(self) -> Self:
-        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        require(delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
+    def _has_room_for_all_bits(self) -> Self:
         most = self.clients * self.width
         require(self.modulus > most, "modulus", self.modulus, f"must be above clients * width = {most}")
         return self
@@ -315,11 +310,9 @@ class ShuffledBinomial(GridMechanism):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        if spec.delta is None:
-            raise BadParameter("mechanism.delta", None, DELTA_RULE)
         target = BinomialTarget(
             epsilon=needed(spec),
-            delta=spec.delta,
+            delta=needed_delta(spec),
             honest=cohort.min_honest,
             dimension=cohort.dimension,
             norm=cohort.norm,
@@ -336,7 +329,7 @@ class ShuffledBinomial(GridMechanism):
         return cls(
             **cohort.shared(g, cohort.clients * (g + b) + 1),
             epsilon=target.epsilon,
-            delta=spec.delta,
+            delta=target.delta,
             coins=b,
             chance=p,
         )

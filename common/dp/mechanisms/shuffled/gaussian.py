@@ -43,7 +43,7 @@ from distrust.common.dp.accounting.techniques.gaussian_vectors import LATTICE, l
 from distrust.common.dp.accounting.techniques.hockey_stick import NOT_ZERO
 from distrust.common.dp.accounting.techniques.searches import least_on_grid, least_satisfying, snap_up
 from distrust.common.dp.accounting.techniques.sensitivity import PAPER_INFLATION, ROUNDING, Grid, grid_for
-from distrust.common.dp.mechanisms.families.base import DELTA_RULE, MechanismSpec, Need, needed, needed_delta, require
+from distrust.common.dp.mechanisms.families.base import MechanismSpec, Need, needed, needed_delta, require
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
 from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
@@ -182,8 +182,7 @@ class ShuffledGaussian(GaussianLike):
     name: Literal["shuffled-gaussian"] = "shuffled-gaussian"
 
     @model_validator(mode="after")
-    def _has_delta(self) -> Self:
-        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+    def _has_a_blanket(self) -> Self:
         fits = self.dimension > 1 or self.precision <= FINEST
         require(fits, "precision", self.precision, f"at most {FINEST} for one coordinate")
         return self

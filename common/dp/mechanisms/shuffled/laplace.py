@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
@@ -30,14 +30,11 @@ from distrust.common.dp.accounting.techniques.amplification.renyi import blanket
 from distrust.common.dp.accounting.techniques.searches import greatest_on_grid, snap_down
 from distrust.common.dp.accounting.techniques.sensitivity import ROUNDING, laplace_scale
 from distrust.common.dp.mechanisms.families.base import (
-    DELTA_RULE,
     EPSILONS,
     MechanismSpec,
     Need,
-    delta_allowed,
     needed,
     needed_delta,
-    require,
 )
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.laplace import LaplaceLike, little_rounding
@@ -163,11 +160,6 @@ class ShuffledLaplace(LaplaceLike):
     dealt: Annotated[
         bool, Field(description="whether the shuffler assigns actions, and opens what was played of each")
     ] = False
-
-    @model_validator(mode="after")
-    def _is_local(self) -> Self:
-        require(delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
-        return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:

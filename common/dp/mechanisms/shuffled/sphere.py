@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration
@@ -29,16 +29,11 @@ from distrust.common.dp.accounting.techniques.amplification.antipodal import (
 from distrust.common.dp.accounting.techniques.amplification.renyi import antipodal_renyi
 from distrust.common.dp.accounting.techniques.searches import snap_down
 from distrust.common.dp.mechanisms.families.base import (
-    DELTA_RULE,
-    EPSILON_RULE,
     EPSILONS,
     MechanismSpec,
     Need,
-    delta_allowed,
-    epsilon_allowed,
     needed,
     needed_delta,
-    require,
 )
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.sphere import UNIFORM, Blocks, SphereLike, sphere_fields
@@ -95,13 +90,6 @@ class ShuffledSphere(SphereLike):
         float, Field(ge=EPSILONS[0], le=EPSILONS[1], description="ε₀ in nats: what a message alone promises")
     ]
     blocks: Blocks = 1
-
-    @model_validator(mode="after")
-    def _in_range(self) -> Self:
-        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        require(delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
-        require(self.calibration == "exact", "calibration", self.calibration, "must be exact")
-        return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
