@@ -237,7 +237,7 @@ def exact_renyi(local_epsilon: float, users: int, order: float) -> float:
 @pytest.mark.parametrize("local", [0.3, 1.5, 4.0])
 @pytest.mark.parametrize("order", [1.25, 2.0, 16.0])
 def test_divergences_lie_between_the_truth_and_one_message(users: int, local: float, order: float) -> None:
-    result = antipodal_renyi(local, users, [order])[0]
+    result = antipodal_renyi(local, users, (order,))[0]
     assert exact_renyi(local, users, order) <= result * (1 + 1e-12)
     assert result <= 1.01 * response_renyi(local, order) + 1e-3
 

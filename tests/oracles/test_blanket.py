@@ -119,22 +119,6 @@ def test_tiny_deltas_are_computed_and_not_lost_in_rounding() -> None:
     assert blanket_epsilon(tabulated(responses(1.0)), 1e-15, 3000) == pytest.approx(clones, rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("masses", "field"),
-    [
-        ([[0.5, 0.5]], "masses"),
-        ([[0.5, 0.6], [0.5, 0.5]], "masses"),
-        ([[1.5, -0.5], [0.5, 0.5]], "masses"),
-        ([[math.nan, 1.0], [0.5, 0.5]], "masses"),
-        ([[1.0, 0.0], [0.0, 1.0]], "masses"),
-    ],
-)
-def test_what_is_no_randomizer_is_refused(masses: list[list[float]], field: str) -> None:
-    with pytest.raises(BadParameter) as caught:
-        tabulated(np.array(masses))
-    assert caught.value.field == field
-
-
 def test_a_grid_with_too_many_inputs_is_refused() -> None:
     for precision in (0, 100):
         with pytest.raises(BadParameter, match="precision"):

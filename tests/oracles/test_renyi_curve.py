@@ -175,7 +175,7 @@ def exact_renyi(masses: Array, users: int, order: float) -> float:
 def test_shuffled_responses_stay_below_the_clones_and_those_below_one_message(
     users: int, local: float, order: float
 ) -> None:
-    result = clones_renyi(local, users, [order])[0]
+    result = clones_renyi(local, users, (order,))[0]
     assert exact_renyi(responses(local), users, order) <= result * (1 + 1e-12)
     assert result <= 1.01 * response_renyi(local, order) + 1e-3
 

@@ -8,7 +8,6 @@ from scipy import special
 
 from distrust.common.bandit.error_law import Floats
 from distrust.common.dp.accounting.techniques.amplification import clones
-from distrust.common.dp.accounting.techniques.amplification import randomizers as known
 from distrust.common.dp.accounting.techniques.amplification.blanket import pair_delta
 from distrust.common.dp.accounting.techniques.amplification.randomizers import LocalRandomizer
 
@@ -34,7 +33,11 @@ def paper_epsilon(local_epsilon: float, delta: float, users: int) -> float:
 
 def tabulated(masses: Floats) -> LocalRandomizer:
     """Return a finite randomizer: row x holds the probabilities of the outputs for input x."""
-    return known._of_atoms(np.atleast_2d(masses), 0.0, mirrored=False)
+    blanket = masses.min(axis=0)
+    kept = blanket > 0  # other outputs have no blanket, and count as lost
+    lost = float(masses[:, ~kept].sum(axis=1).max(initial=0.0))
+    ratios = masses[:, kept] / blanket[kept]
+    return LocalRandomizer(masses[:, kept], blanket[kept], ratios, ratios, lost)
 
 
 def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:

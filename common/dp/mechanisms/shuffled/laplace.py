@@ -16,13 +16,13 @@ from distrust.common.dp.accounting.guarantee import OWN_DEVICE, SAMPLER, Guarant
 from distrust.common.dp.accounting.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.dp.accounting.techniques.amplification.blanket import blanket_epsilon, hides_pairs, over_pairs
 from distrust.common.dp.accounting.techniques.amplification.clones import (
-    clones_delta,
     clones_epsilon,
     clones_local_epsilon,
     paper_local_epsilon,
 )
 from distrust.common.dp.accounting.techniques.amplification.randomizers import (
     FINEST_LAPLACE,
+    LARGEST_LOCAL_EPSILON,
     LocalRandomizer,
     laplace_on_grid,
 )
@@ -45,28 +45,6 @@ from distrust.common.wire import Via
 GAIN = 1.4
 """About the factor by which the blanket allows a larger ε₀ than the clones."""
 
-LARGEST_LOCAL = 50.0
-"""The largest ε₀ that is looked at, in nats."""
-
-
-@lru_cache(maxsize=256)
-def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, requested: float = 0.0) -> float:
-    """Return ε at δ of `honest` shuffled ε₀-private messages by the clones bound, at most ε₀.
-
-    requested  an ε to return where it is met and is less than what the search finds.
-    """
-    # The search rounds up in the ninth digit, so that it may miss the ε that the noise was made for.
-    result = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
-    met = 0 < requested < result and clones_delta(requested, local_epsilon, honest) <= delta
-    return requested if met else result
-
-
-@lru_cache(maxsize=256)
-def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
-    """Return the largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
-    result = clones_local_epsilon(epsilon, delta, honest)
-    return max(epsilon, snap_down(result))
-
 
 @lru_cache(maxsize=256)
 def scalar_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, requested: float) -> float:
@@ -76,7 +54,7 @@ def scalar_epsilon(local_epsilon: float, precision: int, delta: float, honest: i
 
     requested  the ε to return where it is met, without a search for less; 0: search.
     """
-    clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, requested)
+    clones = clones_epsilon(delta, local_epsilon, honest, requested=requested)
     if clones <= requested or not _has_blanket(precision, honest):
         return clones
     if requested > 0 and hides_pairs(_laplace_on_grid, precision, (requested, delta, honest), local_epsilon):
@@ -88,22 +66,15 @@ def scalar_epsilon(local_epsilon: float, precision: int, delta: float, honest: i
 
 
 @lru_cache(maxsize=256)
-def scalar_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
+def scalar_local_epsilon(epsilon: float, delta: float, honest: int, precision: int, clones: float) -> float:
     """Return the largest ε₀, as a snapped number, with `scalar_epsilon` ≤ ε; at least that of the clones bound."""
-    clones = shuffled_laplace_local_epsilon(epsilon, delta, honest)
     if not _has_blanket(precision, honest):
         return clones
     target = (epsilon, delta, honest)
-    if hides_pairs(_laplace_on_grid, precision, target, LARGEST_LOCAL):
-        return LARGEST_LOCAL
-    guess = min(GAIN * clones, LARGEST_LOCAL)
+    if hides_pairs(_laplace_on_grid, precision, target, LARGEST_LOCAL_EPSILON):
+        return LARGEST_LOCAL_EPSILON
+    guess = min(GAIN * clones, LARGEST_LOCAL_EPSILON)
     return max(clones, over_pairs(_laplace_on_grid, precision, target, greatest_on_grid, guess))
-
-
-@lru_cache(maxsize=256)
-def shuffled_laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
-    """Return the Rényi divergences of shuffled ε₀-private messages at the orders of a profile, by the clones."""
-    return tuple(clones_renyi(local_epsilon, honest, PROFILE_ORDERS))
 
 
 @lru_cache(maxsize=256)
@@ -112,7 +83,7 @@ def scalar_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[flo
 
     They are the lesser of the clones' and the blanket's at every order of a profile.
     """
-    clones = shuffled_laplace_renyi(local_epsilon, honest)
+    clones = clones_renyi(local_epsilon, honest, PROFILE_ORDERS)
     if not _has_blanket(precision, honest):
         return clones
     rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
@@ -123,7 +94,7 @@ def scalar_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[flo
 
 @lru_cache(maxsize=4)
 def _laplace_on_grid(local_epsilon: float, precision: int) -> LocalRandomizer:
-    return laplace_on_grid(laplace_scale(min(local_epsilon, LARGEST_LOCAL), precision, 1), precision)
+    return laplace_on_grid(laplace_scale(min(local_epsilon, LARGEST_LOCAL_EPSILON), precision, 1), precision)
 
 
 def _has_blanket(precision: int, honest: int) -> bool:
@@ -166,13 +137,13 @@ class ShuffledLaplace(LaplaceLike):
         epsilon, delta = needed(spec), needed_delta(spec)
         local = epsilon
         if cohort.min_honest > 1:
-            amplify = _paper_local_epsilon if spec.calibration == "paper" else shuffled_laplace_local_epsilon
-            local = amplify(epsilon, delta, cohort.min_honest)
+            amplify = paper_local_epsilon if spec.calibration == "paper" else clones_local_epsilon
+            local = max(epsilon, snap_down(amplify(epsilon, delta, cohort.min_honest)))
         scalar = cohort.dimension == 1 and spec.calibration == "exact" and cohort.min_honest > 1
         about = GAIN * local if scalar else local
         precision = spec.precision or little_rounding(cohort, about, cohort.clients, ROUNDING)
         if scalar:
-            local = scalar_local_epsilon(epsilon, delta, cohort.min_honest, precision)
+            local = scalar_local_epsilon(epsilon, delta, cohort.min_honest, precision, local)
         local = cohort.searched("local", local)
         total = PolyaDifference(
             Fraction(cohort.clients), laplace_scale(local, precision, cohort.dimension, cohort.norm)
@@ -214,7 +185,7 @@ class ShuffledLaplace(LaplaceLike):
             if self.dimension == 1:
                 together = scalar_renyi(self.local, self.precision, honest)
             else:
-                together = shuffled_laplace_renyi(local, honest)
+                together = clones_renyi(local, honest, PROFILE_ORDERS)
             change = {"pure": bound(alone.pure.epsilon), "approximate": bound(self._amplified(delta, honest))}
             by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
             return alone.model_copy(update={**change, **by_order, "notes": (LOCAL_NOTE,)})
@@ -229,12 +200,7 @@ class ShuffledLaplace(LaplaceLike):
         requested = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
         if self.dimension == 1:
             return scalar_epsilon(self.local, self.precision, delta, honest, requested)
-        return shuffled_laplace_epsilon(local, delta, honest, requested)
+        return clones_epsilon(delta, local, honest, requested=requested)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
-
-
-def _paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
-    """Return ε₀ of the paper's closed form, snapped down; ε itself where that is not less."""
-    return max(epsilon, snap_down(paper_local_epsilon(epsilon, delta, users)))

@@ -1,10 +1,6 @@
-"""`shuffled-sphere`: random points on a sphere, permuted by a shuffler that amplifies their weak local privacy.
-
-The file begins with the privacy that shuffling gives such points, and the largest local ε for a target.
-"""
+"""`shuffled-sphere`: random points on a sphere, permuted by a shuffler that amplifies their weak local privacy."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
@@ -21,11 +17,7 @@ from distrust.common.dp.accounting.profile import (
     of_pure,
     tightened,
 )
-from distrust.common.dp.accounting.techniques.amplification.antipodal import (
-    antipodal_delta,
-    antipodal_epsilon,
-    antipodal_local_epsilon,
-)
+from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_epsilon, antipodal_local_epsilon
 from distrust.common.dp.accounting.techniques.amplification.renyi import antipodal_renyi
 from distrust.common.dp.accounting.techniques.searches import snap_down
 from distrust.common.dp.mechanisms.families.base import (
@@ -39,30 +31,6 @@ from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.families.sphere import UNIFORM, Blocks, SphereLike, sphere_fields
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Via
-
-
-@lru_cache(maxsize=256)
-def shuffled_sphere_epsilon(local_epsilon: float, delta: float, honest: int, requested: float = 0.0) -> float:
-    """Return ε at δ of `honest` shuffled answers of ε₀, at most ε₀.
-
-    requested  an ε to return where it is met and is less than what the search finds.
-    """
-    # The search rounds up in the ninth digit, so that it may miss the ε that ε₀ was made for.
-    result = antipodal_epsilon(delta, local_epsilon, honest)
-    met = 0 < requested < result and antipodal_delta(requested, local_epsilon, honest) <= delta
-    return requested if met else result
-
-
-@lru_cache(maxsize=256)
-def shuffled_sphere_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
-    """Return the largest ε₀ of answers, snapped down; ε itself if that is larger."""
-    return max(epsilon, snap_down(antipodal_local_epsilon(epsilon, delta, honest)))
-
-
-@lru_cache(maxsize=256)
-def shuffled_sphere_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
-    """Return the Rényi divergences of shuffled answers of ε₀ at the orders of a profile."""
-    return tuple(antipodal_renyi(local_epsilon, honest, PROFILE_ORDERS))
 
 
 class ShuffledSphere(SphereLike):
@@ -96,7 +64,9 @@ class ShuffledSphere(SphereLike):
         if spec.calibration == "paper":
             raise BadParameter("mechanism.calibration", "paper", "must be exact: no paper here has this mechanism")
         epsilon, delta = needed(spec), needed_delta(spec)
-        local = shuffled_sphere_local_epsilon(epsilon, delta, cohort.min_honest) if cohort.min_honest > 1 else epsilon
+        local = epsilon
+        if cohort.min_honest > 1:
+            local = max(epsilon, snap_down(antipodal_local_epsilon(epsilon, delta, cohort.min_honest)))
         return cls(
             **sphere_fields(spec, cohort),
             epsilon=epsilon,
@@ -114,8 +84,11 @@ class ShuffledSphere(SphereLike):
         honest = max(1, self.honest(survivors, colluders))
         local = self.drawn_epsilon
 
+        def amplified(delta: float) -> float:
+            return antipodal_epsilon(delta, local, honest, requested=self.epsilon)
+
         def promise() -> Guarantee:
-            epsilon = shuffled_sphere_epsilon(local, self.delta, honest, self.epsilon) if honest > 1 else local
+            epsilon = amplified(self.delta) if honest > 1 else local
             assumptions = (*records_assumptions(honest), UNIFORM)
             if epsilon < local:
                 return self.make_guarantee("approximate", epsilon, assumptions, delta=self.delta)
@@ -123,9 +96,8 @@ class ShuffledSphere(SphereLike):
 
         def profile(delta: float) -> Profile:
             alone = of_pure(local, delta, "bound", LOCAL_NOTE)  # one message bounds them all
-            epsilon = shuffled_sphere_epsilon(local, delta, honest, self.epsilon)
-            together = shuffled_sphere_renyi(local, honest)
-            change = {"approximate": bound(epsilon), "rdp": tightened(alone.rdp, together)}
+            together = antipodal_renyi(local, honest, PROFILE_ORDERS)
+            change = {"approximate": bound(amplified(delta)), "rdp": tightened(alone.rdp, together)}
             return alone.model_copy(update=change)
 
         return Privacy(compute_promise=promise, compute_profile=profile)

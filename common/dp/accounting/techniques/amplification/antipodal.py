@@ -15,18 +15,16 @@ Holds      for every n ≥ 1, ε₀ > 0; one message a user. Pairs and a may dif
 """
 
 import math
+from functools import partial
 
-from distrust.common.bandit.error_law import Floats
-from distrust.common.dp.accounting.techniques.amplification.clones import clones_curve, excess
-from distrust.common.dp.accounting.techniques.amplification.randomizers import (
-    LARGEST_LOCAL_EPSILON,
-    check_delta,
-    check_epsilon,
-    check_users,
+from distrust.common.dp.accounting.techniques.amplification.clones import (
+    DIGITS,
+    clones_curve,
+    clones_delta,
+    clones_epsilon,
 )
-from distrust.common.dp.accounting.techniques.searches import greatest_met, least_met
-
-CLOSE = 1e-9  # relative, of every ε that is searched, towards more privacy
+from distrust.common.dp.accounting.techniques.amplification.randomizers import LARGEST_LOCAL_EPSILON
+from distrust.common.dp.accounting.techniques.searches import greatest_met
 
 # Proof of the bound. Let ω be the law of ±u with a fair sign. Every input's law is at least γω, as 1 ± a ≥ γ. So each
 # other user draws from ω with probability γ, whatever its input and its place. Show who does not, their places and
@@ -39,41 +37,19 @@ CLOSE = 1e-9  # relative, of every ε that is searched, towards more privacy
 # worst: a_j = τ, b_j = -τ.
 
 
-def antipodal_delta(epsilon: float, local_epsilon: float, users: int) -> float:
-    """Return δ(ε) of the shuffled messages of `users`, rounded up."""
-    check_epsilon(epsilon)
-    check_epsilon(local_epsilon, "local_epsilon")
-    check_users(users)
-    return _delta(epsilon, local_epsilon, users)
+def antipodal_chance(local_epsilon: float) -> float:
+    """Return γ, the probability of a draw that says nothing of the input."""
+    return 2 / (math.exp(local_epsilon) + 1)
 
 
-def antipodal_epsilon(delta: float, local_epsilon: float, users: int) -> float:
-    """Return the least ε with δ(ε) ≤ delta, at most ε₀, rounded up."""
-    check_delta(delta)
-    check_epsilon(local_epsilon, "local_epsilon")
-    check_users(users)
-    return least_met(lambda epsilon: _delta(epsilon, local_epsilon, users) <= delta, 0.0, local_epsilon, CLOSE)
+antipodal_delta = partial(clones_delta, chance=antipodal_chance)
+antipodal_epsilon = partial(clones_epsilon, chance=antipodal_chance)
+antipodal_curve = partial(clones_curve, chance=antipodal_chance)
+"""`clones_delta`, `clones_epsilon` and `clones_curve` with this chance of a clone."""
 
 
 def antipodal_local_epsilon(epsilon: float, delta: float, users: int) -> float:
     """Return the greatest ε₀ whose shuffled messages are (ε, δ)-DP, rounded down; at least ε."""
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(users)
-    return greatest_met(lambda local: _delta(epsilon, local, users) <= delta, epsilon, LARGEST_LOCAL_EPSILON, CLOSE)
-
-
-def antipodal_curve(epsilons: Floats, local_epsilon: float, users: int) -> Floats:
-    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300. See `clones_curve`."""
-    return clones_curve(epsilons, local_epsilon, users, chance=_chance(local_epsilon))
-
-
-def _delta(epsilon: float, local_epsilon: float, users: int) -> float:
-    if epsilon >= local_epsilon:
-        return 0.0
-    return excess(epsilon, local_epsilon, users, _chance(local_epsilon))
-
-
-def _chance(local_epsilon: float) -> float:
-    """Return γ, the probability of a draw that says nothing of the input."""
-    return 2 / (math.exp(local_epsilon) + 1)
+    return greatest_met(
+        lambda local: antipodal_delta(epsilon, local, users) <= delta, epsilon, LARGEST_LOCAL_EPSILON, DIGITS
+    )

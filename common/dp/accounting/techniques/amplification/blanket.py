@@ -23,8 +23,6 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.dp.accounting.techniques.amplification.randomizers import (
     LARGEST_LOCAL_EPSILON,
     LocalRandomizer,
-    check_delta,
-    check_users,
 )
 from distrust.common.dp.accounting.techniques.amplification.sums import FINE_STEP, UserValue, positive_part
 from distrust.common.dp.accounting.techniques.searches import least_met
@@ -59,8 +57,6 @@ Search: TypeAlias = Callable[[Callable[[float], float], float], float]
 
 def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> float:
     """Return the least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
-    check_delta(delta)
-    check_users(users)
     worst = LEAST_EPSILON
     for pair in randomizer.pairs():
         met = partial(_meets, randomizer, pair, delta, users)

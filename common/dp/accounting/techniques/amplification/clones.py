@@ -16,12 +16,14 @@ Holds      for every n ≥ 1, ε₀ > 0; one message a user, randomizers fixed b
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.dp.accounting.techniques.amplification.randomizers import check_delta, check_epsilon, check_users
+from distrust.common.dp.accounting.techniques.amplification.randomizers import LARGEST_LOCAL_EPSILON
 from distrust.common.dp.accounting.techniques.searches import greatest_met, least_met
 from distrust.common.dp.noise.binomial import Binomial, binomial_log_tail, fair_pmf, fair_tail
 from distrust.common.errors import BadParameter
@@ -31,6 +33,7 @@ CANCELLATION = 1e-12  # relative, of the two terms whose difference is δ
 MASSES = 1e-10  # relative, of the law of C
 RANGES = 256  # ranges of C that a whole curve is computed by, at most twice as many
 LEAST_MASS = 1e-300  # mass of a range: below it doubles end
+MOST_USERS = 10**9  # for more of them the law of C has not so many digits
 
 # Proof of the bound. Let R⁰ and R¹ be the laws of R_j for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1), and Q¹ the
 # reverse. They are laws, as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p + 1).
@@ -42,35 +45,41 @@ LEAST_MASS = 1e-300  # mass of a range: below it doubles end
 # these two counts are all that tells the worlds apart.
 
 
-def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
+Chance: TypeAlias = Callable[[float], float]
+"""Returns from ε₀ a chance of another user's message to be a clone that holds for the randomizers at hand."""
+
+
+def general_chance(local_epsilon: float) -> float:
+    """Return e^-ε₀, which holds for any ε₀-LDP randomizers."""
+    return math.exp(-local_epsilon)
+
+
+def clones_delta(epsilon: float, local_epsilon: float, users: int, *, chance: Chance = general_chance) -> float:
     """Return δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers, rounded up."""
-    check_epsilon(epsilon)
-    check_epsilon(local_epsilon, "local_epsilon")
-    check_users(users)
-    return _delta(epsilon, local_epsilon, users)
+    return 0.0 if epsilon >= local_epsilon else excess(epsilon, local_epsilon, users, chance(local_epsilon))
 
 
-def clones_epsilon(delta: float, local_epsilon: float, users: int) -> float:
-    """Return the least ε with δ(ε) ≤ delta, at most ε₀, rounded up."""
-    check_delta(delta)
-    check_epsilon(local_epsilon, "local_epsilon")
-    check_users(users)
-    return least_met(lambda epsilon: _delta(epsilon, local_epsilon, users) <= delta, 0.0, local_epsilon, DIGITS)
+@lru_cache(maxsize=256)
+def clones_epsilon(
+    delta: float, local_epsilon: float, users: int, *, chance: Chance = general_chance, requested: float = 0.0
+) -> float:
+    """Return the least ε with δ(ε) ≤ delta, at most ε₀, rounded up.
+
+    requested  an ε to return where it is met and is less than what the search finds.
+    """
+
+    def met(epsilon: float) -> bool:
+        return clones_delta(epsilon, local_epsilon, users, chance=chance) <= delta
+
+    # The search rounds up in the ninth digit, so that it may miss the ε that the noise was made for.
+    result = least_met(met, 0.0, local_epsilon, DIGITS)
+    return requested if 0 < requested < result and met(requested) else result
 
 
 def clones_local_epsilon(epsilon: float, delta: float, users: int) -> float:
     """Return the greatest ε₀ whose shuffled messages are (ε, δ)-DP, rounded down; at least ε."""
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(users)
-    high = max(epsilon, min(50.0, math.log(users) + epsilon + 1))
-    return greatest_met(lambda local: _delta(epsilon, local, users) <= delta, epsilon, high, DIGITS)
-
-
-def _delta(epsilon: float, local_epsilon: float, users: int) -> float:
-    if epsilon >= local_epsilon:
-        return 0.0
-    return excess(epsilon, local_epsilon, users, math.exp(-local_epsilon))
+    high = max(epsilon, min(LARGEST_LOCAL_EPSILON, math.log(users) + epsilon + 1))
+    return greatest_met(lambda local: clones_delta(epsilon, local, users) <= delta, epsilon, high, DIGITS)
 
 
 @lru_cache(maxsize=4096)
@@ -81,19 +90,15 @@ def excess(epsilon: float, local_epsilon: float, users: int, chance: float) -> f
 
 
 def clones_curve(
-    epsilons: NDArray[np.float64], local_epsilon: float, users: int, *, chance: float | None = None
+    epsilons: NDArray[np.float64], local_epsilon: float, users: int, *, chance: Chance = general_chance
 ) -> NDArray[np.float64]:
-    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
-
-    chance  of another user's message to be a clone. None: e^-ε₀, which holds for any ε₀-LDP randomizers.
-    """
-    chance = math.exp(-local_epsilon) if chance is None else chance
-    counts, masses, lost = _clones(users, chance)
+    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out."""
+    counts, masses, lost = _clones(users, chance(local_epsilon))
     # Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
     # which the hockey stick given C is a convex function. So a range of values may count as its least one.
     # Neighbours make such ranges. Below the stored law ranges double, each at Chernoff's bound of all below its end.
     starts = np.arange(0, counts.size, max(1, counts.size // RANGES))
-    far, below = _below(int(counts[0]), users, math.nextafter(chance, 0))
+    far, below = _below(int(counts[0]), users, math.nextafter(chance(local_epsilon), 0))
     least = np.concatenate((far, counts[starts], counts[-1:]))
     weights = np.concatenate((below, np.add.reduceat(masses, starts) * (1 + MASSES), [lost]))
     deltas = [float(np.maximum(weights, LEAST_MASS) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
@@ -123,7 +128,9 @@ def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) ->
 
 
 def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return the values of C, their masses, and the mass left out."""
+    """Return the values of C, their masses, and the mass left out. Raises BadParameter for too many users."""
+    if users > MOST_USERS:
+        raise BadParameter("users", users, f"must be at most {MOST_USERS}")
     if users == 1:
         return np.zeros(1), np.ones(1), 0.0
     pmf = Binomial(users - 1, math.nextafter(chance, 0)).pmf()
@@ -146,9 +153,6 @@ def paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
 
     This is FREE's f⁻¹(ε), mended: an ε-LDP randomizer needs no shuffler, and beyond its range the form proves nothing.
     """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(users)
     limit = largest_local_epsilon(delta, users)
     if limit <= epsilon or _form(epsilon, delta, users) > epsilon:
         return epsilon
@@ -188,9 +192,6 @@ def _form(local_epsilon: float, delta: float, users: int) -> float:
 
 def _local_gaussian(epsilon: float, delta: float, batch: int) -> float:
     """Return ε₀ of Theorem B.1's proof. Raises BadParameter outside of its range."""
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(batch)
     local = epsilon * math.sqrt(batch / math.log(2 / delta))
     if local > 1:
         raise BadParameter("epsilon", epsilon, f"must be at most √(ln(2/δ)/B) = {epsilon / local:.6g}")

@@ -9,15 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from distrust.common.bandit.error_law import Floats
-from distrust.common.dp.accounting.techniques.hockey_stick import LEAST_DELTA
 from distrust.common.dp.noise.law import Pmf
 from distrust.common.errors import BadParameter
 
-SUM = 1e-9  # how far the masses of an input may be from 1
-
 LARGEST_LOCAL_EPSILON = 50.0  # nats
 
-MOST_USERS = 10**9  # clients of one cohort
 MOST_INPUTS = 33  # values of a grid; every pair of them is compared
 MOST_CELLS = 5000  # of a law's outputs, about; longer laws are joined into cells of neighbours
 FINEST_LAPLACE = 4096  # steps between the ends of Laplace noise; each is a cell
@@ -28,7 +24,7 @@ class LocalRandomizer:
     """Laws μ_x of one message for finitely many inputs x, cut into cells of outputs.
 
     masses    shape (inputs, cells): μ_x of each cell.
-    blanket   shape (cells,): mass of a measure below every input's law, all inputs of all users; its sum is γ.
+    blanket   shape (cells,), above 0: mass of a measure below every input's law, all inputs of all users; its sum is γ.
     low, high shape (inputs, cells): bounds of μ_x's density relative to the blanket within a cell; equal for atoms.
     lost      bound on any input's mass outside the cells.
     mirrored  whether x ↔ inputs - 1 - x mirrors the laws.
@@ -41,17 +37,6 @@ class LocalRandomizer:
     high: Floats
     lost: float
     mirrored: bool = False
-
-    def __post_init__(self) -> None:
-        shape = self.masses.shape
-        if len(shape) != 2 or shape[0] < 2 or not self.blanket.shape == shape[1:]:
-            raise BadParameter("masses", shape, "shape must be (inputs >= 2, cells), as the blanket's")
-        if not (np.isfinite(self.masses).all() and (self.masses >= 0).all()):
-            raise BadParameter("masses", "NaN, infinite or negative", "probabilities are allowed")
-        if not np.all(np.abs(self.masses.sum(axis=1) + self.lost - 1) <= SUM + self.lost):
-            raise BadParameter("masses", self.masses.sum(axis=1).tolist(), "every input's must add up to 1")
-        if not (self.blanket > 0).all():
-            raise BadParameter("blanket", "0", "cells without a blanket belong to `lost`")
 
     @property
     def gamma(self) -> float:
@@ -66,33 +51,15 @@ class LocalRandomizer:
         return sorted(once, key=lambda pair: -abs(pair[0] - pair[1]))
 
 
-def check_users(users: int) -> None:
-    """Refuse a cohort of no size or beyond double precision."""
-    if not 1 <= users <= MOST_USERS:
-        raise BadParameter("users", users, f"must lie in [1, {MOST_USERS}]")
-
-
-def check_epsilon(epsilon: float, field: str = "epsilon") -> None:
-    """Refuse an ε outside of (0, LARGEST_LOCAL_EPSILON]."""
-    if not 0 < epsilon <= LARGEST_LOCAL_EPSILON:
-        raise BadParameter(field, epsilon, f"must lie in (0, {LARGEST_LOCAL_EPSILON:g}]")
-
-
-def check_delta(delta: float) -> None:
-    """Refuse a δ outside of [LEAST_DELTA, 1/2): amplification gives no pure privacy."""
-    if not LEAST_DELTA <= delta < 0.5:
-        raise BadParameter(
-            "delta", delta, f"must lie in [{LEAST_DELTA:g}, 1/2): shuffling amplifies (ε, δ) privacy only"
-        )
-
-
 def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:
     """Return messages x̂ + noise for x̂ in {0..precision}, with any law on the integers.
 
     A law of more than MOST_CELLS outputs is cut into that many cells of neighbours, at least: the log-ratio of two
     inputs changes by a 250th of its standard deviation in a cell of Gaussian noise.
     """
-    _check_inputs(precision)
+    if not 1 <= precision < MOST_INPUTS:
+        allowed = f"must lie in [1, {MOST_INPUTS - 1}]: every pair of inputs is compared"
+        raise BadParameter("precision", precision, allowed)
     row = np.zeros(pmf.masses.size + precision)
     blanket = np.full(row.size, np.inf)
     for x in range(precision + 1):
@@ -148,22 +115,6 @@ def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
     steps = np.arange(precision + 1)
     first = math.tanh(1 / (2 * scale)) * np.exp(-steps / scale)
     first[[0, -1]] = np.exp(-steps[[0, -1]] / scale) / (1 + math.exp(-1 / scale))
-    return _of_atoms(np.array([first, first[::-1]]), 0.0, mirrored=True)
-
-
-def _of_atoms(masses: Floats, lost: float, *, mirrored: bool) -> LocalRandomizer:
-    """Return the outputs one by one. Outputs that some input never gives have no blanket and count as lost."""
+    masses = np.array([first, first[::-1]])
     blanket = masses.min(axis=0)
-    kept = blanket > 0
-    if not kept.any():
-        raise BadParameter("masses", "disjoint", "some output must be possible for every input")
-    beyond = float(masses[:, ~kept].sum(axis=1).max(initial=0.0))
-    masses, blanket = masses[:, kept], blanket[kept]
-    return LocalRandomizer(masses, blanket, masses / blanket, masses / blanket, lost + beyond, mirrored=mirrored)
-
-
-def _check_inputs(precision: int) -> None:
-    if not 1 <= precision < MOST_INPUTS:
-        raise BadParameter(
-            "precision", precision, f"must lie in [1, {MOST_INPUTS - 1}]: every pair of inputs is compared"
-        )
+    return LocalRandomizer(masses, blanket, masses / blanket, masses / blanket, 0.0, mirrored=True)

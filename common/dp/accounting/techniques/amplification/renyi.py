@@ -12,7 +12,7 @@ Source  Sason & Verdú 2016, eq. (80), with f(t) = t^α.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -56,23 +56,21 @@ PureCurve: TypeAlias = Callable[[Floats, float, int], Floats]
 """Returns bounds of δ(ε) from many ε, ε₀ and the number of users."""
 
 
-def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
-    """Return divergences of `users` shuffled ε₀-LDP messages; inf for an ε₀ beyond the bound's range."""
-    return _pure_renyi(clones_curve, local_epsilon, users, orders)
+@lru_cache(maxsize=256)
+def _pure_renyi(curve: PureCurve, local_epsilon: float, users: int, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """Return divergences by a curve of δ(ε) of `users` shuffled messages that are ε₀-LDP by themselves.
 
-
-def antipodal_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
-    """Return divergences of `users` shuffled messages of antipodal randomizers with ε₀; inf as of `clones_renyi`."""
-    return _pure_renyi(antipodal_curve, local_epsilon, users, orders)
-
-
-def _pure_renyi(curve: PureCurve, local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
-    """Return divergences by a curve of δ(ε) of shuffled messages that are ε₀-LDP by themselves."""
+    Returns  inf for an ε₀ beyond the bound's range.
+    """
     if not local_epsilon <= LARGEST_LOCAL_EPSILON:
-        return [math.inf] * len(orders)
+        return (math.inf,) * len(orders)
     inner = _cheap(local_epsilon)
     deltas = np.append(curve(inner, local_epsilon, users), 0.0)
-    return [curve_renyi(np.append(inner, local_epsilon), deltas, order) for order in orders]
+    return tuple(curve_renyi(np.append(inner, local_epsilon), deltas, order) for order in orders)
+
+
+clones_renyi = partial(_pure_renyi, clones_curve)
+antipodal_renyi = partial(_pure_renyi, antipodal_curve)
 
 
 def blanket_renyi(
