@@ -204,11 +204,8 @@ class GaussianDraw(NamedTuple):
         reals = self.reals(eta)
         if reals <= 0:
             return math.inf, math.inf, 0.0
-        worst = self.grid.squared_l2 / reals
-        if self.grid.is_box or not self.grid.rounded:
-            return worst, worst, 0.0
         mean, spread = self.grid.rounded_moments
-        return worst, mean / reals, spread / reals**2
+        return self.grid.squared_l2 / reals, mean / reals, spread / reals**2
 
 
 @lru_cache(maxsize=256)

@@ -258,9 +258,7 @@ def covered_epsilon(pmf: Pmf, grid: Grid, delta: float, times: int = 1) -> float
         left = math.log(delta * (1 - COVERED_SHARE))
         return least_epsilon(lambda epsilon: rounded_log_delta(grid, variance, epsilon) - left)
     # The squared moves add up to at most this, but for another COVERED_SHARE of δ.
-    mean, spread = grid.rounded_moments
-    likely = times * mean + 2 * math.sqrt(times * spread * -math.log(COVERED_SHARE * delta))
-    square = min(times * grid.squared_l2, likely)
+    square = grid.at_most(COVERED_SHARE * delta, times)
     return gaussian_epsilon(math.sqrt(square / variance), delta * (1 - 2 * COVERED_SHARE))
 
 

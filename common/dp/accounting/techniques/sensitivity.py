@@ -91,11 +91,15 @@ class Grid:
 
     def log_moment(self, rate: float) -> float:
         """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length of a move after rounding; rate in 1/steps²."""
-        most = rate * self.squared_l2
-        if self.is_box or not self.rounded:
-            return most
         mean, spread = self.rounded_moments
-        return min(most, rate * mean + rate**2 * spread)
+        return min(rate * self.squared_l2, rate * mean + rate**2 * spread)
+
+    def at_most(self, chance: float, times: int = 1) -> float:
+        """Return what S of `times` moves, rounded one after the other, adds up to at most, but for a probability."""
+        # Whatever was released before, the next move has these moments, so that the moment of the sum is at most their
+        # product. Markov's inequality, at the rate that gives the least.
+        mean, spread = self.rounded_moments
+        return min(times * self.squared_l2, times * mean + 2 * math.sqrt(times * spread * -math.log(chance)))
 
     @property
     def rounded_moments(self) -> tuple[float, float]:
@@ -103,6 +107,8 @@ class Grid:
         # A coordinate moved by d moves by s + B, s = ⌊d⌋, B ~ Bernoulli(f), f = d - s. Now (s + B)² - d² is
         # (2s + 1)(B - f) + f(1 - f). So by Hoeffding's lemma its moment is at most rate · f(1 - f) + rate² (2s + 1)²/8.
         # Summed up: f(1 - f) ≤ min(1/4, d) and (2s + 1)² ≤ 4 (d + 1/2)².
+        if self.is_box or not self.rounded:  # from grid point to grid point
+            return self.squared_l2, 0.0
         square = self.unrounded
         total = l1(self.precision, self.dimension, self.norm)
         return square + min(self.dimension / 4, total), (square + total + self.dimension / 4) / 2

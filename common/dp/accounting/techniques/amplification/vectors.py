@@ -115,13 +115,6 @@ class Crowd:
         """Return a client's way from the middle of the ball."""
         return FromMiddle(self.grid, self.across)
 
-    def apart_at_most(self, chance: float) -> float:
-        """Return what two vectors' squared ℓ₂ distance is at most, rounded alike, but for a probability `chance`."""
-        if self.grid.is_box or not self.grid.rounded:
-            return self.grid.squared_l2
-        mean, spread = self.grid.rounded_moments
-        return min(self.grid.squared_l2, mean + 2 * math.sqrt(spread * -math.log(chance)))
-
 
 class Inputs(NamedTuple):
     """Two inputs, from the middle, in deviations: (off, one) and (off, -other), in two directions."""
@@ -160,7 +153,7 @@ class _Question:
         """Return how far from the middle and from each other two inputs are, in deviations, but for a share of δ."""
         chance = LOST_TO_EACH * self.delta / 3
         radius = math.sqrt(self.crowd.from_middle.at_most(chance) / self.reals)
-        return radius, min(2 * radius, math.sqrt(self.crowd.apart_at_most(chance) / self.reals))
+        return radius, min(2 * radius, math.sqrt(self.crowd.grid.at_most(chance) / self.reals))
 
     def missing(self, log_weight: float) -> float:
         """Return η for c = e^-`log_weight`."""
