@@ -18,7 +18,7 @@ from tests.support.picked import ALL, picked
 
 PAGE = ROOT / "CONTRIBUTING.md"
 EXAMPLES = Path(__file__).parent / "recipes"
-TITLES = ("Add a policy", "Add a mechanism", "Add an environment", "Add an endpoint")
+TITLES = ("Add a policy", "Add a mechanism", "Add an environment", "Add a channel", "Add an endpoint")
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,31 @@ def follow_environment(copy: Path) -> None:
     assert (result["environment"], result["chosen"], sum(result["pulls"])) == ("beta", 1, 4000)
 
 
+SERVED = """
+run = "recipe"
+horizon = 200
+mechanism = {name = "local-laplace", via = "shuffler", epsilon = 3.0}
+environment = {name = "bernoulli", seed = 4, means = [0.9, 0.1]}
+"""
+
+
+def follow_channel(copy: Path) -> None:
+    recipe = Recipe("Add a channel", "sorted", copy)
+    recipe.write(1, "sorted.py")
+    (registry,), (classes,) = recipe.files(2), recipe.tables(2)
+    recipe.import_(registry, "from distrust.common.protocol.channels.sorted import SortedRecords")
+    recipe.enlist(registry, classes, "SortedRecords")
+    (contract,), (terms, _) = recipe.files(3), recipe.tables(3)
+    recipe.enlist(contract, terms, '"sorted": {"dimension": 1}')
+    output = recipe.play(4)
+    assert "test_mixing_tells_nothing_of_the_order_in_which_reports_came[sorted]" in output
+    assert "test_every_channel_in_the_folder_is_in_the_list_and_is_tested_here" in output
+    (copy / "sorted.toml").write_text(SERVED, "utf-8")
+    ((program, *words),) = recipe.commands(5)
+    result = json.loads(recipe.run(f"{program}.lab", *words, "--json", "-"))
+    assert sum(result["pulls"]) == 200
+
+
 MESSAGE = '''
 
 class PullsView(Message):
@@ -276,7 +301,10 @@ def follow_endpoint(copy: Path) -> None:
     assert "test_pulls_are_told_and_an_unknown_run_is_refused" in recipe.play(5)
 
 
-RECIPES = {follow.__name__: follow for follow in (follow_policy, follow_mechanism, follow_environment, follow_endpoint)}
+RECIPES = {
+    follow.__name__: follow
+    for follow in (follow_policy, follow_mechanism, follow_environment, follow_channel, follow_endpoint)
+}
 FEW = 1  # recipes that are followed here; CI follows all
 
 
