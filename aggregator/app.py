@@ -13,7 +13,7 @@ from distrust.common.protocol.messages.status import STATED, StageView, Statemen
 from distrust.common.protocol.messages.upload import InboxRequest, UploadAnswer
 from distrust.common.protocol.web.app import OperatorOnly
 from distrust.common.protocol.web.bodies import JsonBody, MessageRoute, release_body
-from distrust.common.protocol.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
+from distrust.common.protocol.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, served, wire
 from distrust.common.protocol.web.problems import mark_fault, problems
 from distrust.common.protocol.web.settings import IntermediarySettings
 from distrust.common.protocol.web.waiting import NotifierDep, Wait, Waiting
@@ -27,12 +27,7 @@ class AggregatorSettings(IntermediarySettings):
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8703
 
 
-async def _aggregator(request: Request) -> Aggregator:
-    aggregator: Aggregator = request.app.state.service
-    return aggregator
-
-
-AggregatorDep = Annotated[Aggregator, Depends(_aggregator)]
+AggregatorDep = Annotated[Aggregator, Depends(served)]
 After = Annotated[
     Literal["keys", "shares", "confirm", "masked", "unmask"] | None, Query(description="the stage known already")
 ]

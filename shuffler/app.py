@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Response
 from pydantic import Field
 
 from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
@@ -10,7 +10,7 @@ from distrust.common.protocol.intermediary.deadlines import Clock
 from distrust.common.protocol.messages.status import StageView
 from distrust.common.protocol.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.protocol.web.bodies import JsonBody, MessageRoute
-from distrust.common.protocol.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, wire
+from distrust.common.protocol.web.intermediary import UPLOAD_PROBLEMS, Address, UploadBody, served, wire
 from distrust.common.protocol.web.problems import mark_fault, problems
 from distrust.common.protocol.web.settings import IntermediarySettings
 from distrust.common.protocol.web.waiting import NotifierDep, Wait
@@ -25,12 +25,7 @@ class ShufflerSettings(IntermediarySettings):
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8702
 
 
-async def _shuffler(request: Request) -> Shuffler:
-    shuffler: Shuffler = request.app.state.service
-    return shuffler
-
-
-ShufflerDep = Annotated[Shuffler, Depends(_shuffler)]
+ShufflerDep = Annotated[Shuffler, Depends(served)]
 
 router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
@@ -42,28 +42,8 @@ from distrust.common.protocol.web.settings import IntermediarySettings
 from distrust.common.protocol.web.waiting import SWEEP_SECONDS, NotifierDep, Wait, Waiting
 
 
-class IntermediaryApi(Protocol):
-    """An intermediary as its routes use it (see `common.protocol.intermediary.service`)."""
-
-    def open(self, cohort: Cohort) -> Cohort: ...
-    def terms(self, address: str) -> Cohort: ...
-    def known_terms(self, address: str) -> Cohort | None: ...
-    def cohorts(
-        self, *, only_open: bool = False, run: str | None = None, cohort: str | None = None, limit: int | None = None
-    ) -> CohortList: ...
-    def receive(self, address: str, stage: str, upload: Upload) -> UploadAnswer: ...
-    def leave(self, address: str, leaving: Leaving) -> UploadAnswer: ...
-    def batch(self, address: str) -> BatchAnswer | bytes: ...
-    def known_batch(self, address: str) -> bytes | None: ...
-    def delivered(self, run_digest: bytes, after: int, limit: int) -> DeliveryList: ...
-    def settle(self, run_digest: bytes, settled: Settled) -> Settled: ...
-    def prune(self, run_digest: bytes) -> PrunedRun: ...
-    def transcript(
-        self, address: str, after: int, limit: int, each: int | None = None, client: int | None = None
-    ) -> Transcript: ...
-
-
-async def _party(request: Request) -> Any:
+async def served(request: Request) -> Any:
+    """Return the party that a route serves, as a FastAPI dependency."""
     return request.app.state.service
 
 
@@ -77,7 +57,7 @@ async def _address(run: RunDigest, cohort: Annotated[str, Path(description="the 
 Address = Annotated[str, Depends(_address)]
 """`Cohort.address` of the cohort that a path names."""
 
-PartyDep = Annotated[IntermediaryApi, Depends(_party)]
+PartyDep = Annotated[Intermediary, Depends(served)]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
 MOST_DELIVERIES = 32_768
@@ -159,9 +139,7 @@ async def batch(address: Address, party: PartyDep, notifier: NotifierDep, wait: 
     return await _batch(address, party, notifier, wait)
 
 
-async def _batch(
-    address: str, party: IntermediaryApi, notifier: Waiting, wait: float, *, fresh: bool = False
-) -> Response:
+async def _batch(address: str, party: Intermediary, notifier: Waiting, wait: float, *, fresh: bool = False) -> Response:
     """Wait for a batch, and return it.
 
     fresh  the cohort was opened just now, so that the first look would find it waiting. It may have ended between its
