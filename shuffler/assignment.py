@@ -58,11 +58,10 @@ def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     return fault
 
 
-def order_stream(cohort: Cohort, channel: AssignedRecords, fresh: Callable[[], Stream]) -> Stream:
+def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
     """Return a `fresh` stream; in a run that is named unsafe the seeded one, as in process."""
-    if channel.noise_seed is not None:
-        return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
-    return fresh()
+    seed = AssignedRecords.needed(cohort.channel).noise_seed
+    return fresh() if seed is None else UnsafeSeededStream(seed, cohort.run, cohort.cohort, "order")
 
 
 def draw_order(assigned: AssignedAction, stream: Stream) -> Order:

@@ -105,8 +105,8 @@ class Shuffler(Intermediary):
         """Commit new claims before any position is sent; refuse clients that left, and second claims of a slot."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
-        intake.require_members(store.departed(tx, state.number), None)
-        known = store.digests(tx, state.number, CLAIMED, intake.span())
+        known, departed = store.sent(tx, state.number, CLAIMED, intake.span())
+        intake.require_members(departed, None)
         intake.reject_if(same_claim(known))
         fresh = Intake([item for item in intake.items if item.slot not in known])
         store.add_messages(tx, fresh.rows(state.number, CLAIMED, lambda _item: None, keep_ticket=False))
@@ -129,8 +129,7 @@ class Shuffler(Intermediary):
         """Commit the order with the cohort, before a client can claim a position."""
         cohort = state.cohort
         if cohort.channel.assigns:
-            channel = AssignedRecords.needed(cohort.channel)
-            order = draw_order(channel.deal, order_stream(cohort, channel, self._stream))
+            order = draw_order(AssignedRecords.needed(cohort.channel).deal, order_stream(cohort, self._stream))
             store.put_statement(tx, state.number, ORDER, pack_order(order))
 
     def _read_order(self, cohort: int) -> Order:
@@ -144,7 +143,7 @@ class Shuffler(Intermediary):
         sized = measured(state.cohort.channel.report_size)
         if not state.cohort.channel.assigns:
             return sized
-        theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.number, CLAIMED, span))
+        theirs = claimed_by_reporter(state.cohort, store.sent(tx, state.number, CLAIMED, span)[0])
         return lambda item: sized(item) or theirs(item)
 
     def _mark(self, state: State, item: Item) -> bytes | None:
@@ -196,8 +195,8 @@ class Shuffler(Intermediary):
 
     def _read_list_digest(self, cohort: int) -> bytes | None:
         with self._database.reading() as tx:
-            kept = store.digests(tx, cohort, LIST, (SELF, SELF)).get(SELF)  # once it was scrubbed
-            return store.statement(tx, cohort, LIST) or kept
+            kept, _ = store.sent(tx, cohort, LIST, (SELF, SELF))  # once it was scrubbed
+            return store.statement(tx, cohort, LIST) or kept.get(SELF)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         assigned = state.cohort.channel.assigns and slot >= 0

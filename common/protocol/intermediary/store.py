@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, Executable, LargeBinary, Row, bindparam, func, insert, or_, select, union_all, update
+from sqlalchemy import Connection, LargeBinary, Row, bindparam, func, insert, or_, select, union_all, update
 
 from distrust.common.errors import Gone, WrongCohort
 from distrust.common.protocol.intermediary.tables import COHORTS, DELIVERED, DIGESTS, MESSAGES, PRUNED
@@ -59,12 +59,6 @@ _USED = _USED.where(MESSAGES.c.stage.in_((bindparam("stage"), "departed"))).limi
 _BODIES = select(MESSAGES.c.slot, MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot > bindparam("after"))
 _BODIES = _BODIES.order_by(MESSAGES.c.slot).limit(bindparam("limit"))
 _IN_SPAN = *_OF_STAGE, MESSAGES.c.slot.between(bindparam("first"), bindparam("last"))
-_DIGESTS = union_all(
-    select(MESSAGES.c.slot, MESSAGES.c.digest).where(*_IN_SPAN),
-    select(DIGESTS.c.slot, DIGESTS.c.digest).where(
-        *_SCRUBBED, DIGESTS.c.slot.between(bindparam("first"), bindparam("last"))
-    ),
-)
 _SENT = union_all(
     *(
         select(table.c.slot, table.c.stage, table.c.digest).where(
@@ -223,11 +217,6 @@ def add_messages(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         tx.execute(_ADD_MESSAGE, list(rows))
 
 
-def digests(tx: Connection, cohort: int, stage: str, span: Span) -> dict[int, bytes]:
-    """Return slot to digest of the messages of a stage, within a span."""
-    return _pairs(tx, _DIGESTS, cohort, stage, span)
-
-
 def sent(tx: Connection, cohort: int, stage: str, span: Span) -> tuple[dict[int, bytes], set[int]]:
     """Return slot to digest of the messages of a stage, and the slots that have left, both within a span."""
     rows = tx.execute(_SENT, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]}).all()
@@ -238,7 +227,8 @@ def sent(tx: Connection, cohort: int, stage: str, span: Span) -> tuple[dict[int,
 
 def stored_tickets(tx: Connection, cohort: int, stage: str, span: Span) -> dict[int, bytes]:
     """Return slot to ticket, as they came with the messages of a stage, within a span."""
-    return {slot: ticket for slot, ticket in _pairs(tx, _TICKETS, cohort, stage, span).items() if ticket}
+    rows = tx.execute(_TICKETS, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]})
+    return {row.slot: row.ticket for row in rows if row.ticket}
 
 
 def marks(tx: Connection, cohort: int, wanted: Sequence[bytes]) -> set[bytes]:
@@ -390,8 +380,3 @@ def _parsed(body: bytes) -> tuple[Cohort, bytes]:
 
 
 _kept = lru_cache(maxsize=128)(_parsed)
-
-
-def _pairs(tx: Connection, query: Executable, cohort: int, stage: str, span: Span) -> dict[int, Any]:
-    rows = tx.execute(query, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]})
-    return {row[0]: row[1] for row in rows}
