@@ -7,7 +7,6 @@ decided in `aggregator.confirmation`, the sum is in `aggregator.recovery`.
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
 from distrust.common.errors import BadMessage, TooSmall
@@ -92,11 +91,13 @@ def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
 
     bodies   bodies of stage `shares` by slot; those of clients outside `sharing` are not looked at.
     """
-    roster, table = sharing.roster, sharing.roster.table
-    boxes = np.zeros((*table.shape, BOX), dtype=np.uint8)
-    for slot, row in zip(sharing.members, sharing.rows.tolist(), strict=True):
+    boxes = np.zeros((*sharing.near.shape, BOX), dtype=np.uint8)
+    edges = sharing.roster.reverse.reshape(sharing.near.shape)
+    rows = list(zip(sharing.members, sharing.rows.tolist(), strict=True))
+    for slot, row in rows:
         boxes[row] = np.frombuffer(bodies[slot], dtype=np.uint8, offset=COMMITMENT).reshape(-1, BOX)
-    return dict(zip(sharing.members, _inboxes(sharing, boxes.reshape(-1, BOX), roster), strict=True))
+    by_edge = boxes.reshape(-1, BOX)
+    return {slot: by_edge[edges[row, sharing.near[row]]].tobytes() for slot, row in rows}
 
 
 def close_confirm(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
@@ -109,11 +110,6 @@ def close_confirm(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
     liars = tell_liars(sharing, name_liars(sharing, verdict.disputed), verdict.disputed)
     _check_count(sharing.roster.cohort, len(verdict.sharing.members), "clients whose shares were confirmed", liars)
     return verdict
-
-
-def commitment_of(body: bytes) -> bytes:
-    """Return the commitment in a body of stage `shares`, 32 bytes."""
-    return body[:COMMITMENT]
 
 
 def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
@@ -129,20 +125,11 @@ def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
     worst = int(around.argmin())
     if around[worst] < channel.threshold:
         raise TooSmall(int(around[worst]), channel.threshold, f"survivors around slot {sharing.members[worst]}")
-    lost, most = (
-        roster.densest(~flags),
-        densest_loss(cohort.clients, cohort.clients - cohort.minimum, channel.neighbours),
-    )
+    lost = roster.densest(~flags)
+    most = densest_loss(cohort.clients, cohort.clients - cohort.minimum, channel.neighbours)
     if lost > most:
         half = channel.neighbours // 2
         raise TooSmall(half - lost, half - most, f"survivors in {half} consecutive places of the ring")
-
-
-def _inboxes(sharing: Sharing, boxes: NDArray[np.uint8], roster: Roster) -> Iterable[bytes]:
-    for row in sharing.rows.tolist():
-        start = row * roster.degree
-        edges = roster.reverse[start : start + roster.degree][sharing.near[row]]
-        yield boxes[edges].tobytes()
 
 
 def _check_member(roster: Roster, slot: int) -> None:

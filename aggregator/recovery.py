@@ -22,10 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from distrust.aggregator.confirmation import Flags, Verdict, name_liars, tell_liars, value_at
 from distrust.aggregator.decoding import Parity, decode, interpolate
 from distrust.common.errors import BadMessage, BadShare, TooSmall
-from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows, unpack_rows
-from distrust.common.protocol.channels.masked import Masking
+from distrust.common.modular import Vector, add, subtract, sum_rows, unpack_rows
 from distrust.common.protocol.crypto.context import masking
-from distrust.common.protocol.crypto.graph import Roster
 from distrust.common.protocol.crypto.keys import binding, pair_from_seed
 from distrust.common.protocol.crypto.mask import sum_masks
 from distrust.common.protocol.crypto.parameters import liars_near
@@ -37,20 +35,6 @@ TRIES = 300
 """Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
 
 _CHUNK = 1 << 19  # coordinates added at once: 4 MiB
-
-
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """Self seeds of survivors and mask key pairs of lost clients, by slot.
-
-    liars     slots that provably lied.
-    disputes  pairs of which one lied, not explained by those.
-    """
-
-    seeds: dict[int, bytearray]
-    pairs: dict[int, X25519PrivateKey]
-    liars: tuple[int, ...]
-    disputes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +60,7 @@ class Rebuilding:
     """Rebuilds the secrets of one cohort's members.
 
     alive   the survivors' slots. commitments, answers   by slot; answers are the bodies of stage `unmask`.
+    seeds   self seeds of survivors by slot, once they are rebuilt; `pairs` mask key pairs of lost clients.
     """
 
     def __init__(
@@ -91,11 +76,14 @@ class Rebuilding:
         self._parity = Parity(self._threshold, secrets.randbelow(PRIME))
         self._disputed = verdict.disputed.copy()
         self._proven = np.zeros(len(self._roster), dtype=np.bool_)
-        self._seeds: dict[int, bytearray] = {}
-        self._pairs: dict[int, X25519PrivateKey] = {}
+        self.seeds: dict[int, bytearray] = {}
+        self.pairs: dict[int, X25519PrivateKey] = {}
 
-    def run(self) -> Rebuilt:
-        """Return all secrets. Raises TooSmall for fewer than t shares, BadShare for one that cannot be rebuilt."""
+    def run(self) -> tuple[tuple[int, ...], int]:
+        """Rebuild all secrets. Return the slots that provably lied, and how many disputes they do not explain.
+
+        Raises TooSmall for fewer than t shares, BadShare for a secret that cannot be rebuilt.
+        """
         rows = zip(self._sharing.members, self._sharing.rows.tolist(), strict=True)
         readable = (self._read(slot, row) for slot, row in rows)
         pending = [secret for secret in readable if not self._all_agree(secret)]
@@ -109,7 +97,7 @@ class Rebuilding:
             pending = left
         named = self._named()
         open_pairs = self._disputed & ~named[:, np.newaxis] & ~named[self._roster.table]
-        return Rebuilt(self._seeds, self._pairs, tuple(self._roster.slots[named].tolist()), int(open_pairs.sum()))
+        return tuple(self._roster.slots[named].tolist()), int(open_pairs.sum())
 
     def _read(self, slot: int, row: int) -> _Secret:
         """Return the confirmed shares of one client. A neighbour that now contradicts its confirmation has lied."""
@@ -175,13 +163,13 @@ class Rebuilding:
         if slot in self._alive:
             if self._names.commitment(seed, slot) != self._commitments[slot]:
                 return False
-            self._seeds[slot] = seed
+            self.seeds[slot] = seed
             return True
         pair = pair_from_seed(seed)
         wipe(seed)
         if pair.public_key().public_bytes_raw() != self._roster.mask_key(slot):
             return False
-        self._pairs[slot] = pair
+        self.pairs[slot] = pair
         return True
 
     def _dealt_falsely(self, secret: _Secret, agreeing: int) -> bool:
@@ -240,26 +228,15 @@ class Recovered:
     disputes: int
 
 
-def recover(
-    verdict: Verdict, masked: Mapping[int, bytes], commitments: Mapping[int, bytes], answers: Mapping[int, bytes]
-) -> Recovered:
-    """Return the survivors' vectors added modulo m.
-
-    verdict      on the shares, with the members of stage `masked`.
-    masked       the survivors' bodies. commitments   of all members. answers   bodies of stage `unmask`.
-    Raises       TooSmall when too few survive or answer, BadShare when a secret cannot be rebuilt: never a wrong sum.
-    """
-    sum_ = sum_masked(verdict.sharing.roster.cohort, masked.values())
-    return unmask_total(verdict, masked, sum_, commitments, answers)
-
-
 def sum_masked(cohort: Cohort, bodies: Iterable[bytes]) -> Vector:
     """Return the sum of packed masked vectors modulo m. Memory is bounded: a few megabytes are added at a time."""
     channel, iterator = masking(cohort), iter(bodies)
-    sum_ = np.zeros(channel.dimension, dtype=np.uint64)
-    rows = max(1, _CHUNK // channel.dimension)
-    while chunk := list(islice(iterator, rows)):
-        sum_ = add(sum_, _sum_chunk(channel, chunk), channel.modulus)
+    m, d, size = channel.modulus, channel.dimension, channel.report_size
+    sum_ = np.zeros(d, dtype=np.uint64)
+    while chunk := list(islice(iterator, max(1, _CHUNK // d))):
+        if any(len(body) != size for body in chunk):
+            raise BadMessage(f"a masked vector must have {size} bytes")
+        sum_ = add(sum_, sum_rows(unpack_rows(b"".join(chunk), m, d), m), m)
     return sum_
 
 
@@ -270,7 +247,12 @@ def unmask_total(
     commitments: Mapping[int, bytes],
     answers: Mapping[int, bytes],
 ) -> Recovered:
-    """Return `masked_total`, the sum of the survivors' masked vectors, without its masks. Raises like `recover`."""
+    """Return `masked_total`, the sum of the survivors' masked vectors, without its masks.
+
+    verdict      on the shares, with the members of stage `masked`.
+    survivors    slots. commitments   of all members, by slot. answers   bodies of stage `unmask`, by slot.
+    Raises       TooSmall when too few survive or answer, BadShare when a secret cannot be rebuilt: never a wrong sum.
+    """
     roster, alive = verdict.sharing.roster, frozenset(survivors)
     cohort = roster.cohort
     if not alive <= frozenset(verdict.sharing.members):
@@ -279,28 +261,14 @@ def unmask_total(
         raise TooSmall(len(alive), cohort.minimum)
     channel, names = masking(cohort), binding(cohort)
     m, d = channel.modulus, channel.dimension
-    rebuilt = Rebuilding(verdict, alive, commitments, answers).run()
-    own = (names.self_mask(seed, slot) for slot, seed in rebuilt.seeds.items())
+    rebuilding = Rebuilding(verdict, alive, commitments, answers)
+    liars, disputes = rebuilding.run()
+    own = (names.self_mask(seed, slot) for slot, seed in rebuilding.seeds.items())
     sum_ = subtract(masked_total, sum_masks(own, m, d), m)
-    wipe(*rebuilt.seeds.values())
-    for slot, pair in rebuilt.pairs.items():
-        plus, minus = _pair_masks(roster, alive, slot, pair)
-        sum_ = add(subtract(sum_, sum_masks(plus, m, d), m), sum_masks(minus, m, d), m)
-    return Recovered(sum_, rebuilt.liars, rebuilt.disputes)
-
-
-def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
-    size = packed_size(channel.modulus, channel.dimension)
-    if any(len(body) != size for body in bodies):
-        raise BadMessage(f"a masked vector must have {size} bytes")
-    return sum_rows(unpack_rows(b"".join(bodies), channel.modulus, channel.dimension), channel.modulus)
-
-
-def _pair_masks(
-    roster: Roster, alive: frozenset[int], slot: int, pair: X25519PrivateKey
-) -> tuple[list[bytearray], list[bytearray]]:
-    """Return the keys of the masks that survivors added, and that they subtracted, for one lost client."""
-    names = binding(roster.cohort)
-    near = [v for v in roster.neighbours(slot) if v in alive]
-    keys = [(v, names.pair_mask(pair, roster.mask_key(v), slot, v)) for v in near]
-    return [key for v, key in keys if v < slot], [key for v, key in keys if v > slot]
+    wipe(*rebuilding.seeds.values())
+    for slot, pair in rebuilding.pairs.items():
+        near = [v for v in roster.neighbours(slot) if v in alive]
+        keys = [(v, names.pair_mask(pair, roster.mask_key(v), slot, v)) for v in near]
+        added, taken = [key for v, key in keys if v < slot], [key for v, key in keys if v > slot]  # by the survivors
+        sum_ = add(subtract(sum_, sum_masks(added, m, d), m), sum_masks(taken, m, d), m)
+    return Recovered(sum_, liars, disputes)

@@ -3,7 +3,6 @@
 import hmac
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection
 from itertools import accumulate, takewhile
 from typing import Final, Generic, Literal, TypeVar
@@ -11,7 +10,7 @@ from typing import Final, Generic, Literal, TypeVar
 from sqlalchemy import Connection
 
 from distrust.aggregator import protocol
-from distrust.aggregator.confirmation import Sharing, Verdict
+from distrust.aggregator.confirmation import Sharing
 from distrust.aggregator.recovery import sum_masked, unmask_total
 from distrust.common.errors import BadMessage, BadTicket, ProtocolError, Unavailable
 from distrust.common.modular import pack, unpack
@@ -65,18 +64,16 @@ class LruCache(Generic[V]):
 
     def __init__(self, places: int) -> None:
         self._places = places
-        self._values: OrderedDict[str, V] = OrderedDict()
+        self._values: dict[str, V] = {}  # the one that was asked for last comes last
         self._lock = threading.RLock()
 
     def get(self, key: str, make: Callable[[], V]) -> V:
         """Return the value of a key; call `make` for one that is not kept."""
         with self._lock:
-            if key not in self._values:
-                self._values[key] = make()
-                while len(self._values) > self._places:
-                    self._values.popitem(last=False)
-            self._values.move_to_end(key)
-            return self._values[key]
+            value = self._values[key] = self._values.pop(key) if key in self._values else make()
+            if len(self._values) > self._places:
+                del self._values[next(iter(self._values))]
+            return value
 
     def drop(self, key: str) -> None:
         """Drop a key's value."""
@@ -165,7 +162,7 @@ class Aggregator(Intermediary):
         state = self.settled(address)
         with self._database.reading() as tx:
             bodies = [(stage, store.statement(tx, state.number, stage)) for stage in STATED]
-        opened = takewhile(lambda one: one[1] is not None, bodies)
+        opened = takewhile(lambda stored: stored[1] is not None, bodies)
         views = [(stage, StageView.model_validate_json(body or b"")) for stage, body in opened]
         stated = [Statement(stage=stage, digest=_stated(view)) for stage, view in views]
         return StatementList(cohort=state.name, statements=stated[after:], over=state.stage in {"done", "aborted"})
@@ -228,7 +225,8 @@ class Aggregator(Intermediary):
                 view = StageView(cohort=name, stage=CONFIRM, members=shared, challenge=challenge, statement=statement)
                 _store_view(tx, number, view)
             case "confirm":
-                verdict = _verdict(tx, state, _sharing(tx, state, _roster(tx, state), CONFIRM))
+                sharing = _sharing(tx, state, _roster(tx, state), CONFIRM)
+                verdict = protocol.close_confirm(sharing, dict(store.bodies(tx, number, CONFIRM, -1, cohort.clients)))
                 members = members_to_bitmap(verdict.sharing.members, cohort.clients)
                 statement = masked_statement(_stated(_stored_view(tx, number, CONFIRM)), cohort, members)
                 _store_view(tx, number, StageView(cohort=name, stage=MASKED, members=members, statement=statement))
@@ -244,7 +242,7 @@ class Aggregator(Intermediary):
         number, sharing = state.number, self._read_sharing(state)
         survivors = bitmap_to_members(self._stored_view(number, UNMASK).members, state.cohort.clients)
         masked = sum_masked(state.cohort, (body for _, body in self._stored(number, MASKED)))
-        commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(number, SHARES)}
+        commitments = {slot: body[: protocol.COMMITMENT] for slot, body in self._stored(number, SHARES)}
         answers = dict(self._stored(number, UNMASK))
         verdict = protocol.close_confirm(sharing, dict(self._stored(number, CONFIRM)))
         recovered = unmask_total(verdict, survivors, masked, commitments, answers)
@@ -313,10 +311,6 @@ def _sharing(tx: Connection, state: State, roster: Roster, stage: Stated) -> Sha
     return Sharing(roster, bitmap_to_members(members, state.cohort.clients))
 
 
-def _verdict(tx: Connection, state: State, sharing: Sharing) -> Verdict:
-    return protocol.close_confirm(sharing, dict(store.bodies(tx, state.number, CONFIRM, -1, state.cohort.clients)))
-
-
 def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
     """Return a stored message as the aggregator can read it. The caller fills in `number`, its position."""
     if slot != SELF:
@@ -339,7 +333,8 @@ def _message(channel: Masking, stage: str, body: bytes) -> View:
         case "confirm":
             return {"coefficients": channel.threshold, "shares": len(body) // SHARE_SIZE - channel.threshold}
         case "masked":
-            return {"modulus": channel.modulus, "masked": _values(channel, body)}
+            masked = unpack(body, channel.modulus, channel.dimension)[:_MOST_VALUES]
+            return {"modulus": channel.modulus, "masked": masked.tolist()}
         case "unmask":
             shares = [body[i : i + SHARE_SIZE] for i in range(0, len(body), SHARE_SIZE)]
             return {"shares": len(shares), "missing": shares.count(MISSING)}
@@ -354,7 +349,3 @@ def _batch(channel: Masking, answer: bytes) -> TranscriptEntry:
     facts |= channel.batch_view(batch.content, batch.survivors, _MOST_VALUES)
     facts |= {"liars": batch.liars, "disputes": batch.disputes}
     return entry("out", "server", BATCH, batch.content.body, facts)
-
-
-def _values(channel: Masking, body: bytes) -> list[int]:
-    return [int(value) for value in unpack(body, channel.modulus, channel.dimension)[:_MOST_VALUES]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing, Verdict
-from distrust.aggregator.recovery import Recovered, recover
+from distrust.aggregator.recovery import Recovered, sum_masked, unmask_total
 from distrust.client.cohort.secagg import CHALLENGE, MaskingClient, Secrets
 from distrust.common.modular import Vector
 from distrust.common.protocol.channels.masked import Masking
@@ -146,8 +146,9 @@ class Simulation:
 
     def release(self) -> Recovered:
         """Return the survivors' sum modulo m, and the clients that lied."""
-        commitments = {slot: protocol.commitment_of(self.shares[slot]) for slot in self.members}
-        return recover(self.verdict, self.masked, commitments, self.answers)
+        commitments = {slot: self.shares[slot][: protocol.COMMITMENT] for slot in self.members}
+        masked = sum_masked(self.cohort, self.masked.values())
+        return unmask_total(self.verdict, self.masked, masked, commitments, self.answers)
 
     def recover(self) -> Vector:
         """Return the survivors' sum modulo m."""

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing
-from distrust.aggregator.recovery import recover
+from distrust.aggregator.recovery import sum_masked, unmask_total
 from distrust.client.cohort import secagg
 from distrust.common.modular import pack
 from distrust.common.protocol.channels.sealed import Sealed
 from distrust.common.protocol.crypto import share
 from distrust.common.protocol.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
-from distrust.common.protocol.crypto.graph import keyed_permutation
+from distrust.common.protocol.crypto.graph import Roster, keyed_permutation
 from distrust.common.protocol.crypto.keys import Binding, key_hash, pair_from_seed
 from distrust.common.protocol.crypto.mask import sum_masks
 from distrust.common.protocol.crypto.seal import open_record, seal_info
@@ -127,7 +127,7 @@ def test_the_hash_of_keys() -> None:
 def test_statements() -> None:
     """SHA-256 of the cohort's context, the stage, and its fields, each behind its length."""
     cohort = make_cohort(4, 10, 3)
-    roster = protocol.Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
+    roster = Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
     start = bytes.fromhex(opening("distrust statement v3", cohort))
 
     def field(raw: bytes) -> bytes:
@@ -208,13 +208,13 @@ def test_the_bodies_of_all_stages(simulation: Simulation) -> None:
 def test_recorded_bodies_still_add_up() -> None:
     """The other direction: bytes of these clients, as recorded, are read by today's aggregator."""
     cohort = make_cohort(4, 10, 3, dropout=0.25)
-    roster = protocol.Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
+    roster = Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
     commitments = {i: bytes.fromhex(COMMITMENTS)[32 * i : 32 * i + 32] for i in range(4)}
     confirmed = {i: bytes.fromhex(body) for i, body in enumerate(CONFIRMED)}
     masked = {i: bytes.fromhex(body) for i, body in enumerate(MASKED)}
     answers = {i: bytes.fromhex(body) for i, body in enumerate(ANSWERS)}
     verdict = protocol.close_confirm(Sharing(roster, range(4)), confirmed)
-    result = recover(verdict, masked, commitments, answers)
+    result = unmask_total(verdict, masked, sum_masked(cohort, masked.values()), commitments, answers)
     assert (result.total.tolist(), result.liars, result.disputes) == ([9, 2, 5], (), 0)
 
 
