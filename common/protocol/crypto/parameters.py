@@ -12,6 +12,7 @@ w is the largest number of lost clients that k/2 consecutive places of the ring 
 exceed it; D random losses exceed it with probability below 2⁻²⁰.
 """
 
+from bisect import bisect_left
 from functools import lru_cache
 from math import floor, log2
 
@@ -81,15 +82,9 @@ def liars_near(n: int, lost: int, k: int, t: int) -> int:
     """
     if k >= n - 1:
         return max((k - lost - t - 1) // 2, 0)
-    low, high = 0, n // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        threshold = _threshold(n, lost, middle, k)
-        if threshold is not None and threshold <= t:
-            low = middle
-        else:
-            high = middle
-    return min(int(np.argmax(n * _upper_tail(n - 1, low, k)[1:] < _FAILURE)), t - 1)
+    chosen_for = range(1, n // 2)  # corrupted clients
+    corrupted = bisect_left(chosen_for, True, key=lambda corrupt: (_threshold(n, lost, corrupt, k) or n) > t)
+    return min(int(np.argmax(n * _upper_tail(n - 1, corrupted, k)[1:] < _FAILURE)), t - 1)
 
 
 @lru_cache(maxsize=10_000)
@@ -120,18 +115,17 @@ def _counts(n: int, dropout: float, corrupt: float, min_survivors: int) -> tuple
 def _sparse(n: int, lost: int, corrupted: int) -> tuple[int, int] | None:
     """Return the smallest even degree below n - 1 that serves, with its t, by doubling and then bisection."""
     top = (n - 2) // 2  # the search is over k/2; a denser ring serves better
+
+    def serves(half: int) -> bool:
+        return _threshold(n, lost, corrupted, 2 * half) is not None
+
     high = 1
-    while high < top and _threshold(n, lost, corrupted, 2 * high) is None:
+    while high < top and not serves(high):
         high = min(2 * high, top)
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _threshold(n, lost, corrupted, 2 * middle) is None:
-            low = middle
-        else:
-            high = middle
-    t = _threshold(n, lost, corrupted, 2 * high)
-    return None if t is None else (2 * high, t)
+    halves = range(high // 2 + 1, high + 1)
+    half = halves[bisect_left(halves[:-1], True, key=serves)]
+    t = _threshold(n, lost, corrupted, 2 * half)
+    return None if t is None else (2 * half, t)
 
 
 def _threshold(n: int, lost: int, corrupted: int, k: int) -> int | None:
