@@ -14,6 +14,7 @@ import structlog
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
@@ -35,11 +36,6 @@ READY_SECONDS = 0.5
 _log = structlog.get_logger("distrust.web")
 
 
-def is_bearer(authorization: str, token: str) -> bool:
-    """Return whether an `Authorization` header carries this token."""
-    return hmac.compare_digest(bearer(authorization).encode(), token.encode())
-
-
 class TokenRequired(HTTPBearer):
     """A dependency of routes that need a token. OpenAPI lists it as a security scheme of those routes."""
 
@@ -53,7 +49,8 @@ class TokenRequired(HTTPBearer):
         The file is read again when it has changed. Raises Unavailable while it cannot be read.
         """
         current: Callable[[], str] | None = getattr(request.app.state, f"{self._owner}_token")
-        if current is not None and not is_bearer(request.headers.get("authorization", ""), current()):
+        shown = bearer(request.headers.get("authorization", "")).encode()
+        if current is not None and not hmac.compare_digest(shown, current().encode()):
             raise Unauthorized(f"this call needs the {self._owner}'s token: Authorization: Bearer …")
 
 
@@ -131,17 +128,14 @@ class Readiness:
         """Raise Unavailable unless the database takes a write, and keeps `min_free` bytes of disk."""
         with self._lock:
             if time.monotonic() >= self._known_until:
-                self._fault = self._look(database)
+                try:
+                    database.check_writable(self._min_free)
+                    self._fault = ""
+                except Unavailable as error:
+                    self._fault = error.detail
                 self._known_until = time.monotonic() + READY_SECONDS
             if self._fault:
                 raise Unavailable(self._fault)
-
-    def _look(self, database: Writable) -> str:
-        try:
-            database.check_writable(self._min_free)
-        except Unavailable as error:
-            return error.detail
-        return ""
 
 
 def make_app(
@@ -207,8 +201,7 @@ def readyz(request: Request) -> str:
 @_health.get("/metrics")
 def metrics(request: Request) -> Response:
     """Return the metrics as Prometheus text."""
-    counters: Metrics = request.app.state.metrics
-    return counters.answer()
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 class RequestGuard:

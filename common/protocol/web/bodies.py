@@ -182,7 +182,7 @@ class Bodies:
         if visit not in self._held:
             await self._let_in(visit)
         while self._total + size > self._most and not visit.evicted:
-            arriving = [one for one in self._held if one.arriving]
+            arriving = [held for held in self._held if held.arriving]
             if len(arriving) < len(self._held):
                 self._space_freed.clear()
                 await self._space_freed.wait()
@@ -197,7 +197,7 @@ class Bodies:
     async def _let_in(self, visit: Visit) -> None:
         """Find a place among the bodies."""
         while len(self._held) >= MOST_BODIES:
-            arriving = [one for one in self._held if one.arriving]
+            arriving = [held for held in self._held if held.arriving]
             if arriving:
                 self._give_up(arriving)
                 break
@@ -206,7 +206,7 @@ class Bodies:
         self._held[visit] = 0
 
     def _give_up(self, arriving: list[Visit]) -> None:
-        slowest = min(arriving, key=lambda one: one.received / one.age)
+        slowest = min(arriving, key=lambda visit: visit.received / visit.age)
         self.remove(slowest)
         slowest.evict()
 
@@ -249,7 +249,7 @@ class JsonBody(Generic[M]):
         try:
             if len(raw) < _BIG:
                 return self._parse(raw, most, items)
-            async with _parsers(request):
+            async with request.app.state.parsers:
                 return await run_in_threadpool(self._parse, raw, most, items)
         except ValidationError as error:
             raise bad_fields(error, self.model) from error
@@ -258,24 +258,15 @@ class JsonBody(Generic[M]):
         if count_values(raw) > most:
             allowed = f"{items} items" if self._most is None else f"{most} values"
             raise HTTPException(413, f"the body has more values than {allowed} take: send it in parts")
-        if self._most is None and len(raw) >= _PLAIN and not is_plain(raw):
+        plain = self._most is not None or len(raw) < _PLAIN or (raw.isascii() and b"\\u" not in raw)
+        if not plain:  # one sign beyond ASCII can make a text four times as large
             raise BadMessage(f"a body of {_PLAIN} bytes or more must be plain ASCII, without \\u escapes")
         return read_message(self.model, raw)
-
-
-def is_plain(raw: bytearray) -> bool:
-    """Return whether texts take a byte a character: one sign beyond that can make a text four times as large."""
-    return raw.isascii() and b"\\u" not in raw
 
 
 def count_values(raw: bytes | bytearray) -> int:
     """Return an upper bound of the JSON values in a body, without parsing it: each stands behind one of these signs."""
     return 1 + sum(raw.count(sign) for sign in (b",", b"[", b"{"))
-
-
-def _parsers(request: Request) -> asyncio.Semaphore:
-    parsers: asyncio.Semaphore = request.app.state.parsers
-    return parsers
 
 
 class MessageRoute(APIRoute):

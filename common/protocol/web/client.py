@@ -114,7 +114,7 @@ class Http:
                 end += time.monotonic() - queued
                 seconds = max(end - time.monotonic(), self.patience.answer) + extra
                 answer, why = await self._try(call, shown, seconds)
-            if answer is not None and not _passing(answer.status):
+            if answer is not None and answer.status != 429 and answer.status < 500:  # a retry changes nothing
                 return _body_or_raise(answer, shown)
             pause = max(self.patience.pause(attempt), _retry_after(answer))
             if time.monotonic() + pause > end:
@@ -141,8 +141,8 @@ class Http:
             return None, why
         self.sent += arrival.sent + len(call.body or b"")
         self.received += header_bytes(arrival.headers) + len(body)
-        whole = _Answer(arrival.status, arrival.headers, body)
-        return whole, f"HTTP {whole.status}" if 200 <= whole.status < 300 else _detail(whole)
+        told = "" if 200 <= arrival.status < 300 else f": {from_document(body, arrival.status).detail}"
+        return _Answer(arrival.status, arrival.headers, body), f"HTTP {arrival.status}{told}"
 
     async def _body(self, arrival: Arrival, shown: str, deadline: asyncio.Timeout) -> bytes:
         """Return an answer's body; its bytes prolong the deadline. Raises BadMessage."""
@@ -229,7 +229,7 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
     except (BadMessage, ValidationError):
         return ProtocolError(f"HTTP {status}, and no problem document")
     code = problem.type.rpartition(":")[2]
-    kind = next((one for one in _kinds(ProtocolError) if one.code == code), ProtocolError)  # none of its subclasses
+    kind = next((kind for kind in _kinds(ProtocolError) if kind.code == code), ProtocolError)  # none of its subclasses
     error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
     ProtocolError.__init__(error, cut_reason(problem.detail))
     extra = {
@@ -248,11 +248,6 @@ def _kinds(root: type[ProtocolError]) -> Iterator[type[ProtocolError]]:
         yield from _kinds(kind)
 
 
-def _passing(status: int) -> bool:
-    """Return whether a retry may succeed."""
-    return status == 429 or status >= 500
-
-
 def _body_or_raise(answer: _Answer, call: str) -> bytes:
     if 200 <= answer.status < 300:
         return answer.body
@@ -262,10 +257,6 @@ def _body_or_raise(answer: _Answer, call: str) -> bytes:
         status = "" if error.detail.startswith("HTTP ") else f"HTTP {answer.status}: "
         raise ProtocolError(f"{call}: {status}{error.detail}{hint}")
     raise error
-
-
-def _detail(answer: _Answer) -> str:
-    return f"HTTP {answer.status}: {from_document(answer.body, answer.status).detail}"
 
 
 def _retry_after(answer: _Answer | None) -> float:

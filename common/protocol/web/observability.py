@@ -10,8 +10,6 @@ import sys
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from starlette.responses import Response
 
 
 def configure(level: str) -> None:
@@ -66,6 +64,3 @@ class Metrics:
         """Return the counts of one kind of request. They are looked up once: a look takes as long as a count."""
         labels = method, route
         return self._requests.labels(*labels, status), self._seconds.labels(*labels), self._bytes.labels(*labels)
-
-    def answer(self) -> Response:
-        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)

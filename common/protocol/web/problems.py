@@ -85,7 +85,7 @@ def bad_fields(error: ValidationError | RequestValidationError, model: type[Base
 def install(app: FastAPI) -> None:
     """Answer every refusal of this app with a problem document."""
     app.add_exception_handler(ProtocolError, _releasing(_own))
-    app.add_exception_handler(RequestValidationError, _releasing(_invalid))
+    app.add_exception_handler(RequestValidationError, _releasing(_own))
     app.add_exception_handler(HTTPException, _releasing(_http))
     app.add_exception_handler(ClientDisconnect, _releasing(_gone))
     app.add_exception_handler(Exception, _unexpected)
@@ -127,13 +127,8 @@ def _releasing(handler: _Handler) -> _Handler:
 
 
 async def _own(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ProtocolError)
-    return render(error)
-
-
-async def _invalid(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return render(bad_fields(error))
+    assert isinstance(error, ProtocolError | RequestValidationError)
+    return render(error if isinstance(error, ProtocolError) else bad_fields(error))
 
 
 async def _http(request: Request, error: Exception) -> Response:
