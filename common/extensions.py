@@ -73,9 +73,13 @@ def find_class(kind: str, group: str, name: str) -> tuple[Any, Extension]:
         if name not in _allowed:
             why = "a process imports a module only where its own operator lists it, in DISTRUST_EXTENSIONS"
             raise BadParameter(field, name, f"is not listed here: {why}")
-        return _loaded(field, name, name), _of_module(kind, name)
+        found, module = _loaded(field, name, name), name.partition(":")[0]
+        package = next(iter(packages_distributions().get(module.partition(".")[0], ())), None)
+        return found, _origin(kind, name, package, version(package) if package else None, module)
     entry = _entry(field, group, name)
-    return _loaded(field, name, entry.value), _of_entry(kind, entry)
+    found = _loaded(field, name, entry.value)
+    package, number = (entry.dist.name, entry.dist.version) if entry.dist else (None, None)
+    return found, _origin(kind, name, package, number, entry.module)
 
 
 def _entry(field: str, group: str, name: str) -> EntryPoint:
@@ -101,22 +105,7 @@ def _loaded(field: str, name: str, reference: str) -> Any:
         raise BadParameter(field, name, what) from error
 
 
-def _of_entry(kind: str, entry: EntryPoint) -> Extension:
-    distribution = None if entry.dist is None else entry.dist.name
-    number = None if entry.dist is None else entry.dist.version
-    return Extension(
-        kind=kind, name=entry.name, distribution=distribution, version=number, source=_source(entry.module)
-    )
-
-
-def _of_module(kind: str, name: str) -> Extension:
-    module = name.partition(":")[0]
-    owners = packages_distributions().get(module.partition(".")[0], [])
-    distribution = owners[0] if owners else None
-    number = None if distribution is None else version(distribution)
-    return Extension(kind=kind, name=name, distribution=distribution, version=number, source=_source(module))
-
-
-def _source(module: str) -> str | None:
+def _origin(kind: str, name: str, distribution: str | None, number: str | None, module: str) -> Extension:
     file = getattr(sys.modules[module], "__file__", None)
-    return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    source = None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
+    return Extension(kind=kind, name=name, distribution=distribution, version=number, source=source)

@@ -99,7 +99,11 @@ class Shown(ABC):
         if table is not None and table not in self.TABLES:
             raise BadParameter("table", table, f"must be one of {', '.join(self.TABLES)}")
         columns, rows = self._table(table or self.TABLES[0])
-        return data_frame(columns, rows)
+        try:
+            return pandas.DataFrame(list(rows), columns=list(columns))
+        except ModuleNotFoundError as error:
+            install = lacking(error, "data frames need")
+            raise (error if install is None else ModuleNotFoundError(install, name=error.name)) from None
 
     def __repr__(self) -> str:
         """Return the value in one line."""
@@ -130,15 +134,3 @@ def _table(table: HtmlTable) -> str:
 
 def _cells(row: Sequence[str], sides: Sequence[str]) -> str:
     return "".join(f"<td{side}>{escape(cell)}</td>" for cell, side in zip(row, sides, strict=True))
-
-
-def data_frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
-    """Return rows as a data frame with these columns, also if there are no rows.
-
-    Raises ModuleNotFoundError, naming the extra, where pandas is not installed.
-    """
-    try:
-        return pandas.DataFrame(list(rows), columns=list(columns))
-    except ModuleNotFoundError as error:
-        install = lacking(error, "data frames need")
-        raise (error if install is None else ModuleNotFoundError(install, name=error.name)) from None
