@@ -13,8 +13,9 @@ from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.modular import unpack
 from distrust.common.protocol.crypto.context import masking
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, members_to_bitmap
-from distrust.common.protocol.crypto.keys import BOX, KEY, load_public
+from distrust.common.protocol.crypto.keys import KEY, load_public
 from distrust.common.protocol.crypto.parameters import densest_loss
+from distrust.common.protocol.crypto.seal import BOX
 from distrust.common.protocol.crypto.share import MISSING, PRIME, SHARE_SIZE
 from distrust.common.protocol.messages.cohort import Cohort
 

@@ -18,7 +18,8 @@ from distrust.common.protocol.channels.base import View
 from distrust.common.protocol.channels.masked import Masking, ModularSum
 from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, bitmap_to_members, members_to_bitmap
-from distrust.common.protocol.crypto.keys import BOX, key_hash
+from distrust.common.protocol.crypto.keys import key_hash
+from distrust.common.protocol.crypto.seal import BOX
 from distrust.common.protocol.crypto.share import MISSING, SHARE_SIZE
 from distrust.common.protocol.intermediary import store
 from distrust.common.protocol.intermediary.deadlines import Clock

@@ -16,18 +16,10 @@ from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
 from distrust.common.modular import Vector, add, pack, subtract
 from distrust.common.protocol.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
 from distrust.common.protocol.crypto.graph import Roster, bitmap_integer
-from distrust.common.protocol.crypto.keys import (
-    BOX,
-    binding,
-    close_box,
-    key_hash,
-    new_pair,
-    new_seed,
-    open_box,
-    pair_from_seed,
-)
+from distrust.common.protocol.crypto.keys import binding, key_hash, new_pair, new_seed, pair_from_seed
 from distrust.common.protocol.crypto.mask import sum_masks
 from distrust.common.protocol.crypto.parameters import neighbourhood, window
+from distrust.common.protocol.crypto.seal import BOX, close_box, open_box
 from distrust.common.protocol.crypto.share import (
     MISSING,
     SHARE_SIZE,

@@ -5,7 +5,8 @@ import random
 from collections.abc import Collection, Iterable
 
 from distrust.common.protocol.crypto.context import masking
-from distrust.common.protocol.crypto.keys import BOX, binding, close_box
+from distrust.common.protocol.crypto.keys import binding
+from distrust.common.protocol.crypto.seal import BOX, close_box
 from distrust.common.protocol.crypto.share import MISSING, PRIME, SHARE_SIZE, polynomials
 from distrust.lab.secagg_simulation import Simulation
 

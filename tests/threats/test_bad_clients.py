@@ -12,7 +12,7 @@ from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import plan
 from distrust.common.modular import sum_rows
-from distrust.common.protocol.crypto.keys import BOX
+from distrust.common.protocol.crypto.seal import BOX
 from distrust.common.protocol.crypto.share import SHARE_SIZE
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream

@@ -1,21 +1,18 @@
-"""Derives the keys of secure aggregation from X25519 pairs, and closes the boxes between two clients.
+"""Derives the keys of secure aggregation from X25519 pairs: RFC 7748 (X25519), RFC 5869 (HKDF-SHA256).
 
-RFC 7748 (X25519), RFC 5869 (HKDF-SHA256), RFC 8439 (ChaCha20-Poly1305). `Binding` has every derivation of one cohort:
-clients and aggregator compute the same keys.
+`Binding` has every derivation of one cohort: clients and aggregator compute the same keys.
 """
 
 import hashlib
 from functools import lru_cache
 
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from distrust.common.errors import BadMessage
 from distrust.common.protocol.crypto.context import context, encode, masking
-from distrust.common.protocol.crypto.share import PRIME, SEED, SHARE_SIZE
+from distrust.common.protocol.crypto.share import PRIME, SEED
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.randomness import fresh, wipe
 
@@ -26,14 +23,6 @@ KEY = 32
 
 KEY_HASH = 32
 """Bytes of the hash of a client's public keys."""
-
-PAYLOAD = 3 * SHARE_SIZE  # bytes of the three shares in a box
-BOX = PAYLOAD + 16
-"""Bytes of one box: shares of the self seed, of the mask key seed and of the blinding polynomial, the tag."""
-
-# Nonces of boxes. A channel key is fresh for each cohort and pair, and each direction is used once.
-_UP = bytes(11) + b"\x00"  # from the lower slot to the higher
-_DOWN = bytes(11) + b"\x01"
 
 _HASH = SHA256()
 _MASK_PAIR = encode(PROTOCOL, "mask key pair")
@@ -159,25 +148,3 @@ class Binding:
 def binding(cohort: Cohort) -> Binding:
     """Return the binding of a cohort, cached: it is public."""
     return Binding(cohort)
-
-
-def close_box(key: bytes | bytearray, sender: int, receiver: int, info: bytes, payload: bytes) -> bytes:
-    """Return three shares (51 bytes) for one neighbour, encrypted: 67 bytes. The tag binds sender, receiver, cohort.
-
-    info   `Binding.box`.
-    """
-    return ChaCha20Poly1305(key).encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, info))
-
-
-def open_box(key: bytes | bytearray, sender: int, receiver: int, info: bytes, box: bytes) -> bytearray:
-    """Return the 51 bytes in a box. Raises BadMessage unless the sender made it for the receiver in this cohort."""
-    shares, nonce = bytearray(PAYLOAD), _UP if sender < receiver else _DOWN
-    try:
-        ChaCha20Poly1305(key).decrypt_into(nonce, box, _aad(sender, receiver, info), shares)
-    except (InvalidTag, ValueError) as error:  # a ValueError for another size
-        raise BadMessage(f"the box from slot {sender} to slot {receiver} does not open") from error
-    return shares
-
-
-def _aad(sender: int, receiver: int, info: bytes) -> bytes:
-    return info + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")

@@ -15,7 +15,7 @@ from distrust.common.errors import BadMessage, BadParameter, BadShare, TooSmall
 from distrust.common.modular import Vector, pack
 from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.crypto.graph import Roster
-from distrust.common.protocol.crypto.keys import BOX
+from distrust.common.protocol.crypto.seal import BOX
 from distrust.lab.secagg_simulation import Departures, Simulation, enrol, make_cohort, play_stages
 
 MODULI = st.one_of(st.integers(2, 2**63 - 1), st.integers(2**62, 2**63 - 1), st.integers(2, 1000))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distrust.client.cohort.secagg import MaskingClient, Secrets
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.common.protocol.crypto.graph import Roster
-from distrust.common.protocol.crypto.keys import BOX
+from distrust.common.protocol.crypto.seal import BOX
 from distrust.common.protocol.crypto.share import MISSING, PRIME, SHARE_SIZE
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from tests.support.masking_clients import EVERYONE, ONE, M, N, Story, after_masking, sharing, without

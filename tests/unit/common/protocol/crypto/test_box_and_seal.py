@@ -7,8 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.protocol.channels.sealed import Sealed, sealed_size
-from distrust.common.protocol.crypto.keys import BOX, PAYLOAD, close_box, open_box
-from distrust.common.protocol.crypto.seal import open_record, seal
+from distrust.common.protocol.crypto.seal import BOX, PAYLOAD, close_box, open_box, open_record, seal
 from distrust.common.protocol.messages.cohort import Cohort
 
 SERVER = X25519PrivateKey.generate()

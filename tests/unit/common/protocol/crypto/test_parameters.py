@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from distrust.common.errors import BadParameter
 from distrust.common.protocol.crypto.graph import KEYS_SIZE, harary
-from distrust.common.protocol.crypto.keys import BOX
 from distrust.common.protocol.crypto.parameters import (
     densest_loss,
     holders_needed,
@@ -21,6 +20,7 @@ from distrust.common.protocol.crypto.parameters import (
     starved_bound,
     window,
 )
+from distrust.common.protocol.crypto.seal import BOX
 from distrust.common.protocol.crypto.share import SHARE_SIZE
 
 TABLE = [(50, 22, 12, 5), (100, 38, 20, 9), (400, 64, 33, 15), (1000, 76, 39, 18), (10_000, 94, 48, 22)]
