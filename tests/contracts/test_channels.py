@@ -144,7 +144,11 @@ def test_a_report_has_the_size_that_is_stated_and_an_id_of_its_own(sent: Sent) -
 
 
 def test_what_the_server_opens_is_what_the_clients_sent(sent: Sent) -> None:
-    assert sent.sums(sent.mixed(sent.reports())) == sent.expected()
+    reports = sent.reports()
+    content = sent.mixed(reports)
+    assert sent.sums(content) == sent.expected()
+    ids = [own for _, report in reports if (own := sent.channel.report_id(report))]
+    assert not any(own in content.body for own in ids)  # the shuffler and a client know whose they are
 
 
 def test_a_batch_of_another_channel_or_of_more_clients_than_it_holds_is_refused(sent: Sent) -> None:

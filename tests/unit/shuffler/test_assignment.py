@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
-from distrust.common.protocol.channels.assigned import AssignedRecords, GroupedRecords
-from distrust.common.protocol.channels.sealed import sealed_size
+from distrust.common.errors import Aborted, BadMessage, BadTicket, Conflict, WrongStage
+from distrust.common.protocol.channels.assigned import GroupedRecords
 from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
@@ -144,27 +141,6 @@ def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(shuffler: Assigni
     assert [one.type for one in shuffler.service.receive(address("c1"), "report", again).refused] == [Conflict("").urn]
 
 
-def test_where_nothing_is_assigned_nothing_can_be_asked(shuffler: AssigningShuffler) -> None:
-    cohort = shuffler.service.open(server.sealed())
-    with pytest.raises(BadMessage, match="assigns no actions"):
-        shuffler.service.actions(address("c1"), server.asking(cohort, [0]))
-    with pytest.raises(WrongCohort):
-        shuffler.service.actions(address("c9"), server.asking(cohort, [0]).model_copy(update={"cohort": "c9"}))
-
-
-def test_there_must_be_a_play_for_each_slot(shuffler: AssigningShuffler) -> None:
-    with pytest.raises(BadParameter, match="add up to clients = 6"):
-        shuffler.service.open(server.assigned(times=[3, 2], clients=6))
-
-
-def test_another_list_is_another_cohort(shuffler: AssigningShuffler) -> None:
-    cohort = shuffler.service.open(server.assigned(times=[3, 2]))
-    changed = server.assigned(times=[2, 3])
-    with pytest.raises(Conflict):
-        shuffler.service.open(changed)
-    assert changed.digest() != cohort.digest()
-
-
 def test_without_a_seed_two_cohorts_have_orders_of_their_own(shuffler: AssigningShuffler) -> None:
     first = shuffler.service.open(server.assigned(times=[30, 20]))
     second = shuffler.service.open(server.assigned(times=[30, 20], name="c2"))
@@ -195,29 +171,6 @@ def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(shuf
     assert [one.view["action"] for one in reports] == actions
     assert all(one.view.keys() == {"action", "report_id", "sealed_bytes"} for one in reports)
     assert last.view["by_action"] == content.counts == [3, 2]
-
-
-def test_orders_are_uniform() -> None:
-    """All 24 orders of four plays, 4800 times: false alarm 1e-6."""
-    assigned, counts = AssignedAction(actions=[0, 1], times=[2, 2]), dict[tuple[int, ...], int]()
-    for _ in range(4800):
-        order = tuple(draw_order(assigned, SystemStream()).tolist())
-        counts[order] = counts.get(order, 0) + 1
-    assert len(counts) == 24
-    assert stats.chisquare(list(counts.values())).pvalue > 1e-6
-
-
-def test_within_a_group_every_order_is_as_likely() -> None:
-    """Three records of one action, two of another: 6 · 2 ways, 2400 times; false alarm 1e-6."""
-    assigned, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
-    channel = AssignedRecords(size=1, server_key=bytes(32), deal=assigned)
-    reports = [(slot, bytes([slot]) * channel.report_size) for slot in range(5)]
-    batches = (channel.mix(reports, SystemStream(), order)[1].body for _ in range(2400))
-    result = [body[:: sealed_size(1)] for body in batches]
-    assert all({*body[:3]} == {1, 2, 4} for body in result)
-    counts = np.unique(result, return_counts=True)[1]
-    assert counts.size == 12
-    assert stats.chisquare(counts).pvalue > 1e-6
 
 
 def test_an_order_is_stored_as_it_is() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.common.errors import BadParameter, WrongStage
-from distrust.common.protocol.channels.bits import PermutedBits
+from distrust.common.errors import WrongStage
 from distrust.common.protocol.channels.sealed import Records
 from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
@@ -19,7 +18,7 @@ from distrust.common.protocol.messages.upload import UploadAnswer
 from distrust.common.protocol.storage.database import Database
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
-from tests.support.cohorts import SECONDS, Authority, address, labelled, report
+from tests.support.cohorts import SECONDS, Authority, address, report
 from tests.support.manual_clock import ManualClock
 
 server = Authority()
@@ -84,27 +83,6 @@ def test_every_sealed_record_arrives_once_and_opens_at_the_server(harness: Shuff
     assert (answer.lost, answer.batch.survivors) == (0, 40)
 
 
-def test_the_batch_holds_no_report_id_in_clear_and_no_order_of_arrival(harness: ShufflerHarness) -> None:
-    cohort = harness.service.open(server.sealed(clients=60))
-    bodies = {slot: report(cohort, slot) for slot in range(60)}
-    harness.put(cohort, bodies)
-    result = records(harness.released(cohort))
-    assert sorted(result) == sorted(body[16:] for body in bodies.values())
-    assert result != [body[16:] for body in bodies.values()]  # false alarm 1 in 60!
-
-
-def test_labelled_bits_are_permuted_label_by_label(harness: ShufflerHarness) -> None:
-    cohort = harness.service.open(server.bits(labels=3, width=5, clients=4))
-    ones = [[1, 0, 5], [2, 0, 5], [3, 1, 5], [4, 0, 5]]
-    harness.put(cohort, {slot: labelled(cohort, row) for slot, row in enumerate(ones)})
-    answer = harness.released(cohort)
-    assert answer.batch is not None
-    assert isinstance(answer.batch.content, PermutedBits)
-    rows = np.frombuffer(answer.batch.content.body, np.uint8).reshape(3, -1)
-    assert rows.shape == (3, 3)  # ⌈4 clients · 5 bits / 8⌉
-    assert np.unpackbits(rows, axis=1).sum(axis=1).tolist() == [10, 1, 20]
-
-
 def test_the_order_comes_from_the_stream_alone(tmp_path: Path) -> None:
     def run(folder: str, seed: int) -> list[bytes]:
         harness = ShufflerHarness(tmp_path / folder)
@@ -155,11 +133,6 @@ def test_who_left_may_not_report_and_who_reported_still_counts_when_it_leaves(ha
     released = harness.released(cohort)
     assert released.batch is not None
     assert (released.batch.survivors, released.lost) == (3, 2)
-
-
-def test_a_masked_cohort_is_not_the_shufflers(harness: ShufflerHarness) -> None:
-    with pytest.raises(BadParameter, match="is served by the aggregator"):
-        harness.service.open(server.masked())
 
 
 @pytest.mark.parametrize("make", [server.sealed, server.bits])
