@@ -12,7 +12,7 @@ from distrust.common.dp.accounting.techniques.sensitivity import Grid
 from distrust.common.dp.accounting.techniques.vector_bounds import vector_epsilon
 from distrust.common.dp.noise.binomial import Binomial
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
-from distrust.lab.papers.erratum import Erratum, Figures, amplified, epsilon_of, planned
+from distrust.lab.papers.erratum import Figures, amplified, epsilon_of, planned
 
 CLIENTS, EPSILON, DELTA = 1000, 0.01, 0.1  # ε₀ = 0.18, inside the theorem's range
 BATCH, DIMENSION = 20, 5
@@ -215,103 +215,3 @@ def _printed_epsilon(epsilon: float, delta: float) -> float:
 def _fewest(epsilon: float, delta: float) -> int:
     """Return the fewest fair bits a client."""
     return least_satisfying(lambda b: hockey_stick(Binomial(BATCH * b, 0.5).pmf(), GRID, epsilon) <= delta, 8)
-
-
-ERRATA = (
-    Erratum(
-        key="ctx-algorithm-2-swap",
-        paper="CTX",
-        place="Algorithm 2",
-        printed="the vector φy gets σ₂, the matrix φφᵀ gets σ₁; the text says the reverse",
-        wrong="harmless only while σ₁ = σ₂: φy moves by 2 in ℓ₂, the upper triangle of φφᵀ by √2",
-        verdict="misprint",
-        measure="ε of the vector at that δ",
-        instead="one vector of both, one joint sensitivity",
-        code="common/dp/mechanisms/local/additive.py",
-        figures=_algorithm_2_swap,
-    ),
-    Erratum(
-        key="ctx-algorithm-5-shift",
-        paper="CTX",
-        place="Algorithms 5, 7",
-        printed="w = x + Δ is sent by R*(w, Δ), whose domain is [0, Δ]",
-        wrong="w lies in [0, 2Δ]: x̂ reaches 2g, the sum moves by 2g, and g + b - x̂ - γ₂ zeros may be fewer than none",
-        verdict="refuted",
-        measure="exact ε at that δ",
-        instead="the grid spans [low, high]: 2Δ in R* and in A*",
-        code="common/dp/mechanisms/families/grid.py",
-        figures=_algorithm_5_shift,
-    ),
-    Erratum(
-        key="ctx-theorem-b1-epsilon",
-        paper="CTX",
-        place="Theorem B.1",
-        printed="σ₁ = σ₂ = 4√(2 ln(2.5B/δ) ln(2/δ))/(ε√B) is O(ε, δ)-SDP",
-        wrong="the constant in O(·) is not 1: Lemma B.4 gives several ε, although the noise is written without O(·)",
-        verdict="unproved",
-        measure="ε that the lemma gives, in units of ε",
-        instead="ε₀ from the inverse of the bound; exact: the privacy blanket of the Gaussian, computed",
-        code="common/dp/accounting/techniques/amplification/blanket.py",
-        figures=_theorem_b1_epsilon,
-    ),
-    Erratum(
-        key="ctx-theorem-b1-delta",
-        paper="CTX",
-        place="Theorem B.1",
-        printed="with δ₀ = δ/B, δ̃ = O(δ)",
-        wrong="δ̃ = δ/2 + (e^ε̃ + 1)(1 + e^(-ε₀)/2) δ",
-        verdict="unproved",
-        measure="δ that the lemma gives, in units of δ",
-        instead="δ₀ = δ/(2B (e^ε + 1)(1 + e^(-ε₀)/2)); exact: the blanket needs no δ₀",
-        code="common/dp/accounting/techniques/amplification/blanket.py",
-        figures=_theorem_b1_delta,
-    ),
-    Erratum(
-        key="ctx-theorem-b1-range",
-        paper="CTX",
-        place="Theorem B.1, section 6",
-        printed="amplification for any batch size B ∈ [T]; experiments with B = 20",
-        wrong="Lemma B.4 with δ' = δ/2 needs ε₀ ≤ ln(B/(16 ln(4/δ))), that is B ≥ 16e^ε₀ ln(4/δ)",
-        verdict="assumption",
-        measure="least batch for which the lemma says anything",
-        instead="numerical bounds, which hold for every B ≥ 1 and never exceed ε₀",
-        code="common/dp/accounting/techniques/amplification/blanket.py",
-        figures=_theorem_b1_range,
-    ),
-    Erratum(
-        key="ctx-theorem-3.2-range",
-        paper="CTX",
-        place="Theorem 3.2",
-        printed="for ε ≤ √(ln(2/δ)/B), any B ∈ [T], the noise is O(ε, δ)-SDP by Lemma B.4",
-        wrong="the lemma's B ≥ 16e^ε₀ ln(4/δ), ε₀ = ε√(B/ln(2/δ)), has no solution B above some ε",
-        verdict="assumption",
-        measure="least, over all B, of the batch that the lemma needs over B",
-        instead="numerical bounds, which need no condition; that noise is not refuted, as its exact ε shows",
-        code="common/dp/accounting/techniques/amplification/blanket.py",
-        figures=_theorem_32_range,
-    ),
-    Erratum(
-        key="ctx-theorem-c1-constants",
-        paper="CTX",
-        place="Theorem C.1, Figure 1",
-        printed="p = 1/4, b = 24·10⁴ g² ln²(4(d²+1)/δ)/(ε²B)",
-        wrong="no plot with B = 20 can have used them: the noise is hundreds of times the sum",
-        verdict="slack",
-        measure="standard deviation of the noise in a sum of at most 20",
-        instead="the fewest fair bits whose exact (ε, δ) holds, here for one coordinate alone",
-        code="common/dp/mechanisms/shuffled/binomial.py",
-        figures=_theorem_c1_constants,
-    ),
-    Erratum(
-        key="ctx-theorem-c1-bits",
-        paper="CTX",
-        place="Theorem C.1",
-        printed="b = 24·10⁴ g² ln²(4(d²+1)/δ)/(ε²B) bits a label, with p = 1/4",
-        wrong="10⁴ to 10⁶ times as many bits as suffice at the paper's own g and p, for its ε of 10 to 0.2",
-        verdict="slack",
-        measure="b as printed over a b that a bound proves enough, rounding included",
-        instead="the fewest fair bits whose released law is private",
-        code="common/dp/mechanisms/shuffled/binomial.py",
-        figures=_theorem_c1_bits,
-    ),
-)

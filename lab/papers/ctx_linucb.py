@@ -3,7 +3,7 @@
 import math
 
 from distrust.common.dp.accounting.techniques.gaussian import largest_ratio
-from distrust.lab.papers.erratum import Erratum, Figures, classical_sigma, gaussian_failure
+from distrust.lab.papers.erratum import Figures, classical_sigma, gaussian_failure
 
 DELTA = 0.1  # of the paper's experiments
 
@@ -88,43 +88,3 @@ def _theorem_e3_logarithm() -> Figures:
         computed=needed,
         ours=needed / math.sqrt(math.log(2 * 2 * batches / delta) / math.log(2 / delta)),
     )
-
-
-ERRATA = (
-    Erratum(
-        key="ctx-two-releases",
-        paper="CTX",
-        place="Theorem B.1, Proposition F.1",
-        printed="σ₁ = σ₂ = 4√(2 ln(2.5/δ₀))/ε₀ on φy and on φφᵀ, for ε₀ ≤ 1",
-        wrong="that is (ε₀/2, δ₀/2) twice, at a sensitivity of 2 each; together φy and φφᵀ move by √4.5 only",
-        verdict="slack",
-        measure="noise as printed over the least that the pair needs",
-        instead="the least σ for √4.5, the ℓ₂ sensitivity of one vector of φy and the upper triangle of φφᵀ",
-        code="common/dp/accounting/techniques/gaussian.py",
-        figures=_two_releases,
-    ),
-    Erratum(
-        key="ctx-lemma-a4-radius",
-        paper="CTX",
-        place="Lemma A.4",
-        printed="β_m = √(2 ln(2/α) + d ln(1 + T/(dλ))) + √λ",
-        wrong="Lemma A.2 asks for √λ_max + ν, and the proof has λ = 2Σ_N, λ_max = 3Σ_N, ν = Σ_n/√Σ_N",
-        verdict="unproved",
-        measure="√λ_max + ν of the proof over √λ",
-        instead="Lemma A.2's √λ_max + ν in full, wherever there is noise",
-        code="server/policies/contextual/noise_bounds.py",
-        figures=_lemma_a4_radius,
-    ),
-    Erratum(
-        key="ctx-theorem-e3-logarithm",
-        paper="CTX",
-        place="Theorem E.3",
-        printed="σ = 16 ln(2/δ) √(T ln(5T/δ))/(εB)",
-        wrong="Theorem B.1 at ε_m and δ_m = δ/(2M) has ln(2/δ_m) = ln(4M/δ) under its second root, not ln(2/δ)",
-        verdict="unproved",
-        measure="noise that the proof needs over the printed noise",
-        instead="returning users are composed numerically, and the ledger charges them",
-        code="common/dp/accounting/composition.py",
-        figures=_theorem_e3_logarithm,
-    ),
-)

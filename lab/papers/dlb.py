@@ -1,14 +1,17 @@
 """Computes errata of DLB (Li, Zhou & Ji, DP-DPE): Gaussian noise; the appendix's ranges, roundings, variances."""
 
 import math
-from functools import partial
 
 import numpy as np
 
 from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.dp.noise.binomial import Binomial
 from distrust.common.dp.noise.law import Pmf
-from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, planned
+from distrust.lab.papers.erratum import Figures, classical_gaussian, planned
+
+
+def _theorem_a1_gaussian() -> Figures:
+    return classical_gaussian(epsilon=10.0, delta=0.25)
 
 
 def _theorem_c6_delta() -> Figures:
@@ -96,103 +99,3 @@ def _definitions() -> Figures:
 def _theorem_c4_subscript() -> Figures:
     sigma = 2 * math.sqrt(2 * math.log(1.25 / 1e-6))
     return Figures(setting="B = 1, ε = 1, δ = 1e-6", claimed=sigma, computed=sigma, ours=sigma)
-
-
-ERRATA = (
-    Erratum(
-        key="dlb-theorem-a1-gaussian",
-        paper="DLB",
-        place="Theorem A.1",
-        printed="σ = Δ₂√(2 ln(1.25/δ))/ε ensures (ε, δ)-DP",
-        wrong="proven for ε < 1 only, which neither the theorem nor its uses say",
-        verdict="refuted",
-        measure="exact δ at that ε",
-        instead="the analytic Gaussian mechanism: the least σ whose exact δ holds",
-        code="common/dp/mechanisms/central/additive.py",
-        figures=partial(classical_gaussian, epsilon=10.0, delta=0.25),
-    ),
-    Erratum(
-        key="dlb-theorem-a2-variance",
-        paper="DLB",
-        place="Theorem A.2",
-        printed="Var ≤ 360Δ² ln(4s/δ)/(|U|²ε̂²) = O(Δ² ln(s/δ)/(ε²|U|²))",
-        wrong="g gives 540; ε̂² = ε²/(324 ln(2/δ)) brings a logarithm that O(·) drops; one line has ε for ε²",
-        verdict="refuted",
-        measure="exact variance over the printed bound",
-        instead="the noise's exact law; its variance is n'b/4 for fair coins",
-        code="common/dp/mechanisms/shuffled/binomial.py",
-        figures=_theorem_a2_variance,
-    ),
-    Erratum(
-        key="dlb-algorithm-2-grid",
-        paper="DLB",
-        place="Algorithm 2, eq. (22)",
-        printed="g = max{ε̂√|U|/(6√(5 ln(4s/δ))), √s, 10}, and g + b bits",
-        wrong="g counts steps and bits, and is no integer",
-        verdict="misprint",
-        measure="fraction of a bit that a client sends",
-        instead="⌈g⌉; fields of a mechanism that count are integers",
-        code="common/dp/mechanisms/families/base.py",
-        figures=_algorithm_2_grid,
-    ),
-    Erratum(
-        key="dlb-lemma-c5-logarithm",
-        paper="DLB",
-        place="Lemma C.5",
-        printed="b > 180g² ln(1/δ)/(ε̂²n) and p = 90g² ln(2/δ)/(bε̂²n), with p ∈ (0, 1/2) in Algorithm 4",
-        wrong="the smallest such b has p = ½ ln(2/δ)/ln(1/δ), which is above 1/2 for every δ, and above 1 for δ > 1/2",
-        verdict="misprint",
-        measure="p, a probability of at most 1/2",
-        instead="ln(2/δ) in both, as in (60)",
-        code="common/dp/mechanisms/shuffled/binomial.py",
-        figures=_lemma_c5_logarithm,
-    ),
-    Erratum(
-        key="dlb-lemma-c5-grid",
-        paper="DLB",
-        place="Lemma C.5, Algorithm 4",
-        printed="g > B√n (C.5) or g > 2B√n (60), and ε = 2ε̂ is (ε, δ)-SDP",
-        wrong="C.5 gives ε̂(2/g + 1), so that g must be an integer of at least 2; the range is 2B wide, not B",
-        verdict="unproved",
-        measure="ε that the lemma gives",
-        instead="g = max(2, ⌈(high - low)√t⌉), and the released law is checked in any case",
-        code="common/dp/mechanisms/shuffled/binomial.py",
-        figures=_lemma_c5_grid,
-    ),
-    Erratum(
-        key="dlb-theorem-c6-delta",
-        paper="DLB",
-        place="Theorems A.2, C.6",
-        printed="δ ∈ (1, 1/2) in C.6, δ ∈ (0, 1) in A.2",
-        wrong="the first is empty, the second reaches beyond Cheu et al.'s (0, 1/2), on which both rest",
-        verdict="misprint",
-        measure="lower end of the range of δ, to be below its upper end 1/2",
-        instead="δ ∈ [1e-18, 1/2), anything else is refused: below it the laws' truncation would be felt",
-        code="common/dp/mechanisms/families/base.py",
-        figures=_theorem_c6_delta,
-    ),
-    Erratum(
-        key="dlb-definitions",
-        paper="DLB",
-        place="C.2.2, C.2.3",
-        printed="P[M(D) = z] ≤ e^ε P[M(D') = z] + δ for any outcome z",
-        wrong="with δ > 0 the inequality must hold for every set of outcomes",
-        verdict="refuted",
-        measure="δ over sets",
-        instead="hockey-stick divergence: the supremum over sets; such noise passes at δ = 1e-6 for a shift of 1 only",
-        code="common/dp/accounting/techniques/hockey_stick.py",
-        figures=_definitions,
-    ),
-    Erratum(
-        key="dlb-theorem-c4-subscript",
-        paper="DLB",
-        place="Theorem C.4",
-        printed="σ_n = 2dσ_nc√(2s/h) for the local model",
-        wrong="σ_nl; both are 2B√(2 ln(1.25/δ))/ε here, so that the number is right",
-        verdict="harmless",
-        measure="standard deviation of the noise",
-        instead="nothing to change",
-        code="common/dp/mechanisms/local/additive.py",
-        figures=_theorem_c4_subscript,
-    ),
-)

@@ -1,19 +1,23 @@
-"""Errors of the papers: all the rows, their figures computed on demand, and lists of them for people."""
+"""Errors of the papers: the rows of errata.toml, their figures computed on demand, and lists of them for people."""
 
 import re
 import textwrap
+import tomllib
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
+from importlib import resources
+from pkgutil import resolve_name
 from typing import get_args
 
 from rich.markup import escape
 from rich.table import Table
 
 from distrust.common.errors import BadParameter
-from distrust.lab.papers import ctx, ctx_linucb, dlb, free, glb, mab
-from distrust.lab.papers.erratum import CheckedErratum, Erratum, Paper
+from distrust.lab.papers.erratum import CheckedErratum, Paper
 
-ERRATA: tuple[Erratum, ...] = (*mab.ERRATA, *dlb.ERRATA, *ctx.ERRATA, *ctx_linucb.ERRATA, *free.ERRATA, *glb.ERRATA)
+ROWS = tomllib.loads((resources.files("distrust.lab.papers") / "errata.toml").read_text("utf-8"))
+"""The words of each erratum, by its key."""
 
 WIDTH = 100  # of a line of docs/, tables excepted
 HEADER = ("paper, place", "measure", "claimed", "computed", "ours", "verdict")
@@ -24,13 +28,15 @@ def checked_errata(paper: str | None = None) -> list[CheckedErratum]:
     papers = get_args(Paper)
     if paper is not None and paper not in papers:
         raise BadParameter("paper", paper, f"must be one of {', '.join(papers)}")
-    return [_checked(erratum) for erratum in ERRATA if paper in (None, erratum.paper)]
+    return [_checked(key) for key, row in ROWS.items() if paper in (None, row["paper"])]
 
 
 @cache
-def _checked(erratum: Erratum) -> CheckedErratum:
+def _checked(key: str) -> CheckedErratum:
     """Return an erratum computed. All of them take most of a second, and are the same every time."""
-    return erratum.checked()
+    words = dict(ROWS[key])
+    compute = resolve_name(f"distrust.lab.papers.{words.pop('figures')}")
+    return CheckedErratum(key=key, **words, **asdict(compute()))
 
 
 def errata_table(errata: Sequence[CheckedErratum]) -> Table:

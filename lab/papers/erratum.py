@@ -1,7 +1,6 @@
-"""Defines the row of an erratum and its computed figures, with formulas as printed that several rows share."""
+"""Defines an erratum and its computed figures, with formulas as printed that several errata share."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,49 +39,8 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Erratum:
-    """One error of a paper, in words: where it stands, what is printed, what is wrong, what the project does instead.
-
-    measure  the quantity that the figures are of.
-    code     the file where the resolution is.
-    figures  computes the counter-example.
-    """
-
-    key: str
-    paper: Paper
-    place: str
-    printed: str
-    wrong: str
-    verdict: Verdict
-    measure: str
-    instead: str
-    code: str
-    figures: Callable[[], Figures]
-
-    def checked(self) -> "CheckedErratum":
-        """Return the erratum with its counter-example computed."""
-        figures = self.figures()
-        return CheckedErratum(
-            key=self.key,
-            paper=self.paper,
-            place=self.place,
-            printed=self.printed,
-            wrong=self.wrong,
-            verdict=self.verdict,
-            setting=figures.setting,
-            measure=self.measure,
-            claimed=figures.claimed,
-            computed=figures.computed,
-            ours=figures.ours,
-            instead=self.instead,
-            code=self.code,
-            facts=figures.facts,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class CheckedErratum:
-    """An erratum with its figures, in the order of the fields of `distrust errata --json`."""
+    """An error of a paper with its figures, in the order of the fields of `distrust errata --json`."""
 
     key: str
     paper: Paper

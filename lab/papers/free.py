@@ -11,7 +11,7 @@ from distrust.common.dp.accounting.techniques.amplification.clones import (
 )
 from distrust.common.dp.accounting.techniques.hockey_stick import pure_epsilon
 from distrust.common.dp.noise.polya import DiscreteLaplace
-from distrust.lab.papers.erratum import Erratum, Figures, amplified, amplified_inverse, epsilon_of, planned
+from distrust.lab.papers.erratum import Figures, amplified, amplified_inverse, epsilon_of, planned
 
 
 def _sensitivity() -> Figures:
@@ -94,67 +94,3 @@ def _theorem_3_crowd() -> Figures:
             ("largest ε₀ it allows", largest_local_epsilon(delta, clients)),
         ),
     )
-
-
-ERRATA = (
-    Erratum(
-        key="free-sensitivity",
-        paper="FREE",
-        place="Algorithms 1-3, Theorems 1-2",
-        printed="|r| ≤ 1 and Lap(1/ε), or Lap(1/ε₀), is ε-DP",
-        wrong="a reward in [-1, 1] moves the sum by 2",
-        verdict="refuted",
-        measure="pure ε",
-        instead="sensitivity high - low, from the statistic's stated range: Lap(2/ε)",
-        code="common/dp/mechanisms/local/additive.py",
-        figures=_sensitivity,
-    ),
-    Erratum(
-        key="free-equation-10-range",
-        paper="FREE",
-        place="eq. (10)",
-        printed="noise Lap(1/ε₀) with ε₀ = f⁻¹(ε), for every batch",
-        wrong="f holds for ε₀ ≤ ln(n/(16 ln(2/δ))) only, and in small batches f⁻¹(ε) is below ε: more noise than local",
-        verdict="assumption",
-        measure="noise over that of the local model",
-        instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the largest ε₀ of a computed bound, for every n",
-        code="common/dp/accounting/techniques/amplification/clones.py",
-        figures=_equation_10_range,
-    ),
-    Erratum(
-        key="free-equation-10-slack",
-        paper="FREE",
-        place="eq. (10)",
-        printed="ε = f(ε₀), the closed form of Feldman, McMillan & Talwar",
-        wrong="several times the ε that the bound behind it gives when it is evaluated",
-        verdict="slack",
-        measure="f(ε₀) over the clones bound, computed",
-        instead="the clones bound, numerically; for a given randomizer its privacy blanket",
-        code="common/dp/accounting/techniques/amplification/clones.py",
-        figures=_equation_10_slack,
-    ),
-    Erratum(
-        key="free-theorem-3-crowd",
-        paper="FREE",
-        place="Theorem 3, Remark 7",
-        printed="the batch of n_i reports amplifies",
-        wrong="only if the server cannot see who plays what (footnote 2); else the n_ia reports of one action do",
-        verdict="assumption",
-        measure="exact ε at that δ of the one report",
-        instead="the whole cohort amplifies only if the shuffler assigns its actions; else each action's reports alone",
-        code="common/dp/accounting/techniques/amplification/clones.py",
-        figures=_theorem_3_crowd,
-    ),
-    Erratum(
-        key="free-lemma-4c",
-        paper="FREE",
-        place="Lemma 4, step (c)",
-        printed="E[e^(λz)] ≤ e^(λ²/(2b²)) for z ~ Lap(1/b), so that Pr[x̄ ≥ t] ≤ exp(-t²b²/(2nc²)) for t ≤ nc/b",
-        wrong="E[e^(λz)] = 1/(1 - λ²/b²), which is larger for every λ ≠ 0: Var z is 2/b², not 1/b²",
-        verdict="refuted",
-        measure="Pr[x̄ ≥ t] over the printed bound",
-        instead="exact quantiles; the paper radius takes the sub-gamma bound",
-        code="common/dp/mechanisms/families/laplace.py",
-        figures=_lemma_4c,
-    ),
-)

@@ -1,7 +1,6 @@
 """Computes errata of GLB, locally private generalized linear bandits: noise for OLS, gradients, blocks of arms."""
 
 import math
-from functools import partial
 
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtr
@@ -9,7 +8,11 @@ from scipy.special import ndtr
 from distrust.common.dp.accounting.techniques.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
 from distrust.common.dp.mechanisms.families.sphere import radius
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
-from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, classical_sigma
+from distrust.lab.papers.erratum import Figures, classical_gaussian, classical_sigma
+
+
+def _lemma_21_gaussian() -> Figures:
+    return classical_gaussian(epsilon=8.0, delta=0.05)
 
 
 def _ols_scale() -> Figures:
@@ -186,115 +189,3 @@ def _baselines() -> Figures:
             ),
         ),
     )
-
-
-ERRATA = (
-    Erratum(
-        key="glb-lemma-2.1-gaussian",
-        paper="GLB",
-        place="Lemma 2.1",
-        printed="σ = Δ₂√(2 ln(1.25/δ))/ε ensures (ε, δ)-LDP",
-        wrong="proven for ε < 1 only",
-        verdict="refuted",
-        measure="exact δ at that ε",
-        instead="the analytic Gaussian mechanism",
-        code="common/dp/mechanisms/local/additive.py",
-        figures=partial(classical_gaussian, epsilon=8.0, delta=0.05),
-    ),
-    Erratum(
-        key="glb-ols-scale",
-        paper="GLB",
-        place="section 3.1, OLS",
-        printed="M = xxᵀ + W, W(i, j) ~ N(0, 4C_B²σ²), and u = rx + ξ, ξ ~ N(0, C_B²c_r²σ²I), |x| ≤ C_B",
-        wrong="xxᵀ moves with C_B², so that 4C_B²σ² is too little noise once C_B > √2, and u has spent all of (ε, δ)",
-        verdict="refuted",
-        measure="exact ε at that δ of the pair (M, u)",
-        instead="one vector of rx and the upper triangle of xxᵀ, its joint ℓ₂ sensitivity, exact σ",
-        code="common/dp/mechanisms/local/additive.py",
-        figures=_ols_scale,
-    ),
-    Erratum(
-        key="glb-proposition-3.1-halves",
-        paper="GLB",
-        place="Proposition 3.1, proof",
-        printed="M_t is (ε/2, δ/2)-LDP and u_t is (ε/2, δ/2)-LDP by Lemma 2.1",
-        wrong="ξ is Lemma 2.1's noise for (ε, δ), half of what (ε/2, δ/2) takes; W's C_B should be C_B²",
-        verdict="unproved",
-        measure="exact δ of u_t at ε/2",
-        instead="for C_B = c_r = 1, ε < 1 the claim holds all the same, as the pair moves by 2/σ; we take its least σ",
-        code="common/dp/accounting/techniques/gaussian.py",
-        figures=_halves,
-    ),
-    Erratum(
-        key="glb-proposition-3.2-radius",
-        paper="GLB",
-        place="Proposition 3.2, proof; eq. (3.6)",
-        printed="(μ(xᵀθ̂) - r)x is bounded by R = 2c_rC_B, with θ̂_t = θ̂_(t-1) - η_tψ_t",
-        wrong="no projection keeps θ̂ bounded: the second gradient may be longer than R, where Ψ is not defined",
-        verdict="refuted",
-        measure="length of a gradient over R",
-        instead="the sphere mechanism shortens what is longer; with θ̂ projected to the unit ball, R = C_B sup|μ - r|",
-        code="common/dp/mechanisms/families/sphere.py",
-        figures=_sgd_radius,
-    ),
-    Erratum(
-        key="glb-theorem-4.1-step",
-        paper="GLB",
-        place="Theorem 4.1",
-        printed="η_t = ((t mod K) + 1)⁻¹K_opt⁻¹ζκ_l p'c' in the warm-up, then (t - (K-1)s₀)⁻¹K_opt⁻¹ζκ_l p'c'",
-        wrong="inverted: the proof takes K_opt/(ζκ_l p't'); and in the warm-up 1/(ζκ_l p'n) at an arm's n-th update",
-        verdict="misprint",
-        measure="share of the squared error after the warm-up that (D.8) keeps until T",
-        instead="the proof's steps",
-        code="server/policies/contextual/glm_sgd.py",
-        figures=_step,
-    ),
-    Erratum(
-        key="glb-propositions-4-composition",
-        paper="GLB",
-        place="Propositions 4.1, 4.2",
-        printed="with ψ of (3.3)-(3.6) Algorithm 2 is (ε, δ)-LDP, ε-LDP, by Lemma 2.4 for the two arms' blocks",
-        wrong="Lemma 2.4 gives (2ε, 2δ) for that ψ, and the claim for ψ at (ε/2, δ/2)",
-        verdict="unproved",
-        measure="ε that the proof gives, and that a coin for ψ has, in units of ε",
-        instead="the exact densities of all the blocks: their ratio is e^ε at most for Ψ at ε itself",
-        code="common/dp/mechanisms/families/sphere.py",
-        figures=_blocks,
-    ),
-    Erratum(
-        key="glb-equation-b1-sets",
-        paper="GLB",
-        place="Proposition 4.1, (B.1)",
-        printed="the ratio of the probabilities is at most e^ε + δ/P for all sets A_1 × … × A_K",
-        wrong="(ε, δ)-LDP needs all the sets; those that tell two arms apart best are no products",
-        verdict="unproved",
-        measure="δ over all sets, where all product sets have the claimed one",
-        instead="the hockey-stick divergence of all the blocks, over all sets",
-        code="common/dp/accounting/techniques/gaussian.py",
-        figures=_product_sets,
-    ),
-    Erratum(
-        key="glb-section-4.1-halved",
-        paper="GLB",
-        place="section 4.1, Theorem 4.1",
-        printed="ψ at (ε/2, δ/2) for the synthetic updates; σ_(ε/2, δ/2) in c̃",
-        wrong="nothing needs halving: all the blocks together move by √4.5, as one of them does; between arms, by 2",
-        verdict="slack",
-        measure="noise at (ε/2, δ/2) over that at (ε, δ)",
-        instead="the least σ for one release of all the blocks at (ε, δ)",
-        code="common/dp/accounting/techniques/gaussian.py",
-        figures=_multi_halved,
-    ),
-    Erratum(
-        key="glb-section-5-baselines",
-        paper="GLB",
-        place="section 5, published code",
-        printed="the baselines LDP-UCB and LDP-GLOC have σ = 6√(2 ln(2.5/δ))/ε on every entry",
-        wrong="several times the noise that the stated ε takes: for LDP-UCB, the noise of a tenth of it",
-        verdict="slack",
-        measure="noise as published over the least that xxᵀ and rx need together",
-        instead="the least σ for the joint sensitivity",
-        code="common/dp/accounting/techniques/gaussian.py",
-        figures=_baselines,
-    ),
-)

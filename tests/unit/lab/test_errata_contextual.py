@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.optimize import minimize
 
-from distrust.lab.papers import ctx, ctx_linucb, dlb, glb
+from distrust.lab.papers import glb
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
+from distrust.lab.papers.errata import checked_errata
 from distrust.lab.papers.erratum import CheckedErratum, gaussian_failure
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ DELTA = 0.1
 
 @cache
 def errata_by_key() -> dict[str, CheckedErratum]:
-    return {row.key: row.checked() for row in (*dlb.ERRATA, *ctx.ERRATA, *ctx_linucb.ERRATA, *glb.ERRATA)}
+    return {erratum.key: erratum for erratum in checked_errata()}
 
 
 def fact(key: str, *words: str) -> float:
