@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.errors import BadParameter
 from distrust.lab.__main__ import app
 from distrust.lab.audit import in_process
 from distrust.lab.cli import audit as command
@@ -57,30 +57,6 @@ def test_a_table_says_what_was_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param((), id="nothing-named"),
-        pytest.param(("distributed-polya", "--broken", "misshifted-bits"), id="both-named"),
-        pytest.param(("nonsense",), id="unknown"),
-        pytest.param(("--broken", "nonsense"), id="unknown-counter-example"),
-        pytest.param(("distributed-polya", "--epsilon", "nan"), id="nan"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--calibration", "best"), id="unknown-calibration"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--confidence", "1"), id="certainty"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--trials", "3"), id="too-few"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--trials", "0"), id="none"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--survivors", "3"), id="below-the-floor"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--via", "shuffler"), id="not-by-way-of-that"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--norm", "l3"), id="unknown-norm"),
-        pytest.param(("distributed-polya", "--epsilon", "1", "--http", "--seed", "3"), id="seed-over-http"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(words: tuple[str, ...]) -> None:
-    refused = audit(*words)
-    assert isinstance(refused.exception, ProtocolError)
-    assert "\n" not in str(refused.exception)
-
-
-@pytest.mark.parametrize(
     ("words", "message"),
     [
         pytest.param(("--confidence", "1e-20"), "confidence = 1e-20: must lie in [0.5, 1)", id="no-confidence"),
@@ -115,13 +91,6 @@ def test_a_finding_says_how_far_its_trials_reach() -> None:
     shown = audit(*words)
     assert "too few trials to contradict the claim" in shown.stdout
     assert "nothing against the claim" not in shown.stdout
-
-
-@pytest.mark.parametrize("survivors", ["0", "-1"])
-def test_a_cohort_without_answers_is_refused_as_that(survivors: str) -> None:
-    refused = audit("distributed-polya", "--epsilon", "1", "--survivors", survivors)
-    assert isinstance(refused.exception, BadParameter)
-    assert str(refused.exception).startswith("survivors")
 
 
 @pytest.mark.parametrize("word", [("--delta", "nan"), ("--dimension", "7"), ("--via", "shuffler"), ("--low", "-1")])

@@ -288,12 +288,6 @@ def test_a_full_disk_under_the_output_is_one_line_and_75(words: str, *, both: bo
     assert both or done.stderr == "the output cannot be written: No space left on device; mend that, and try again\n"
 
 
-def test_an_option_that_a_fleet_does_not_have_is_named() -> None:
-    assert "--max-epsilon" in printed("fleet", "--help")
-    with pytest.raises(BadParameter, match="'--runs': no such option"):
-        app(["fleet", "--runs", "first"], standalone_mode=False)
-
-
 def test_a_ray_that_does_not_start_is_one_line_and_its_processes_had_no_slow_module(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

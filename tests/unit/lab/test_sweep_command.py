@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from distrust.common.errors import ProtocolError
 from distrust.lab.__main__ import app
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import Failure, known_experiments, load_experiment, play_cell
+from distrust.lab.sweep.cells import Failure, load_experiment, play_cell
 from distrust.lab.sweep.engine import run_sweep
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell, Row
@@ -99,25 +99,3 @@ def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkey
     assert message in shown.stderr
     assert "small: 0 of 4 cells\n" in shown.stderr
     assert "other code" not in sweep(*words).stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(("nonsense",), f"must be one of .*{known_experiments()[0]}", id="unknown-experiment"),
-        pytest.param(("FILE", "--repetitions", "0"), "repetitions = 0: must be at least 1", id="no-repetitions"),
-        pytest.param(("FILE", "--backend", "mpi"), "must be one of loky, dask, ray", id="backend"),
-        pytest.param(("FILE", "--jobs", "-1"), "jobs = -1", id="jobs"),
-        pytest.param(("FILE", "--format", "xml"), "must be parquet or csv", id="format"),
-        pytest.param(("FILE", "--out", "FILE"), "is no folder", id="out-is-a-file"),
-        pytest.param(("FILE.toml",), "No such file", id="no-such-file"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    path = small(tmp_path)
-    refused = sweep(*(word.replace("FILE", path) for word in words))
-    assert isinstance(refused.exception, ProtocolError)
-    assert "\n" not in str(refused.exception)
-    refused.exception.args = (str(refused.exception),)
-    with pytest.raises(ProtocolError, match=message):
-        raise refused.exception

@@ -7,7 +7,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.lab.sweep.row import Row
-from distrust.lab.sweep.table import Format, check_format, read_rows, write_rows
+from distrust.lab.sweep.table import Format, read_rows, write_rows
 
 ROW = Row(
     experiment="small",
@@ -98,8 +98,3 @@ def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tm
 def test_a_file_that_is_not_there_is_said_to_be_missing(form: str, tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match="No such file"):
         read_rows(tmp_path / f"gone.{form}")
-
-
-def test_only_two_formats_are_known() -> None:
-    with pytest.raises(BadParameter, match="must be parquet or csv"):
-        check_format("xml")
