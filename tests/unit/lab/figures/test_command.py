@@ -17,21 +17,13 @@ source = "nobody"
 claim = "none"
 repetitions = 2
 points = 5
-[run]
-horizon = 200
-[run.environment]
-name = "bernoulli"
-means = [0.1, 0.9]
-[run.mechanism]
-name = "identity"
-[[panels]]
-label = "one"
-[[series]]
-label = "SE"
-[draw]
-kind = "regret"
-[quick]
-run.horizon = 100
+run.horizon = 200
+run.environment = {name = "bernoulli", means = [0.1, 0.9]}
+run.mechanism.name = "identity"
+panels = [{label = "one"}]
+series = [{label = "SE"}]
+draw = {kind = "regret"}
+quick.run.horizon = 100
 """
 
 

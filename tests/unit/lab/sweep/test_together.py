@@ -19,44 +19,17 @@ source = "a test"
 claim = "none"
 repetitions = 5
 points = 4
-
-[run]
-horizon = 90
-
-[run.environment]
-name = "contextual-synthetic"
-arms = 10
-
-[run.policy]
-name = "linucb"
-
-[run.mechanism]
-name = "local-gaussian"
-epsilon = 1.0
-delta = 0.1
-
-[[panels]]
-label = "fixed"
-
-[[panels]]
-label = "sphere"
-run.environment.name = "glm-sphere"
-
-[[series]]
-label = "one by one"
-run.policy.batch = 1
-
-[[series]]
-label = "batches"
-run.policy.batch = 20
-
-[[series]]
-label = "clients that leave"
-run.policy.batch = 20
-run.fleet.dropout = 0.01
-
-[draw]
-kind = "regret"
+run.horizon = 90
+run.environment = {name = "contextual-synthetic", arms = 10}
+run.policy.name = "linucb"
+run.mechanism = {name = "local-gaussian", epsilon = 1.0, delta = 0.1}
+panels = [{label = "fixed"}, {label = "sphere", run.environment.name = "glm-sphere"}]
+series = [
+  {label = "one by one", run.policy.batch = 1},
+  {label = "batches", run.policy.batch = 20},
+  {label = "clients that leave", run.policy.batch = 20, run.fleet.dropout = 0.01},
+]
+draw.kind = "regret"
 """
 
 
