@@ -14,8 +14,8 @@ from distrust.lab.audit.over_http import audit_over_http, usual_trials
 from distrust.lab.audit.query import USUAL_CLIENTS, AuditQuery
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
-from distrust.lab.cli.console import JsonOption, examples, missing_options, out, with_options
-from distrust.lab.stack.data_dir import DataDir, write_result
+from distrust.lab.cli.console import JsonOption, deliver, examples, missing_options, with_options
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -44,7 +44,7 @@ def audit_command(
     with missing_options():
         setting = query.setting()
     finding = query.named(_over_http(query, setting) if query.http else audit_in_process(query, setting))
-    _deliver(finding, json)
+    deliver(_table(finding), finding.model_dump_json(indent=2) + "\n", json)
     if finding.violated:
         raise typer.Exit(VIOLATED)
 
@@ -57,13 +57,6 @@ def _over_http(query: AuditQuery, setting: Setting) -> Finding:
     check_trials(setting, trials, alarm)
     with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(DataDir(Path(path)), 0) as stack:
         return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
-
-
-def _deliver(finding: Finding, json: str | None) -> None:
-    if json != "-":
-        out.print(_table(finding))
-    if json is not None:
-        write_result(finding.model_dump_json(indent=2) + "\n", json)
 
 
 def _table(finding: Finding) -> Table:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args, g
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from typing_extensions import Doc
 
 from distrust.common.errors import BAD_INPUT, LATER, TRY_LATER, BadParameter, ProtocolError, without_controls
 from distrust.common.extras import lacking, late, pydantic
@@ -205,7 +207,7 @@ NameArgument = Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help=
 
 
 def _options(kind: Any, without: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return an option for each field of a query that has a `Doc`, and for those of a query in it."""
+    """Return an option for each field of a query that has one or a `Doc`, and for those of a query in it."""
     options: dict[str, Parameter] = {}
     hints = get_type_hints(kind, include_extras=True)
     own = [field for field in fields(kind) if field.name not in without]
@@ -214,11 +216,11 @@ def _options(kind: Any, without: Collection[str], defaults: Mapping[str, Any]) -
             others = {*without, *(one.name for one in own)}
             options |= _options(hints[field.name], others, defaults)
             continue
-        plain, doc = get_args(hints[field.name])
-        annotation: Any = NameArgument
-        if field.name != "mechanism":  # words are checked by the query, whose errors read like all others
+        annotation: Any = NameArgument if field.name == "mechanism" else hints[field.name]
+        plain, meaning = get_args(annotation)
+        if isinstance(meaning, Doc):  # words are checked by the query, whose errors read like all others
             typed = str if get_origin(plain) is Literal else plain
-            annotation = Annotated[typed, typer.Option(option(field.name), help=doc.documentation)]
+            annotation = Annotated[typed, typer.Option(option(field.name), help=meaning.documentation)]
         usual = defaults.get(field.name, Parameter.empty if field.default is MISSING else field.default)
         options[field.name] = Parameter(field.name, Parameter.KEYWORD_ONLY, default=usual, annotation=annotation)
     return options
@@ -232,9 +234,10 @@ def _built(kind: Any, table: Mapping[str, Any]) -> Any:
 
 
 def with_options(kind: type, *without: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that makes options of a command's parameter `query`, one for each field; `Doc` is the help.
+    """Return a decorator that makes options of a command's parameter of this kind, one for each field.
 
-    kind      the query, a dataclass. The fields of a query in it are options, too, unless it has one of that name.
+    kind      the query, a dataclass: a field has its option, or a `Doc`, which is the help of one. The fields of a
+              query in it are options, too, unless it has one of that name.
     without   fields that are no options.
     defaults  by field, where they are not the query's own.
     """
@@ -244,14 +247,23 @@ def with_options(kind: type, *without: str, **defaults: Any) -> Callable[[Callab
         @wraps(command)
         def filled(**table: Any) -> None:
             query = _built(kind, {name: table.pop(name) for name in options})
-            command(**table, query=query)
+            command(**table, **{place: query})
 
-        own = [parameter for parameter in signature(command).parameters.values() if parameter.name != "query"]
-        parameters = sorted([*options.values(), *own], key=lambda one: one.kind)
+        own = signature(command).parameters
+        place = next(name for name, parameter in own.items() if parameter.annotation is kind)
+        parameters = [*chain(*(options.values() if name == place else [one] for name, one in own.items()))]
         filled.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         return filled
 
     return decorate
+
+
+def deliver(shown: RenderableType, text: str, target: str | None) -> None:
+    """Print a result for people, and write its JSON, `text`, to a file; with `-` as JSON alone, on stdout."""
+    if target != "-":
+        out.print(shown)
+    if target is not None:
+        write_result(text, target)
 
 
 def say(fact: Any, text: str, target: str | None) -> None:

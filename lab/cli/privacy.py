@@ -2,6 +2,7 @@
 
 import json as json_text
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,16 @@ from distrust.common.dp.calculator.report import (
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow_named
 from distrust.common.extras import late
-from distrust.lab.cli.console import JsonOption, NameArgument, err, examples, missing_options, out, with_options
+from distrust.lab.cli.console import (
+    JsonOption,
+    NameArgument,
+    deliver,
+    err,
+    examples,
+    missing_options,
+    out,
+    with_options,
+)
 from distrust.lab.play.progress import working
 from distrust.lab.stack.data_dir import write_result
 
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
     from distrust.lab.audit import ring_cuts
     from distrust.lab.papers import errata
     from distrust.lab.play import advice
+    from distrust.lab.play.advice import Advice
 else:
     advice = late("distrust.lab.play.advice")
     errata = late("distrust.lab.papers.errata")
@@ -57,10 +68,7 @@ def privacy_command(
 ) -> None:
     """Show what a mechanism promises and costs, in both calibrations; or all of them side by side."""
     table, described = _compared(mechanism, query) if compare else _reported(mechanism, query)
-    if json != "-":
-        out.print(table)
-    if json is not None:
-        write_result(json_of(described), json)
+    deliver(table, json_of(described), json)
 
 
 def _reported(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[str, Any]]:
@@ -106,16 +114,13 @@ def ring_command(
     attacks = ring_cuts.ring_attacks(
         clients, **rates, shares=share or ring_cuts.COLLUDING_SHARES, rings=rings, seed=seed
     )
-    if json != "-":
-        heads = ("share", "colluders", f"rings cut, of {rings}", "fewest in an opened sum", "rings with t around one")
-        table = Table(*heads, title=f"n = {clients}, calibrated to {dropout:.0%} lost and {corrupt:.0%} colluders")
-        for one in attacks:
-            smallest = "-" if one.smallest is None else str(one.smallest)
-            table.add_row(f"{one.share:g}", str(one.colluders), str(one.cut), smallest, str(one.taken))
-        out.print(table)
-    if json is not None:
-        question = {"n": clients, **rates, "rings": rings, "seed": seed}
-        write_result(json_of({**question, "shares": [asdict(attack) for attack in attacks]}), json)
+    heads = ("share", "colluders", f"rings cut, of {rings}", "fewest in an opened sum", "rings with t around one")
+    table = Table(*heads, title=f"n = {clients}, calibrated to {dropout:.0%} lost and {corrupt:.0%} colluders")
+    for attack in attacks:
+        smallest = "-" if attack.smallest is None else str(attack.smallest)
+        table.add_row(f"{attack.share:g}", str(attack.colluders), str(attack.cut), smallest, str(attack.taken))
+    question = {"n": clients, **rates, "rings": rings, "seed": seed}
+    deliver(table, json_of({**question, "shares": [asdict(attack) for attack in attacks]}), json)
 
 
 @app.command("errata", epilog=examples("distrust errata --paper CTX", "distrust errata --json errata.json"))
@@ -157,24 +162,19 @@ def advise_command(
     """Rank mechanisms and sizes of batches for a run by the width of its intervals. No client plays."""
     with working("all mechanisms", err):
         found = advice.advise(run_file, mechanism, delta)
-    if json != "-":
-        table = Table(title=found.title, box=None, padding=(0, 2, 0, 0), width=WIDE)
-        for head in found.HEAD:
-            table.add_column(head, no_wrap=True)
-        for line in found.lines():
-            table.add_row(*line)
-        table.caption = "\n".join(found.notes)
-        out.print(table)
-    if json is not None:
-        write_result(json_of(found.described()), json)
+    deliver(_wide(found.HEAD, found), json_of(found.described()), json)
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return a line for each mechanism and calibration; refused ones stand at the end, in a sentence each."""
-    table = Table(title=comparison.title, box=None, padding=(0, 2, 0, 0), width=WIDE)
-    for head in HEAD:
+    return _wide(HEAD, comparison)
+
+
+def _wide(heads: Sequence[str], ranked: "Comparison | Advice") -> Table:
+    table = Table(title=ranked.title, box=None, padding=(0, 2, 0, 0), width=WIDE)
+    for head in heads:
         table.add_column(head, no_wrap=True)
-    for line in comparison.lines():
+    for line in ranked.lines():
         table.add_row(*line)
-    table.caption = "\n".join(comparison.notes)
+    table.caption = "\n".join(ranked.notes)
     return table

@@ -14,7 +14,7 @@ from distrust.common.errors import BadParameter, ProtocolError, exit_status
 from distrust.common.protocol.run.listing import Tombstone
 from distrust.common.wire import utc
 from distrust.lab.cli.console import JsonOption, err, examples, say
-from distrust.lab.cli.stack import DataOption, OperatorFile, ServerOption, server_alone
+from distrust.lab.cli.stack import DataOption, NamedServices, OperatorFile, ServerOption
 from distrust.lab.services.connection import Connection
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import Stack, running_stack
@@ -106,7 +106,7 @@ def _ended(connection: Connection, before: float) -> list[str]:
 def _connected(context: typer.Context, data: Path, server: str | None, token_file: Path | None) -> Iterator[Connection]:
     named = getattr(context.get_parameter_source("data"), "name", "") == "COMMANDLINE"
     if server is not None and not named:
-        yield Connection(server_alone(server, token_file))
+        yield Connection(NamedServices(server=server, token_file=token_file).urls())
         return
     folder = DataDir(data)
     if not folder.file("server").is_file():

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import sys
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -13,8 +14,8 @@ import typer
 from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.wire import check_name
-from distrust.lab.cli.console import JsonOption, err, examples, out
-from distrust.lab.cli.stack import DataOption, PortOption, named_services
+from distrust.lab.cli.console import JsonOption, err, examples, out, with_options
+from distrust.lab.cli.stack import DataOption, NamedServices, PortOption
 from distrust.lab.play import in_process
 from distrust.lab.play.progress import Progress, print_result
 from distrust.lab.play.result import Result
@@ -30,16 +31,23 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 InProcess = Annotated[bool, typer.Option("--in-process", help="No sockets: everything in this process")]
 Name = Annotated[str | None, typer.Option("--name", help="Another name for the run than the file's")]
 NoFleet = Annotated[bool, typer.Option("--no-fleet", help="Other fleets play; only create the run and watch")]
-Server = Annotated[str | None, typer.Option("--server", help="Address of a running server")]
-Shuffler = Annotated[str | None, typer.Option("--shuffler", help="Address of a running shuffler")]
-Aggregator = Annotated[str | None, typer.Option("--aggregator", help="Address of a running aggregator")]
 PostRegret = Annotated[bool, typer.Option("--post-regret", help="Show the server's pages the run's regret")]
-TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The operator's token for --server")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunServices(NamedServices):
+    """Services that play a run: they are named by options alone, and by no variable."""
+
+    server: Annotated[str | None, typer.Option("--server", help="Address of a running server")] = None
+    shuffler: Annotated[str | None, typer.Option("--shuffler", help="Address of a running shuffler")] = None
+    aggregator: Annotated[str | None, typer.Option("--aggregator", help="Address of a running aggregator")] = None
+    token_file: Annotated[Path | None, typer.Option("--token-file", help="The operator's token for --server")] = None
 
 
 @app.command(
     "run", epilog=examples("distrust run first.toml", "distrust run first.toml --in-process --json result.json")
 )
+@with_options(RunServices, "inspector_file")
 def run_command(
     file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file")],
     *,
@@ -48,10 +56,7 @@ def run_command(
     name: Name = None,
     data: DataOption = DEFAULT,
     port_base: PortOption = BASE_PORT,
-    server: Server = None,
-    shuffler: Shuffler = None,
-    aggregator: Aggregator = None,
-    token_file: TokenFile = None,
+    services: RunServices,
     no_fleet: NoFleet = False,
     post_regret: PostRegret = False,
 ) -> None:
@@ -63,12 +68,11 @@ def run_command(
 
     --post-regret tells the server the regret of simulated clients, which it cannot know, and so about their true means.
     """
-    services = {"server": server, "shuffler": shuffler, "aggregator": aggregator, "token-file": token_file}
-    for option, given in {**services, "no-fleet": no_fleet, "post-regret": post_regret}.items():
+    for option, given in {**asdict(services), "no_fleet": no_fleet, "post_regret": post_regret}.items():
         if in_process and given:
-            value = str(given) if isinstance(given, Path) else given
-            raise BadParameter(option, value, "it is for services, and --in-process plays without any: leave one out")
-    urls = named_services(server, shuffler, aggregator, token_file)
+            value, why = str(given) if isinstance(given, Path) else given, "--in-process plays without any"
+            raise BadParameter(option.replace("_", "-"), value, f"it is for services, and {why}: leave one out")
+    urls = services.all_three()
     if name is not None:
         check_name("name", name)
     with one_thread():

@@ -4,6 +4,7 @@ import asyncio
 import json as json_text
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ import typer
 from distrust.common.errors import BadParameter
 from distrust.common.extras import late
 from distrust.common.inputs import MOST_TOKEN, check_address
-from distrust.lab.cli.console import JsonOption, examples, out, say
+from distrust.lab.cli.console import JsonOption, examples, out, say, with_options
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, NAMES, Stack, Urls
 
@@ -71,6 +72,37 @@ InspectorFile = Annotated[
     ),
 ]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedServices:
+    """Services that are named on the command line, and the files of the caller's tokens."""
+
+    server: ServerOption = None
+    shuffler: ShufflerOption = None
+    aggregator: AggregatorOption = None
+    token_file: OperatorFile = None
+    inspector_file: InspectorFile = None
+
+    @property
+    def given(self) -> list[str]:
+        """Return the names of the services that have an address."""
+        return [name for name in NAMES if getattr(self, name) is not None]
+
+    def urls(self) -> Urls:
+        """Return addresses and tokens. Raises BadParameter for what is no address, and for a file without a token."""
+        for name in self.given:
+            check_address(name, getattr(self, name))
+        tokens = _token("token-file", self.token_file), _token("inspector-token-file", self.inspector_file)
+        return Urls(self.server or "", self.shuffler or "", self.aggregator or "", *tokens)
+
+    def all_three(self) -> Urls | None:
+        """Return addresses and tokens as `urls`; None without an address. Raises BadParameter for only some of them."""
+        for name in NAMES:
+            if self.given and name not in self.given:
+                raise BadParameter(name, None, "--server, --shuffler and --aggregator are given together")
+        return self.urls() if self.given else None
+
+
 LOOK_SECONDS = 0.5
 RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
 CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
@@ -124,6 +156,7 @@ def token_files(data_dir: DataDir) -> dict[str, str]:
         "    --shuffler https://mixer.example --token-file operator.token --inspector-token-file inspector.token",
     ),
 )
+@with_options(NamedServices)
 def inspect_command(
     context: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
@@ -134,11 +167,7 @@ def inspect_command(
     held: HeldOption = None,
     json: JsonOption = None,
     data: DataOption = DEFAULT,
-    server: ServerOption = None,
-    shuffler: ShufflerOption = None,
-    aggregator: AggregatorOption = None,
-    token_file: OperatorFile = None,
-    inspector_file: InspectorFile = None,
+    services: NamedServices,
 ) -> None:
     """Print a run's messages side by side, as each party saw them.
 
@@ -152,16 +181,12 @@ def inspect_command(
     --data wins over addresses that come from variables.
     """
     wanted = outline.wanted_of(run, round_number, cohort, limit)
-    addresses = {"server": server, "shuffler": shuffler, "aggregator": aggregator}
     typed = [  # the enumeration of sources has no public name in typer, which has its own copy of click
-        name
-        for name in ("data", *addresses)
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        name for name in ("data", *NAMES) if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
     if "data" in typed and len(typed) > 1:
         raise BadParameter("data", str(data), f"leave it out, or --{typed[1]}: a data folder has all addresses")
-    named = "data" not in typed and any(url is not None for url in addresses.values())
-    where = _urls(server, shuffler, aggregator, token_file, inspector_file) if named else DataDir(data)
+    where = services.urls() if "data" not in typed and services.given else DataDir(data)
     if held is not None:
         sys.stdout.write(
             json_text.dumps(asyncio.run(transcripts.gather_held(where, wanted, run_file.read(held)))) + "\n"
@@ -174,45 +199,6 @@ def inspect_command(
         write_result(
             json_text.dumps(transcripts.described(wanted, party_views), indent=2, ensure_ascii=False) + "\n", json
         )
-
-
-def named_services(
-    server: str | None,
-    shuffler: str | None,
-    aggregator: str | None,
-    token_file: Path | None,
-    inspector_file: Path | None = None,
-) -> Urls | None:
-    """Return the services named on the command line: all three, or none.
-
-    Raises BadParameter for only some of them, and for a text that is no address.
-    """
-    if server is None and shuffler is None and aggregator is None:
-        return None
-    if server is None or shuffler is None or aggregator is None:
-        missing = next(name for name, url in zip(NAMES, (server, shuffler, aggregator), strict=True) if url is None)
-        raise BadParameter(missing, None, "--server, --shuffler and --aggregator are given together")
-    return _urls(server, shuffler, aggregator, token_file, inspector_file)
-
-
-def server_alone(server: str, token_file: Path | None) -> Urls:
-    """Return a server that is named without its intermediaries. Raises BadParameter for a text that is no address."""
-    return _urls(server, None, None, token_file, None)
-
-
-def _urls(
-    server: str | None,
-    shuffler: str | None,
-    aggregator: str | None,
-    token_file: Path | None,
-    inspector_file: Path | None,
-) -> Urls:
-    """Return the services that are named. Raises BadParameter for a text that is no address."""
-    for name, url in (("server", server), ("shuffler", shuffler), ("aggregator", aggregator)):
-        if url is not None:
-            check_address(name, url)
-    token, inspector = _token("token-file", token_file), _token("inspector-token-file", inspector_file)
-    return Urls(server or "", shuffler or "", aggregator or "", token, inspector)
 
 
 def _token(option: str, path: Path | None) -> str | None:
