@@ -4,6 +4,7 @@ import math
 from fractions import Fraction
 
 from distrust.common.dp.accounting.techniques.hockey_stick import pure_epsilon, rdp
+from distrust.common.dp.accounting.techniques.sensitivity import Grid
 from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.dp.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.dp.noise.discrete_gaussian_sum import DiscreteGaussianSum
@@ -73,7 +74,7 @@ def _paper_skellam(epsilon: float) -> Mechanism:
 
 
 def _rdp(variance: float, shift: int, order: float) -> float:
-    return dict(skellam_divergences(variance, shift, 1))[order]
+    return dict(skellam_divergences(variance, Grid(shift, 1, "linf")))[order]
 
 
 def _theorem_3_scale() -> Figures:

@@ -16,12 +16,12 @@ from scipy import stats
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.dp.accounting.profile import response_renyi
-from distrust.common.dp.accounting.techniques.amplification.antipodal import (
+from distrust.common.dp.accounting.techniques.amplification.clones import (
     antipodal_delta,
     antipodal_epsilon,
     antipodal_local_epsilon,
+    clones_local_epsilon,
 )
-from distrust.common.dp.accounting.techniques.amplification.clones import clones_local_epsilon
 from distrust.common.dp.accounting.techniques.amplification.renyi import antipodal_renyi
 from distrust.common.dp.accounting.techniques.searches import greatest_met
 from distrust.common.dp.mechanisms import MechanismSpec

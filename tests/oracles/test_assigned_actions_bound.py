@@ -9,8 +9,7 @@ import pytest
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import BoundedReward
-from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_delta
-from distrust.common.dp.accounting.techniques.amplification.clones import clones_delta
+from distrust.common.dp.accounting.techniques.amplification.clones import antipodal_delta, clones_delta
 from distrust.common.dp.accounting.techniques.amplification.randomizers import laplace_on_grid
 from distrust.common.dp.mechanisms import MechanismSpec, check_parts
 from distrust.common.errors import BadParameter

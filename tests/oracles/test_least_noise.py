@@ -239,7 +239,7 @@ def test_renyi_of_a_move_of_many_deviations_is_that_of_a_longer_support(order: f
     """A support of (α - 1) shifts only would give 181 for 198.6 at α = 1.25, and lose part of every highest order."""
     law, shift = Skellam(2500.0), 900
     (whole,) = rdp(law.pmf(least=math.ceil(2 * order * shift) + 2000), shift, [order])
-    ((_, result),) = skellam_divergences(law.variance, shift, 2, norm, (order,))
+    ((_, result),) = skellam_divergences(law.variance, Grid(shift, 2, norm), (order,))
     if norm == "linf":
         assert result == pytest.approx(2 * whole, rel=1e-9)
     else:

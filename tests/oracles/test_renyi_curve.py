@@ -13,9 +13,13 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.dp.accounting.composition import compose
 from distrust.common.dp.accounting.profile import PROFILE_ORDERS, response_renyi
 from distrust.common.dp.accounting.techniques.amplification import renyi
-from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_epsilon
 from distrust.common.dp.accounting.techniques.amplification.blanket import blanket_epsilon, extreme_delta
-from distrust.common.dp.accounting.techniques.amplification.clones import clones_curve, clones_delta, clones_epsilon
+from distrust.common.dp.accounting.techniques.amplification.clones import (
+    antipodal_epsilon,
+    clones_curve,
+    clones_delta,
+    clones_epsilon,
+)
 from distrust.common.dp.accounting.techniques.amplification.randomizers import added_noise, laplace_on_grid
 from distrust.common.dp.accounting.techniques.amplification.renyi import (
     blanket_renyi,

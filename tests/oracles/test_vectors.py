@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.dp.accounting.techniques.hockey_stick import rdp
-from distrust.common.dp.accounting.techniques.sensitivity import laplace_loss, laplace_scale, squared_l2
+from distrust.common.dp.accounting.techniques.sensitivity import Grid, laplace_loss, laplace_scale, squared_l2
 from distrust.common.dp.mechanisms import (
     MECHANISMS,
     Mechanism,
@@ -136,7 +136,7 @@ def test_the_laplace_scale_is_the_least_that_keeps_epsilon(norm: Norm, epsilon: 
 
 def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
     """Four shifts in an ℓ₂ ball of 6 steps in ten coordinates, whose divergences are added up by coordinate."""
-    bound = dict(skellam_divergences(40.0, 6, 10, "l2"))
+    bound = dict(skellam_divergences(40.0, Grid(6, 10, "l2")))
     pmf = Skellam(40.0).pmf(least=500)
     for shifts in ([6], [4, 4, 1], [2] * 9, [1] * 10):
         for order in (2.0, 16.0):

@@ -20,7 +20,6 @@ from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.dp.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
 from distrust.common.dp.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.dp.mechanisms.families.base import PAPER_SCALE, Mechanism
-from distrust.common.dp.mechanisms.families.cohort import CohortParams
 from distrust.common.dp.mechanisms.local.additive import LocalGaussian, LocalLaplace, LocalLaplaceDiscrete
 from distrust.common.dp.mechanisms.local.sphere import LocalSphere
 from distrust.common.dp.mechanisms.shuffled.binomial import PAPER_EPSILON, BinomialTarget, ShuffledBinomial, paper_bits
@@ -28,6 +27,9 @@ from distrust.common.dp.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.dp.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.dp.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.dp.mechanisms.shuffled.sphere import ShuffledSphere
+
+Summed = CentralLaplaceDiscrete | DistributedPolya | DistributedSkellam | DistributedDiscreteGaussian
+"""The mechanisms whose sums MAB counts the bits of."""
 
 UNSTATED: dict[type[Mechanism], str] = {
     UnsafeIdentity: "it has no theorem",
@@ -66,9 +68,7 @@ def stated_bits(mechanism: Mechanism, spec: MechanismSpec, statistic: Statistic 
     """
     if isinstance(mechanism, ShuffledBinomial):
         return _labelled(mechanism, statistic)
-    if not isinstance(
-        mechanism, CentralLaplaceDiscrete | DistributedPolya | DistributedSkellam | DistributedDiscreteGaussian
-    ):
+    if not isinstance(mechanism, Summed):
         return StatedBits(None, UNSTATED.get(type(mechanism), "no paper of ours has this mechanism"))
     if mechanism.dimension > 1:
         return StatedBits(None, "MAB states them for one reward a client")
@@ -77,11 +77,7 @@ def stated_bits(mechanism: Mechanism, spec: MechanismSpec, statistic: Statistic 
     return _summed(mechanism, spec.scale or PAPER_SCALE, math.log(2 * horizon))
 
 
-def _summed(
-    mechanism: CentralLaplaceDiscrete | DistributedPolya | DistributedSkellam | DistributedDiscreteGaussian,
-    scale: float,
-    log: float,
-) -> StatedBits:
+def _summed(mechanism: Summed, scale: float, log: float) -> StatedBits:
     """Return ⌈log₂ m⌉ for MAB's m = ng + 2τ + 1. scale: s. log: ln(2/p) = ln(2T)."""
     epsilon, root = mechanism.epsilon, math.sqrt(mechanism.floor)
     if isinstance(mechanism, DistributedSkellam):
@@ -111,19 +107,6 @@ def _labelled(mechanism: ShuffledBinomial, statistic: Statistic | None) -> State
         dimension=mechanism.dimension,
         norm="l2",  # DLB clips a vector to the ball around its box
     )
-    cohort = CohortParams(
-        clients=mechanism.clients,
-        min_honest=mechanism.floor,
-        dimension=mechanism.dimension,
-        low=mechanism.low,
-        high=mechanism.high,
-        overflow_probability=mechanism.wrap,
-        calibration="paper",
-        intermediary=mechanism.via,
-        norm=mechanism.norm,
-        printed=printed,
-    )
-    g, b, _ = paper_bits(target, None, cohort)
-    if printed is not None:
-        return StatedBits(mechanism.dimension * (g + b), "CTX Theorem C.1")
-    return StatedBits(mechanism.dimension * (g + b), f"DLB Algorithm {4 if mechanism.dimension == 1 else 2}")
+    g, b, _ = paper_bits(target, None, mechanism.high - mechanism.low, printed)
+    source = f"DLB Algorithm {4 if mechanism.dimension == 1 else 2}" if printed is None else "CTX Theorem C.1"
+    return StatedBits(mechanism.dimension * (g + b), source)

@@ -16,7 +16,7 @@ from distrust.common.dp.noise.law import (
     LOST,
     PRECISION,
     Pmf,
-    Symmetric,
+    SymmetricLaw,
     Table,
     check_length,
     check_probability,
@@ -40,7 +40,7 @@ POISSON = 0.5  # variance from which the theta series is added up on the dual si
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussian(Symmetric):
+class DiscreteGaussian(SymmetricLaw):
     """N_Z(0, variance): Pr[k] = e^(-k²/(2 variance)) / Σ_j e^(-j²/(2 variance)).
 
     variance  the parameter; the law's own variance is smaller, much so below 1/4.

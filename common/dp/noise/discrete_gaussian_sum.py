@@ -23,7 +23,7 @@ from distrust.common.dp.noise.discrete_gaussian import (
     gaussian_reach,
     transform_reach,
 )
-from distrust.common.dp.noise.law import Symmetric, check_length
+from distrust.common.dp.noise.law import SymmetricLaw, check_length
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -33,7 +33,7 @@ SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
 
 
 @dataclass(frozen=True, slots=True)
-class DiscreteGaussianSum(Symmetric):
+class DiscreteGaussianSum(SymmetricLaw):
     """X_1 + … + X_terms, independent N_Z(0, variance) each: the convolved law itself, to relative error 1e-10.
 
     Where `is_gaussian`, the sum is N_Z(0, terms · variance) in double precision.

@@ -118,7 +118,7 @@ class OnLattice:
         return np.zeros_like(t)
 
 
-class Symmetric(OnLattice):
+class SymmetricLaw(OnLattice):
     """A law around 0, from its log-probabilities of 0, 1, and so on.
 
     Where its support would pass LIMIT entries `pmf` refuses, and `quantile` is a bound.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import Complexes, Floats
-from distrust.common.dp.noise.law import Symmetric, Table, check_length, tabulate, tail_reach
+from distrust.common.dp.noise.law import SymmetricLaw, Table, check_length, tabulate, tail_reach
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -48,7 +48,7 @@ DEBYE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Skellam(Symmetric):
+class Skellam(SymmetricLaw):
     """Sk(0, variance): Pr[k] = e^(-v) I_|k|(v) with v the variance. Sums add the variances.
 
     Where the support would pass LIMIT entries `quantile` is Chernoff's bound and `pmf` refuses.

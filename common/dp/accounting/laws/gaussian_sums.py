@@ -91,7 +91,7 @@ def sum_variance(target: GaussianTarget, grid: Grid) -> float:
 
     In a ball, and in a box whose sum is too long to be stored, it may be larger by LATTICE.
     """
-    guess = _continuous(target, grid)
+    guess = continuous_variance(target.epsilon, target.delta, grid)
     gaussian = is_gaussian(guess / target.terms, target.terms)
     if gaussian and target.delta is None and grid.is_box:
         return math.nextafter(guess, math.inf)  # a quotient: the same on every machine
@@ -118,20 +118,21 @@ def sum_precision(target: GaussianTarget, dimension: int, norm: Norm, clients: i
     """
     wanted = clients / (4 * share)
 
+    def about(g: int) -> float:
+        return continuous_variance(target.epsilon, target.delta, Grid(g, dimension, norm))
+
     def noise(g: int) -> float:
-        grid = Grid(g, dimension, norm)
-        return sum_variance(target, grid) if dimension == 1 else snap_up(_continuous(target, grid))
+        return sum_variance(target, Grid(g, dimension, norm)) if dimension == 1 else snap_up(about(g))
 
-    about = _continuous(target, Grid(1, dimension, norm))
-    return max(coarsest(noise, wanted, about), grid_for(dimension, norm, sharpness(target)))
+    rounding = grid_for(dimension, norm, sharpness(target.epsilon, target.delta))
+    return max(coarsest(noise, wanted, about(1)), rounding)
 
 
-def sharpness(target: GaussianTarget) -> float:
+def sharpness(epsilon: float, delta: float | None) -> float:
     """Return the weight of rounding for `grid_for`: of (ε, δ), or of the largest Rényi order."""
-    if target.delta is None:
-        return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * target.epsilon**2 / 2
-    ratio = largest_ratio(target.epsilon, target.delta)
-    return log_gaussian_slope(ratio, target.epsilon) / 2
+    if delta is None:
+        return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * epsilon**2 / 2
+    return log_gaussian_slope(largest_ratio(epsilon, delta), epsilon) / 2
 
 
 def _is_one_sum(variance: float, terms: int, grid: Grid) -> bool:
@@ -139,11 +140,9 @@ def _is_one_sum(variance: float, terms: int, grid: Grid) -> bool:
     return grid.is_box and is_gaussian(variance, terms) and box_fits(terms * variance, grid)
 
 
-def _continuous(target: GaussianTarget, grid: Grid) -> float:
+def continuous_variance(epsilon: float, delta: float | None, grid: Grid) -> float:
     """Return the variance of continuous noise without rounding: exact for CDP in a box, else a first guess."""
-    if target.delta is None:
-        return grid.unrounded / target.epsilon**2
-    return grid.unrounded / largest_ratio(target.epsilon, target.delta) ** 2
+    return grid.unrounded / (epsilon if delta is None else largest_ratio(epsilon, delta)) ** 2
 
 
 def _excess(target: GaussianTarget, grid: Grid, variance: float) -> float:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from distrust.common.bandit.error_law import Calibration, ErrorLaw, ScaledErrorLaw
 from distrust.common.dp.accounting.factorization import Factorization, factorization
 from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS, STREAM_SAMPLER, Guarantee, Model
-from distrust.common.dp.accounting.laws.gaussian_sums import GaussianTarget, sharpness
+from distrust.common.dp.accounting.laws.gaussian_sums import sharpness
 from distrust.common.dp.accounting.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy
 from distrust.common.dp.accounting.returning import Stretched, returning_epsilon
 from distrust.common.dp.accounting.techniques.gaussian_vectors import (
@@ -102,7 +102,7 @@ class PrefixFactorization(GaussianLike):
 
         wanted = cohort.clients * batches / (4 * ROUNDING * factors.row(batches))
         fine = coarsest(noise, wanted, noise(1))
-        sharp = sharpness(GaussianTarget(epsilon, delta, 1))
+        sharp = sharpness(epsilon, delta)
         fine = max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATION))
         precision = spec.precision or cohort.tight(fine)
         variance = cohort.searched("variance", noise(precision))

@@ -102,7 +102,7 @@ class Tree(GaussianLike):
 
         fine = coarsest(noise, cohort.clients * batches / (4 * ROUNDING), noise(1))
         paper = spec.calibration == "paper"
-        sharp = math.inf if paper else sharpness(GaussianTarget(epsilon, delta, 1))
+        sharp = math.inf if paper else sharpness(epsilon, delta)
         inflation = PAPER_INFLATION if paper else INFLATION
         fine = max(fine, grid_for(cohort.dimension, cohort.norm, sharp, inflation))
         precision = spec.precision or (fine if paper else cohort.tight(fine))

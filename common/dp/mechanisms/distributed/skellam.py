@@ -24,6 +24,7 @@ from distrust.common.dp.accounting.guarantee import (
     RenyiCurve,
     sum_assumptions,
 )
+from distrust.common.dp.accounting.laws.gaussian_sums import continuous_variance, sharpness
 from distrust.common.dp.accounting.profile import (
     PROFILE_ORDERS,
     RAISED,
@@ -35,7 +36,6 @@ from distrust.common.dp.accounting.profile import (
     no_privacy,
     spent_as,
 )
-from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.dp.accounting.techniques.hockey_stick import from_rdp, law_delta, law_epsilon, rdp, stretched
 from distrust.common.dp.accounting.techniques.searches import coarsest, least_root, snap_up
 from distrust.common.dp.accounting.techniques.sensitivity import FULL_BALL, ROUNDING, Grid, grid_for, steps_moved
@@ -81,54 +81,31 @@ class SkellamTarget:
     @property
     def about(self) -> float:
         """Return the variance that Gaussian noise would need at g = 1, without rounding."""
-        squared = self.dimension if self.norm == "linf" else 1
-        if self.delta is None:
-            return squared / self.epsilon**2
-        return squared / largest_ratio(self.epsilon, self.delta) ** 2
-
-    @property
-    def moment(self) -> float:
-        """Return the moment, of the order that decides, by which `grid_by_moments` chooses how fine a grid is."""
-        if self.delta is None:
-            return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * self.epsilon**2 / 2
-        return math.log(1 / self.delta)
-
-    @property
-    def sharpness(self) -> float:
-        """Return how much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
-        if self.delta is None:
-            return self.moment
-        return log_gaussian_slope(largest_ratio(self.epsilon, self.delta), self.epsilon) / 2
+        return continuous_variance(self.epsilon, self.delta, Grid(1, self.dimension, self.norm))
 
 
 @lru_cache(maxsize=256)
 def skellam_divergences(
-    variance: float,
-    shift: int,
-    dimension: int,
-    norm: Norm = "linf",
-    orders: tuple[float, ...] = GUARANTEE_ORDERS,
-    *,
-    enough: float = math.inf,
+    variance: float, grid: Grid, orders: tuple[float, ...] = GUARANTEE_ORDERS, *, enough: float = math.inf
 ) -> RenyiCurve:
-    """Return (α, RDP(α)) pairs of Sk(0, variance) in `dimension` coordinates.
+    """Return (α, RDP(α)) pairs of Sk(0, variance) on every coordinate.
 
-    For the box they are computed with all coordinates moved by `shift`, the corner of the box. For l1 and l2 they are
+    For the box they are computed with all coordinates moved by g, the corner of the box. For l1 and l2 they are
     the bound of `vector_rdp` on the worst move, from the same computed moments. An order is left out where the support
     that it needs would pass LIMIT entries.
 
     enough  RDP(α)/α that is enough: a bound just above it is looked at more closely (`vector_rdp`).
     """
     margin = math.ceil(15 * math.sqrt(variance)) + 30
-    known = [order for order in orders if order * shift + margin <= LIMIT]
+    known = [order for order in orders if order * grid.precision + margin <= LIMIT]
     if not known:
         return ()
-    pmf = Skellam(variance).pmf(least=math.ceil(known[-1] * shift) + margin)
-    grid = Grid(shift, dimension, norm)
+    pmf = Skellam(variance).pmf(least=math.ceil(known[-1] * grid.precision) + margin)
     if not grid.is_box:
         losses = whole(pmf, margin)
         return tuple((order, vector_rdp(losses, order, grid, order * enough)) for order in known)
-    return tuple((order, dimension * one) for order, one in zip(known, rdp(pmf, shift, known), strict=True))
+    spent = rdp(pmf, grid.precision, known)
+    return tuple((order, grid.dimension * one) for order, one in zip(known, spent, strict=True))
 
 
 @lru_cache(maxsize=1024)
@@ -175,8 +152,10 @@ def skellam_precision(target: SkellamTarget, clients: int) -> int:
     fine = max(1, math.ceil(math.sqrt(wanted / snap_up(target.about))))
     # In a ball the better of two grids counts: one on which rounding takes no more than INFLATION, and a coarser one.
     # Noise of few steps has tails that tell less than a Gaussian's, which helps a large ε.
-    by_rounding = grid_for(target.dimension, target.norm, target.sharpness)
-    by_moments = grid_by_moments(target.dimension, target.norm, target.moment)
+    sharp = sharpness(target.epsilon, target.delta)
+    moment = sharp if target.delta is None else math.log(1 / target.delta)  # of the order that decides
+    by_rounding = grid_for(target.dimension, target.norm, sharp)
+    by_moments = grid_by_moments(target.dimension, target.norm, moment)
     grids = {max(fine, by_rounding), max(fine, by_moments)}
     return min(sorted(grids), key=lambda g: _error(target, g, clients)) if len(grids) > 1 else grids.pop()
 
@@ -198,13 +177,12 @@ def _of_renyi(target: SkellamTarget, grid: Grid, guess: float) -> float:
     result, tried, (_, order) = 0.0, set[float](), _worst(target, grid, guess)
     while order not in tried:
         tried.add(order)
-        result = max(result, snap_up(least_root(_only(target, grid, order), guess)))
+        result = max(result, snap_up(least_root(_of_order(target, grid, order), guess)))
         guess, (_, order) = result, _worst(target, grid, result)
     return result
 
 
-def _only(target: SkellamTarget, grid: Grid, order: float) -> Callable[[float], float]:
-    """Return `_worst` of one order as a function of the variance."""
+def _of_order(target: SkellamTarget, grid: Grid, order: float) -> Callable[[float], float]:
     return lambda variance: _worst(target, grid, variance, (order,))[0]
 
 
@@ -216,7 +194,7 @@ def _worst(
     orders  to look at; all of GUARANTEE_ORDERS where the support that these need is too long.
     Raises  BadParameter where the support of every order is too long.
     """
-    pairs = _divergences(variance, grid, orders) or _divergences(variance, grid)
+    pairs = skellam_divergences(variance, grid, orders) or skellam_divergences(variance, grid)
     if not pairs:
         rule = f"the law that Rényi orders need has more than {LIMIT} entries: raise epsilon or give a delta"
         raise BadParameter("mechanism.epsilon", target.epsilon, rule)
@@ -224,20 +202,14 @@ def _worst(
     return math.log(worst), order
 
 
-def _divergences(
-    variance: float, grid: Grid, orders: tuple[float, ...] = GUARANTEE_ORDERS, enough: float = math.inf
-) -> RenyiCurve:
-    return skellam_divergences(variance, grid.precision, grid.dimension, grid.norm, orders, enough=enough)
-
-
 def skellam_profile(variance: float, grid: Grid, delta: float) -> Profile:
     """Return the profile of Sk(0, variance) on every coordinate, at `delta`."""
-    known = _divergences(variance, grid)
+    known = skellam_divergences(variance, grid)
     ways = [skellam_epsilon(variance, grid, delta), *([from_rdp(known, delta)] if known else [])]
     if grid.is_box:
         # null: the support that the order needs is too long
         others = tuple(order for order in PROFILE_ORDERS if order not in dict(known))
-        found = dict((*known, *_divergences(variance, grid, others)))
+        found = dict((*known, *skellam_divergences(variance, grid, others)))
         curve = tuple((order, found[order] * RAISED if order in found else None) for order in PROFILE_ORDERS)
     else:
         curve = filled((order, one * RAISED) for order, one in known)
@@ -320,7 +292,7 @@ class DistributedSkellam(GridMechanism):
         exact = self.calibration == "exact"
         enough = self.epsilon**2 / 2 if exact and self.delta is None else math.inf
         requested = self.epsilon if exact and self.delta is not None else math.inf
-        curve = _divergences(variance, self.grid, enough=enough)
+        curve = skellam_divergences(variance, self.grid, enough=enough)
         delta = SHOWN_DELTA if self.delta is None else self.delta
         ways = [skellam_epsilon(variance, self.grid, delta, requested), *([from_rdp(curve, delta)] if curve else [])]
         kind: Kind = "renyi" if curve else "approximate"

@@ -109,7 +109,7 @@ class RealGaussian(RealNoise, GaussianLike):
         target = GaussianTarget(epsilon, delta, 1)
         fine = sum_precision(target, cohort.dimension, cohort.norm, clients, FINE)
         paper = spec.calibration == "paper"
-        sharp = math.inf if paper else sharpness(target)
+        sharp = math.inf if paper else sharpness(epsilon, delta)
         fine = max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
         source = cohort.printed if paper and cls.model == "local" else None
         code = None if source is None or source.source != "CTX-code" else code_deviation(epsilon, delta, cohort.clients)

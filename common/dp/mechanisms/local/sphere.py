@@ -21,11 +21,17 @@ class LocalSphere(SphereLike):
 
     Guarantee  (ε, 0) for every single message, against every party that reads it; ε is that of the coin as it is drawn.
                Two opposite longest vectors have it exactly.
-    Blocks     The message is ε-DP all the same, for what is in the block and for which one it is: with τ = tanh(ε/2)
-               densities lie in 1 ± τ times the uniform one, so that Ψ(x)Ψ(0) over Ψ(0)Ψ(x') is at most
-               (1 + τ)/(1 - τ) = e^ε.
+    Blocks     The message is ε-DP all the same, for what is in the block and for which one it is. Let τ = tanh(ε/2).
+               Densities of answers lie in 1 ± τ times the uniform one, so that
+                   Ψ(x)Ψ(0) over Ψ(0)Ψ(x') is at most (1 + τ)/(1 - τ) = e^ε.
+    Exactness  A direction is uniform up to floating point, on which accuracy rests. A pair of opposite points has one
+               density to the last bit, and only the coin tells the two apart. So ε holds for the points as computed.
+    Grid       An answer is rounded to the grid after the coin has chosen it, which costs no privacy.
     Utility    the radius, and with it the deviation, is 1/tanh(ε/2) times that of points on x's own half of the sphere.
-    Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
+               For a large ε the two are alike, and for a small one the noise is 2/ε times as long.
+    Calibration  The theorem is tight: `paper` and `exact` are the same.
+    Source     GLB Lemma 2.2, for one block and for several (Algorithm 2);
+               Duchi, Jordan & Wainwright 2018.
     """
 
     model: ClassVar[Model] = "local"

@@ -21,8 +21,8 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.dp.accounting.composition import LONGEST_SUPPORT, compose_exactly
 from distrust.common.dp.accounting.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.dp.accounting.laws.binomial import long_epsilon
+from distrust.common.dp.accounting.laws.gaussian_sums import continuous_variance, sharpness
 from distrust.common.dp.accounting.profile import Privacy, Profile, Repeated, spent_as, unprotected
-from distrust.common.dp.accounting.techniques.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.dp.accounting.techniques.gaussian_vectors import covering_excess
 from distrust.common.dp.accounting.techniques.hockey_stick import epsilon_at, hockey_stick, stretched
 from distrust.common.dp.accounting.techniques.searches import least_integer, least_on_grid, least_satisfying
@@ -83,7 +83,7 @@ class BinomialTarget:
 
     def about(self, precision: int) -> float:
         """Return the variance that Gaussian noise would need at g = `precision`, without rounding."""
-        return self.grid(precision).unrounded / largest_ratio(self.epsilon, self.delta) ** 2
+        return continuous_variance(self.epsilon, self.delta, self.grid(precision))
 
 
 def binomial_epsilon(
@@ -119,11 +119,14 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, time
     return epsilon_at(Binomial(trials, chance).pmf(), grid.precision, delta)
 
 
-def paper_bits(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> Bits:
-    """Return the bits of DLB (60) for one coordinate, of DLB (22) for vectors, and of CTX Theorem C.1 for LinUCB's."""
-    if cohort.printed is not None and cohort.printed.source == "CTX":
-        return _contextual(target, precision, cohort, cohort.printed)
-    grid, ones = _scalar(target, precision, cohort) if target.dimension == 1 else _vector(target, precision)
+def paper_bits(target: BinomialTarget, precision: int | None, width: float, printed: PrintedNoise | None) -> Bits:
+    """Return the bits of DLB (60) for one coordinate, of DLB (22) for vectors, and of CTX Theorem C.1 for LinUCB's.
+
+    width  high - low.
+    """
+    if printed is not None and printed.source == "CTX":
+        return _contextual(target, precision, width, printed)
+    grid, ones = _scalar(target, precision, width) if target.dimension == 1 else _vector(target, precision)
     coins = math.ceil(2 * ones)
     return grid, coins, ones / coins
 
@@ -140,7 +143,7 @@ def _fair_bits(target: BinomialTarget, precision: int) -> int:
     def spent(b: int) -> float:
         return _excess(target, precision, target.honest * b, FAIR) if b <= MOST_COINS else -1.0
 
-    guess = _guess(target, precision)
+    guess = min(MOST_COINS, max(1, math.ceil(4 * target.about(precision) / target.honest)))
     grid = target.grid(precision)
     if grid.is_box:
         return least_integer(spent, guess)
@@ -172,11 +175,6 @@ def _least_chance(target: BinomialTarget, precision: int, coins: int) -> float:
     return least_on_grid(excess, 2 * share / (1 + math.sqrt(1 - 4 * share)))
 
 
-def _hides(target: BinomialTarget, precision: int, trials: int) -> bool:
-    """Return whether Bin(trials, 1/2) meets the target."""
-    return _excess(target, precision, trials, FAIR) <= 0
-
-
 def _excess(target: BinomialTarget, precision: int, trials: int, chance: float) -> float:
     """Return a number above 0 where Bin(trials, chance) misses the target, else at most 0.
 
@@ -197,21 +195,15 @@ def coarsest_bits(target: BinomialTarget) -> int:
     """
     few = math.ceil(1 / (ROUNDING if target.grid(1).is_box else BALL_ROUNDING))
     if target.dimension == 1:
-        return least_satisfying(lambda g: not _hides(target, g, target.honest * (few - 1)), 1)
+        return least_satisfying(lambda g: _excess(target, g, target.honest * (few - 1), FAIR) > 0, 1)
     balanced = math.ceil(math.sqrt(few * target.honest / (4 * target.about(1) * target.squared_share)))
-    sharpness = log_gaussian_slope(largest_ratio(target.epsilon, target.delta), target.epsilon) / 2
-    return max(1, balanced, grid_for(target.dimension, target.norm, sharpness, BALL_ROUNDING))
+    sharp = sharpness(target.epsilon, target.delta)
+    return max(1, balanced, grid_for(target.dimension, target.norm, sharp, BALL_ROUNDING))
 
 
-def _guess(target: BinomialTarget, precision: int) -> int:
-    """Return about how many fair bits a client needs."""
-    return min(MOST_COINS, max(1, math.ceil(4 * target.about(precision) / target.honest)))
-
-
-def _scalar(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> tuple[int, float]:
+def _scalar(target: BinomialTarget, precision: int | None, width: float) -> tuple[int, float]:
     """Return the steps g and the ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
-    fewest = max(2, math.ceil((cohort.high - cohort.low) * math.sqrt(target.honest)))
-    g = _at_least(fewest, precision)
+    g = _at_least(max(2, math.ceil(width * math.sqrt(target.honest))), precision)
     return g, 90 * g * g * math.log(2 / target.delta) / ((target.epsilon / 2) ** 2 * target.honest)
 
 
@@ -228,14 +220,13 @@ def _vector(target: BinomialTarget, precision: int | None) -> tuple[int, float]:
     return g, 90 * (g * across) ** 2 * log / (hat**2 * target.honest)
 
 
-def _contextual(target: BinomialTarget, precision: int | None, cohort: CohortParams, printed: PrintedNoise) -> Bits:
+def _contextual(target: BinomialTarget, precision: int | None, width: float, printed: PrintedNoise) -> Bits:
     """Return the bits of CTX Theorem C.1, p = 1/4: g steps a unit, as its Algorithms 5 and 7 take [-1, 1] for 2g steps.
 
     Our grid spans the ball's diameter: its steps are the least whole number that makes none longer than 1/g, and b
     follows from the g of these steps. So the noise of a sum is the printed one, and b is a little larger.
     """
-    unit = max(1.0, printed.factor)  # the theorem's is 1
-    across = (cohort.high - cohort.low) / unit
+    across = width / max(1.0, printed.factor)  # in the theorem's units
     steps = _at_least(math.ceil(math.ceil(max(2 * math.sqrt(target.honest), printed.features, 4)) * across), precision)
     log = math.log(4 * (printed.features**2 + 1) / target.delta)
     return steps, math.ceil(24e4 * (steps / across) ** 2 * log**2 / (target.epsilon**2 * target.honest)), 0.25
@@ -319,7 +310,7 @@ class ShuffledBinomial(GridMechanism):
             squared_share=cohort.squared_share,
         )
         if spec.calibration == "paper":
-            g, b, p = paper_bits(target, spec.precision, cohort)
+            g, b, p = paper_bits(target, spec.precision, cohort.high - cohort.low, cohort.printed)
         else:
             g, b, p = binomial_bits(target, spec.precision or cohort.tight(coarsest_bits(target)))
         b, p = cohort.searched("coins", b), cohort.searched("chance", p)

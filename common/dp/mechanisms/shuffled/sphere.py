@@ -17,7 +17,7 @@ from distrust.common.dp.accounting.profile import (
     of_pure,
     tightened,
 )
-from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_epsilon, antipodal_local_epsilon
+from distrust.common.dp.accounting.techniques.amplification.clones import antipodal_epsilon, antipodal_local_epsilon
 from distrust.common.dp.accounting.techniques.amplification.renyi import antipodal_renyi
 from distrust.common.dp.accounting.techniques.searches import snap_down
 from distrust.common.dp.mechanisms.families.base import (

@@ -1,4 +1,4 @@
-"""Evaluates the clones bound of shuffled messages of ε₀-LDP randomizers, and the closed forms of papers.
+"""Evaluates the clones bound of shuffled messages of ε₀-LDP and of antipodal randomizers, and papers' closed forms.
 
 The users are put in a uniform order, and place j applies its own ε₀-LDP randomizer R_j to the user that stands there.
 The shuffler hands over the messages by place. With p = e^ε₀, C ~ Bin(n - 1, 1/p), A ~ Bin(C, 1/2), Δ ~ Ber(p/(p + 1)),
@@ -13,11 +13,24 @@ Source     Feldman, McMillan & Talwar 2021, Theorem 3.1 and its numerical form.
            randomizers: another user's R may be less than (R⁰ + R¹)/(p + 1), as where R⁰ = R¹ = pR.
            For binary randomized response it is true, and exact when C is given away.
 Holds      for every n ≥ 1, ε₀ > 0; one message a user, randomizers fixed before any message is seen. δ > 0 only.
+
+An antipodal randomizer draws a pair of opposite messages ±u, by a law that does not depend on the input x, and sends u
+with probability (1 + a)/2, else -u; a depends on u and x, and |a| ≤ τ = tanh(ε₀/2). Alone it is ε₀-private. In one
+coordinate it is binary randomized response. With C ~ Bin(n - 1, γ), γ = 1 - τ = 2/(e^ε₀ + 1), shuffled messages of two
+neighbouring inputs are at least as close as those of randomized response among C fair coins, C known:
+
+    δ(ε) ≤ E (L_0 + … + L_C)₊ / (C + 1),  L_j = 1 - e^ε ± τ (1 + e^ε), with fair signs.
+
+Source     ours, shuffling.md; Balle et al. 2019 for the blanket. The two counts are those above, with
+           the chance 2/(e^ε₀ + 1) of a clone. General randomizers have no such chance; here every law has γ in common
+           with all others.
+Holds      for every n ≥ 1, ε₀ > 0; one message a user. Pairs and a may differ from place to place, as with assigned
+           actions, and the users are put on the places in a uniform order. δ > 0 only.
 """
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -135,6 +148,35 @@ def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.
         return np.zeros(1), np.ones(1), 0.0
     pmf = Binomial(users - 1, math.nextafter(chance, 0)).pmf()
     return pmf.support.astype(np.float64), pmf.masses, pmf.lost
+
+
+# Proof of the bound of antipodal randomizers. Let ω be the law of ±u with a fair sign. Every input's law is at least
+# γω, as 1 ± a ≥ γ. So each other user draws from ω with probability γ, whatever its input and its place. Show who does
+# not, their places and their messages. What is left is C draws from ω, and the one user among them at a uniform place.
+# Relative to draws from ω alone the two worlds have the densities Σ_j (1 + a_j)/(C + 1) and Σ_j (1 + b_j)/(C + 1),
+# with a_j, b_j of the message at place j for the two inputs. δ(ε) is the expectation of the positive part of
+# Σ_j L_j/(C + 1), L_j = 1 + a_j - e^ε (1 + b_j).
+# Show the pairs, and leave the signs, which are fair: L_j is 1 - e^ε ± s with s = |a_j - e^ε b_j| ≤ τ (1 + e^ε). The
+# wider two values are larger in convex order, for each j on its own; the positive part is convex. So the widest is the
+# worst: a_j = τ, b_j = -τ.
+
+
+def antipodal_chance(local_epsilon: float) -> float:
+    """Return γ, the probability of a draw that says nothing of the input."""
+    return 2 / (math.exp(local_epsilon) + 1)
+
+
+antipodal_delta = partial(clones_delta, chance=antipodal_chance)
+antipodal_epsilon = partial(clones_epsilon, chance=antipodal_chance)
+antipodal_curve = partial(clones_curve, chance=antipodal_chance)
+"""`clones_delta`, `clones_epsilon` and `clones_curve` with this chance of a clone."""
+
+
+def antipodal_local_epsilon(epsilon: float, delta: float, users: int) -> float:
+    """Return the greatest ε₀ whose shuffled messages are (ε, δ)-DP, rounded down; at least ε."""
+    return greatest_met(
+        lambda local: antipodal_delta(epsilon, local, users) <= delta, epsilon, LARGEST_LOCAL_EPSILON, DIGITS
+    )
 
 
 # Closed forms of papers, inside the ranges where they are proven; `paper` calibrations use them. FREE (Hanna et al.)

@@ -18,7 +18,6 @@ from typing import TypeAlias
 import numpy as np
 
 from distrust.common.bandit.error_law import Floats
-from distrust.common.dp.accounting.techniques.amplification.antipodal import antipodal_curve
 from distrust.common.dp.accounting.techniques.amplification.blanket import (
     LEAST_EPSILON,
     ROUGH,
@@ -30,7 +29,7 @@ from distrust.common.dp.accounting.techniques.amplification.blanket import (
     order_slack,
     pair_delta,
 )
-from distrust.common.dp.accounting.techniques.amplification.clones import clones_curve
+from distrust.common.dp.accounting.techniques.amplification.clones import antipodal_curve, clones_curve
 from distrust.common.dp.accounting.techniques.amplification.randomizers import LARGEST_LOCAL_EPSILON, LocalRandomizer
 from distrust.common.dp.accounting.techniques.amplification.vectors import Crowd, crowd_delta
 
