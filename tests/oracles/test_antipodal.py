@@ -27,7 +27,6 @@ from distrust.common.dp.accounting.techniques.searches import greatest_met
 from distrust.common.dp.mechanisms import MechanismSpec
 from distrust.common.dp.mechanisms.local.sphere import LocalSphere
 from distrust.common.dp.mechanisms.shuffled.sphere import ShuffledSphere
-from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from tests.support.planned import planned
 from tests.support.shuffled_laws import DELTA, Array, responses, true_delta
@@ -103,25 +102,6 @@ def test_vectors_of_the_plane_at_any_angles_are_within_the_bound(local_epsilon: 
         assert 0 < exact <= antipodal_delta(share * local_epsilon, local_epsilon, users) * (1 + 1e-12)
 
 
-def among_draws(theta: float, epsilon: float, local_epsilon: float, count: int) -> float:
-    """Return E (L_1 + … + L_count)₊ / count for unit vectors at an angle, L the four values that it leaves."""
-    p, e = math.exp(local_epsilon), math.exp(epsilon)
-    values = 2 / (p + 1) * np.array([p - e * p, 1 - e, p - e, 1 - e * p])
-    chances = np.array([math.pi - theta, math.pi - theta, theta, theta]) / (2 * math.pi)
-    sums, weights = np.zeros(1), np.ones(1)
-    for _ in range(count):
-        sums, weights = np.add.outer(sums, values).ravel(), np.multiply.outer(weights, chances).ravel()
-    return float(np.maximum(sums, 0) @ weights) / count
-
-
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_wider_the_angle_the_less_is_hidden_and_opposite_vectors_are_hidden_least(count: int) -> None:
-    for epsilon, local in ((0.1, 1.0), (0.5, 1.0), (1.0, 3.0), (0.05, 0.1)):
-        by_angle = [among_draws(theta, epsilon, local, count) for theta in np.linspace(0, math.pi, 7)]
-        assert by_angle == sorted(by_angle)
-        assert by_angle[0] < by_angle[-1]
-
-
 def test_blocks_of_which_a_client_fills_any_are_within_the_bound() -> None:
     """Three blocks of one number: all outcomes of three clients that fill any block, or none, to any end."""
     local, tau = 1.3, math.tanh(0.65)
@@ -139,14 +119,6 @@ def test_the_inverse_is_safe_and_sharp_and_never_below_the_clones(users: int, ep
     assert antipodal_delta(epsilon, local, users) <= DELTA
     assert antipodal_epsilon(DELTA, local, users) <= epsilon * (1 + 1e-8)
     assert antipodal_delta(epsilon, local * (1 + 1e-6), users) > DELTA
-
-
-@pytest.mark.parametrize("local_epsilon", [0.5, 2.0, 6.0])
-def test_more_messages_hide_more_and_one_hides_what_randomized_response_does(local_epsilon: float) -> None:
-    spent = [antipodal_epsilon(DELTA, local_epsilon, users) for users in (1, 2, 10, 100, 1000, 10**4, 10**6)]
-    assert spent == sorted(spent, reverse=True)
-    lie = 1 / (1 + math.exp(local_epsilon))
-    assert spent[0] == pytest.approx(math.log((1 - lie - DELTA) / lie), rel=1e-8)
 
 
 def counts(held: int, others: int, lie: float) -> Array:
@@ -252,11 +224,6 @@ def test_a_small_cohort_promises_what_was_asked_for_and_its_message_no_less(clie
     assert whole.epsilon <= alone.epsilon <= mechanism.local
     assert (alone.kind, alone.model) == ("pure", "local")
     assert whole.kind == ("pure" if clients == 1 else "approximate")
-
-
-def test_constants_of_a_paper_are_refused_because_there_is_none() -> None:
-    with pytest.raises(BadParameter, match=r"mechanism\.calibration = 'paper': must be exact: no paper"):
-        planned_mechanism(100, 1.0, Reward(), calibration="paper")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.dp.accounting.factorization import SETS, Factorization, factorization
 from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon, largest_ratio
-from distrust.common.dp.mechanisms import MechanismSpec, check_spec
+from distrust.common.dp.mechanisms import MechanismSpec
 from distrust.common.dp.mechanisms.central.prefix_factorization import Prefixes, PrefixFactorization, misses
 from distrust.common.dp.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.dp.noise.discrete_gaussian import COARSE, FineGaussian
@@ -348,16 +348,3 @@ def test_adding_is_pure_and_ends_where_the_calibration_does_and_small_batches_ne
         start.add(total, 49, UnsafeSeededStream(1))
     with pytest.raises(BadParameter, match="shape must be"):
         start.add_with(total, 55, lambda: np.zeros(2, dtype=np.int64))
-
-
-@pytest.mark.parametrize(
-    ("words", "field"),
-    [
-        ({"epsilon": 1.0, "delta": 1e-6}, "mechanism.batches"),
-        ({"epsilon": 1.0, "batches": 4}, "mechanism.delta"),
-    ],
-)
-def test_it_needs_a_length_and_a_delta(words: dict[str, object], field: str) -> None:
-    with pytest.raises(BadParameter) as caught:
-        check_spec(MechanismSpec.model_validate({"name": "prefix-factorization", **words}), Reward())
-    assert caught.value.field == field

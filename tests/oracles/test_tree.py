@@ -10,7 +10,7 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.dp.accounting.techniques.gaussian import gaussian_epsilon
 from distrust.common.dp.accounting.techniques.hockey_stick import hockey_stick
-from distrust.common.dp.mechanisms import MechanismSpec, check_spec, plan
+from distrust.common.dp.mechanisms import MechanismSpec, plan
 from distrust.common.dp.mechanisms.central.tree import Counter, Tree
 from distrust.common.dp.mechanisms.families.streams import StoredBatch, StreamRelease
 from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian
@@ -181,20 +181,6 @@ def test_the_stream_ends_where_its_calibration_does_and_small_batches_never_ente
         counter.add(total, 55, UnsafeSeededStream(1))
     with pytest.raises(TooSmall):
         Counter(planned_mechanism(3)).add(total, 49, UnsafeSeededStream(1))
-
-
-@pytest.mark.parametrize(
-    ("words", "field"),
-    [
-        ({"name": "tree", "epsilon": 1.0, "delta": 1e-6}, "mechanism.batches"),
-        ({"name": "tree", "epsilon": 1.0, "batches": 4}, "mechanism.delta"),
-        ({"name": "central-laplace", "epsilon": 1.0, "batches": 4}, "mechanism.batches"),
-    ],
-)
-def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str, object], field: str) -> None:
-    with pytest.raises(BadParameter) as caught:
-        check_spec(MechanismSpec.model_validate(words), Reward())
-    assert caught.value.field == field
 
 
 def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopped() -> None:

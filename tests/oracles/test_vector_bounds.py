@@ -163,7 +163,7 @@ def test_renyi_of_a_box_and_of_an_l1_ball_is_that_of_the_law(dimension: int, pre
 def test_the_grid_that_is_chosen_costs_a_tenth_at_most(norm: Norm) -> None:
     for dimension in (2, 20, 400):
         g = grid_by_moments(dimension, norm, math.log(1e6))
-        fine, scale = 40 * g, 6.0 * math.sqrt(dimension if norm == "linf" else 1)
+        fine, scale = 8 * g, 6.0 * math.sqrt(dimension if norm == "linf" else 1)
         coarse_epsilon, fine_epsilon = (
             vector_epsilon(Skellam((steps * scale) ** 2).pmf(), Grid(steps, dimension, norm), 1e-6)
             for steps in (g, fine)

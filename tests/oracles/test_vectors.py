@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.dp.accounting.techniques.hockey_stick import rdp
-from distrust.common.dp.accounting.techniques.sensitivity import Grid, laplace_loss, laplace_scale, squared_l2
+from distrust.common.dp.accounting.techniques.sensitivity import laplace_loss, laplace_scale, squared_l2
 from distrust.common.dp.mechanisms import (
     MECHANISMS,
     Mechanism,
@@ -20,9 +19,7 @@ from distrust.common.dp.mechanisms import (
     check_spec,
     plan,
 )
-from distrust.common.dp.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.dp.mechanisms.shuffled.binomial import ShuffledBinomial
-from distrust.common.dp.noise.skellam import Skellam
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Norm
@@ -134,15 +131,6 @@ def test_the_laplace_scale_is_the_least_that_keeps_epsilon(norm: Norm, epsilon: 
     assert laplace_loss(scale, 50, 7, norm) <= epsilon < laplace_loss(scale * (1 - 1e-6), 50, 7, norm)
 
 
-def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
-    """Four shifts in an ℓ₂ ball of 6 steps in ten coordinates, whose divergences are added up by coordinate."""
-    bound = dict(skellam_divergences(40.0, Grid(6, 10, "l2")))
-    pmf = Skellam(40.0).pmf(least=500)
-    for shifts in ([6], [4, 4, 1], [2] * 9, [1] * 10):
-        for order in (2.0, 16.0):
-            assert sum(rdp(pmf, s, [order])[0] for s in shifts) <= bound[order]
-
-
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 @pytest.mark.few(28)
@@ -201,14 +189,6 @@ def test_too_long_vectors_are_shortened_before_anything_is_drawn_from_them(name:
     assert clamped[2] == pytest.approx(np.full(5, 2.0 / {"l1": 5, "l2": math.sqrt(5), "linf": 1}[norm]))
     first, second = (mechanism.randomize(x, UnsafeSeededStream(3)) for x in (wild, clamped))
     assert np.array_equal(first, second)
-
-
-@pytest.mark.parametrize("name", ["central-laplace-discrete", "distributed-discrete-gaussian", "distributed-skellam"])
-def test_a_narrower_ball_needs_less_noise(name: str) -> None:
-    fields: dict[str, Any] = {"delta": None} if name == "distributed-skellam" else {}
-    l1, l2, box = (planned_mechanism(name, norm, **fields).error(CLIENTS).std for norm in NORMS)
-    assert l1 <= l2 * 1.02
-    assert l2 <= box * 0.7
 
 
 def test_short_polya_cohorts_of_vectors_are_bounded_by_their_spread() -> None:

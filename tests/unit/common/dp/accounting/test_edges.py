@@ -23,13 +23,6 @@ def report(name: str, **fields: object) -> dict:
     return read(answer(name, **{"clients": 1000, "epsilon": 1.0, **fields}))["exact"]
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0])
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
-def test_shuffled_vectors_keep_the_epsilon_that_was_asked_for(epsilon: float, norm: str) -> None:
-    mechanism = planned_mechanism("shuffled-gaussian", epsilon=epsilon, delta=1e-6, dimension=3, norm=norm)
-    assert mechanism.privacy().promise.epsilon <= epsilon
-
-
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_one_shuffled_client_has_the_local_guarantee_that_was_asked_for(dimension: int) -> None:
     assert (
@@ -69,12 +62,6 @@ def test_a_smaller_target_delta_than_the_releases_own_is_served_from_the_law(nam
     result = report(name, delta=1e-6, contributions=20, target_delta=1e-9)
     assert 5 < result["guarantee"]["epsilon"] < 20
     assert result["guarantee"]["epsilon"] == pytest.approx(result["profile"]["approximate"]["epsilon"], rel=1e-3)
-
-
-@pytest.mark.parametrize(("epsilon", "precision", "norm"), [(1.0, 45, "l2"), (20.0, 1, "l1")])
-def test_skellam_vectors_have_one_epsilon(epsilon: float, precision: int, norm: str) -> None:
-    result = report("distributed-skellam", delta=1e-6, dimension=3, epsilon=epsilon, precision=precision, norm=norm)
-    assert result["guarantee"]["epsilon"] == pytest.approx(result["profile"]["approximate"]["epsilon"], rel=1e-6)
 
 
 @pytest.mark.parametrize("survivors", [None, 500])

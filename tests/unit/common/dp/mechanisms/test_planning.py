@@ -9,7 +9,6 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.dp.mechanisms import Mechanism, MechanismSpec, check_spec, plan
 from distrust.common.errors import BadParameter
-from distrust.common.randomness import UnsafeSeededStream
 from tests.support.planned import planned
 
 
@@ -51,6 +50,12 @@ class Wide(Reward):
             "mechanism.via",
             id="via-bits",
         ),
+        *(
+            pytest.param({"name": name, "epsilon": 1.0, **words}, field, id=f"{field}-of-{name}")
+            for name in ("tree", "prefix-factorization")
+            for words, field in (({"delta": 1e-6}, "mechanism.batches"), ({"batches": 4}, "mechanism.delta"))
+        ),
+        pytest.param({"name": "central-laplace", "epsilon": 1.0, "batches": 4}, "mechanism.batches", id="no-stream"),
     ],
 )
 def test_a_spec_that_no_cohort_can_repair_is_refused(words: dict[str, Any], field: str) -> None:
@@ -103,35 +108,6 @@ def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
 def wide(name: str, **fields: Any) -> Mechanism:
     spec = MechanismSpec(name=name, epsilon=2.0, **fields)
     return plan(spec, clients=400, min_survivors=350, min_honest=320, overflow_probability=1e-6, statistic=Wide())
-
-
-@pytest.mark.parametrize(
-    "name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya", "distributed-skellam"]
-)
-@pytest.mark.parametrize("calibration", ["exact", "paper"])
-def test_vectors_add_up_coordinate_by_coordinate(name: str, calibration: str) -> None:
-    """Seven coordinates in [-1, 1]; each within the 1e-9 quantile of noise and 7 deviations of rounding."""
-    mechanism = wide(name, calibration=calibration)
-    data = np.random.default_rng(3).uniform(-1, 1, (360, 7))
-    messages = mechanism.randomize(data, UnsafeSeededStream(1))
-    total = np.array([sum(map(int, column)) % mechanism.modulus for column in messages.T], dtype=np.uint64)
-    law = mechanism.error(360)
-    room = law.quantile(1e-9) + 7 * math.sqrt(360) / mechanism.precision
-    assert np.abs(mechanism.estimate(total, 360, UnsafeSeededStream(2)) - data.sum(axis=0)).max() < room
-    assert mechanism.bits == 7 * (mechanism.modulus - 1).bit_length()
-
-
-@pytest.mark.parametrize("name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya"])
-def test_a_vector_s_pure_epsilon_is_paid_once_for_all_coordinates(name: str) -> None:
-    mechanism = wide(name)
-    assert mechanism.privacy().promise.epsilon == pytest.approx(2.0, rel=1e-12)
-    assert mechanism.error(320).std >= 0.99 * math.sqrt(2) * 7 * 2 / 2.0  # √2 D (high - low) / ε
-
-
-def test_a_vector_s_renyi_divergence_is_paid_once_for_all_coordinates() -> None:
-    spent = [2 * epsilon / (order * 4.0) for order, epsilon in wide("distributed-skellam").privacy().promise.rdp]
-    assert max(spent) == pytest.approx(1.0, abs=1e-6)
-    assert max(spent) <= 1
 
 
 @pytest.mark.parametrize("clients", [64, 1000, 32768])
