@@ -1,7 +1,7 @@
 """`prefix-factorization`: the server's noise of one batch is spread over the prefix sums by a factorization."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, Self
@@ -13,28 +13,25 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import Calibration, ErrorLaw, ScaledErrorLaw
 from distrust.common.dp.accounting.factorization import Factorization, factorization
-from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS, STREAM_SAMPLER, Guarantee, Model
+from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS
 from distrust.common.dp.accounting.laws.gaussian_sums import sharpness
-from distrust.common.dp.accounting.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy
+from distrust.common.dp.accounting.profile import Privacy, no_privacy
 from distrust.common.dp.accounting.returning import Stretched, returning_epsilon
 from distrust.common.dp.accounting.techniques.gaussian_vectors import (
-    gaussian_divergence,
     rounded_epsilon,
     rounded_variance,
 )
 from distrust.common.dp.accounting.techniques.searches import coarsest
 from distrust.common.dp.accounting.techniques.sensitivity import INFLATION, ROUNDING, Grid, grid_for
-from distrust.common.dp.mechanisms.families.base import MechanismSpec, Need, needed, needed_delta
+from distrust.common.dp.mechanisms.families.base import MechanismSpec, StreamCounter, needed, needed_delta
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
-from distrust.common.dp.mechanisms.families.gaussian import GaussianLike
+from distrust.common.dp.mechanisms.families.gaussian import GaussianStream
 from distrust.common.dp.mechanisms.families.streams import (
     Steps,
-    StoredBatch,
     StreamRelease,
     check_drawn,
     check_turn,
     in_data_units,
-    replayed,
 )
 from distrust.common.dp.noise.discrete_gaussian import FineGaussian, gaussian_reach
 from distrust.common.dp.noise.law import UNIT
@@ -52,7 +49,7 @@ HALF_STEP = 1 / (2 * math.log(2))
 """h of an error law for half a step: h ln(2/p) is above 1/2 for every p below 1."""
 
 
-class PrefixFactorization(GaussianLike):
+class PrefixFactorization(GaussianStream):
     """The server adds correlated Gaussian noise to every prefix sum: B z, where A = BC sums up and z hides C x.
 
     batches    M, the length of the stream.
@@ -81,9 +78,8 @@ class PrefixFactorization(GaussianLike):
     # Moves that follow from earlier releases cost no more than one of the largest length (`tree.Batches` says why), and
     # discrete noise no more than continuous noise with 8 less of its variance: BLUR of `gaussian_vectors` is e^(-158).
 
-    model: ClassVar[Model] = "central"
+    part: ClassVar[str] = "batch"
     calibrations: ClassVar[tuple[Calibration, ...]] = ("exact",)
-    takes_delta: ClassVar[Need | None] = "needed"
     takes_batches: ClassVar[bool] = True
     judged: ClassVar[bool] = False
 
@@ -115,10 +111,6 @@ class PrefixFactorization(GaussianLike):
             variance=variance,
             batches=batches,
         )
-
-    @property
-    def stream_length(self) -> int:
-        return self.batches
 
     @property
     def nodes(self) -> float:
@@ -172,33 +164,7 @@ class Contributions:
         if times > own.batches:
             return no_privacy(own.calibration)
         move, variance = _move(own.factors, own.grid, own.variance, times), own.variance * AS_CONTINUOUS
-
-        def promise() -> Guarantee:
-            assert own.delta is not None
-            one = "one client is in one batch"
-            several = f"one client is in at most {times} batches, with one vector in each"
-            assumptions = (
-                "the server is trusted: it sees the sums and adds the noise",
-                f"{one if times == 1 else several}, and there are at most {own.batches} of them",
-                "each batch's noise is drawn once, and never again for a question that was answered",
-                STREAM_SAMPLER,
-            )
-            epsilon = _epsilon(move, variance, own.delta)
-            by_order = tuple((order, gaussian_divergence(move, variance, order) * RAISED) for order in GUARANTEE_ORDERS)
-            spent = own.make_guarantee("approximate", epsilon, assumptions, delta=own.delta, rdp=by_order)
-            return spent if times == 1 else spent.model_copy(update={"claimed": None})  # it is that of one batch
-
-        def profile(delta: float) -> Profile:
-            return Profile(
-                delta=delta,
-                pure=exact(None),
-                approximate=bound(_epsilon(move, variance, delta)),
-                rdp=curve(lambda order: gaussian_divergence(move, variance, order) * RAISED),
-                rdp_how="bound",
-                notes=("of the whole stream of batches",),
-            )
-
-        return Privacy(compute_promise=promise, compute_profile=profile)
+        return own.stream_privacy(move, variance, partial(_epsilon, move, variance), times, GUARANTEE_ORDERS)
 
 
 @lru_cache(maxsize=256)
@@ -242,7 +208,7 @@ def misses(factors: Factorization) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Prefixes:
+class Prefixes(StreamCounter):
     """The state after `time` batches: arrays (…, dimension); leading axes are of streams in lock step.
 
     survivors  of all batches.
@@ -298,6 +264,3 @@ class Prefixes:
         )
         shown = partial(in_data_units, step=own.step, low=own.low)
         return after, StreamRelease(shown(batch, survivors=survivors), shown(after.prefix, survivors=after.survivors))
-
-    def restored(self, batches: Sequence[StoredBatch]) -> Self:
-        return replayed(self, batches)

@@ -1,9 +1,9 @@
 """`tree`: the server keeps noisy sums of a stream of batches, so that a prefix sum has logarithmically many noises."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.dp.accounting.guarantee import STREAM_SAMPLER, Guarantee, Kind, Model
+from distrust.common.dp.accounting.guarantee import Guarantee, Kind
 from distrust.common.dp.accounting.laws.gaussian_sums import (
     GaussianTarget,
     is_exact,
@@ -23,10 +23,9 @@ from distrust.common.dp.accounting.laws.gaussian_sums import (
     sum_profile,
     sum_variance,
 )
-from distrust.common.dp.accounting.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy, spent_as
+from distrust.common.dp.accounting.profile import Privacy, Profile, no_privacy, spent_as
 from distrust.common.dp.accounting.returning import Visits, returning_lattice_epsilon
 from distrust.common.dp.accounting.techniques.gaussian_vectors import (
-    gaussian_divergence,
     lattice_epsilon,
     lattice_variance,
 )
@@ -39,17 +38,15 @@ from distrust.common.dp.accounting.techniques.sensitivity import (
     Grid,
     grid_for,
 )
-from distrust.common.dp.mechanisms.families.base import MechanismSpec, Need, needed, needed_delta
+from distrust.common.dp.mechanisms.families.base import MechanismSpec, StreamCounter, needed, needed_delta
 from distrust.common.dp.mechanisms.families.cohort import CohortParams
-from distrust.common.dp.mechanisms.families.gaussian import GaussianLike, textbook
+from distrust.common.dp.mechanisms.families.gaussian import GaussianStream, textbook
 from distrust.common.dp.mechanisms.families.streams import (
     Steps,
-    StoredBatch,
     StreamRelease,
     check_drawn,
     check_turn,
     in_data_units,
-    replayed,
 )
 from distrust.common.dp.noise.discrete_gaussian import DiscreteGaussian, gaussian_reach
 from distrust.common.errors import BadParameter
@@ -60,7 +57,7 @@ WRAPPED_DRAWS = 3
 """Draws of noise by which a node differs from the two nodes below it. The modulus leaves room for so many at once."""
 
 
-class Tree(GaussianLike):
+class Tree(GaussianStream):
     """The server adds N_Z(0, variance) to every coordinate of every complete dyadic sum of batches, its nodes.
 
     batches    M, the length of the stream. The nodes have levels 0 … L = ⌊log₂ M⌋, and a batch is in at most L + 1 of
@@ -84,8 +81,7 @@ class Tree(GaussianLike):
     Source     Chan, Shi & Song 2010; Shariff & Sheffet 2018; CTX Appendix F.
     """
 
-    model: ClassVar[Model] = "central"
-    takes_delta: ClassVar[Need | None] = "needed"
+    part: ClassVar[str] = "node"
     takes_batches: ClassVar[bool] = True
     letters: ClassVar[Mapping[str, str]] = {"depth": "depth"}
 
@@ -121,10 +117,6 @@ class Tree(GaussianLike):
             variance=cohort.searched("variance", variance),
             batches=batches,
         )
-
-    @property
-    def stream_length(self) -> int:
-        return self.batches
 
     @property
     def nodes(self) -> float:
@@ -175,23 +167,13 @@ class Tree(GaussianLike):
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         return Privacy(compute_promise=self._promise, compute_profile=self._profile, stream=Batches(self))
 
-    def assumptions(self, of_a_client: str) -> tuple[str, ...]:
-        """Return what the guarantee assumes, besides what it assumes of one client."""
-        return (
-            "the server is trusted: it sees the sums and adds the noise",
-            f"{of_a_client}, and there are at most {self.batches} of them",
-            "each node's noise is drawn once, and never again for a question that was answered",
-            STREAM_SAMPLER,
-        )
-
     def _promise(self) -> Guarantee:
         assert self.delta is not None
-        assumptions = self.assumptions("one client is in one batch")
         epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
         one_node = sum_divergences(self.variance, 1, self.grid) if math.isfinite(epsilon) else ()
         curve = tuple((order, self.depth * one) for order, one in one_node)
         kind: Kind = "approximate" if self.dimension == 1 else "renyi"
-        return self.make_guarantee(kind, epsilon, assumptions, delta=self.delta, rdp=curve)
+        return self.make_guarantee(kind, epsilon, self.assumptions(1), delta=self.delta, rdp=curve)
 
     def _profile(self, delta: float) -> Profile:
         """Return one node's divergences times `depth`, and ε of all nodes together at δ."""
@@ -250,26 +232,7 @@ class Batches:
         if times > tree.batches:  # W is for at most M: batches that a policy releases alone may be more
             return no_privacy(tree.calibration)
         move = Visits(tree.grid, tree.batches, times)
-
-        def promise() -> Guarantee:
-            assert tree.delta is not None
-            assumptions = tree.assumptions(f"one client is in at most {times} batches, with one vector in each")
-            spent = tree.make_guarantee(
-                "approximate", _moved_epsilon(tree.variance, move, tree.delta), assumptions, delta=tree.delta
-            )
-            return spent.model_copy(update={"claimed": None})  # the ε that was asked for is that of one batch
-
-        def profile(delta: float) -> Profile:
-            return Profile(
-                delta=delta,
-                pure=exact(None),
-                approximate=bound(_moved_epsilon(tree.variance, move, delta)),
-                rdp=curve(lambda order: gaussian_divergence(move, tree.variance, order) * RAISED),
-                rdp_how="bound",
-                notes=("of the whole stream of batches",),
-            )
-
-        return Privacy(compute_promise=promise, compute_profile=profile)
+        return tree.stream_privacy(move, tree.variance, partial(_moved_epsilon, tree.variance, move), times)
 
 
 @lru_cache(maxsize=256)
@@ -314,7 +277,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(StreamCounter):
     """The state after `time` batches: the nodes of the binary digits of `time`, largest first.
 
     Secrets  The true sums are the server's secret: the server never writes them or a node where clients can read.
@@ -361,9 +324,6 @@ class Counter:
         nodes = (*nodes, newest)
         released = StreamRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
-
-    def restored(self, batches: Sequence[StoredBatch]) -> Self:
-        return replayed(self, batches)
 
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
         """Return the sum of nodes in data units."""

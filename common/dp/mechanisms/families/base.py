@@ -6,9 +6,9 @@ permutes messages, or adds them modulo m.
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,19 +121,27 @@ def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa
         raise ValueError(f"{field} = {value!r}: {allowed}")
 
 
-class StreamCounter(Protocol):
+class StreamCounter(ABC):
     """The state of a stream after some batches. The server keeps a new state once its release is committed."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def mechanism(self) -> "Mechanism": ...
 
+    @abstractmethod
     def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]:
         """Return the state after one more batch, and what is released of it. Arguments and errors as of `estimate`."""
-        ...
 
     def restored(self, batches: Sequence[StoredBatch]) -> Self:
-        """Return the state after all `batches`, of the empty state. No batch has other noise than it had."""
-        ...
+        """Return the state after all `batches`. Raises BadParameter if one was released with other noise."""
+        state = self
+        for number, stored in enumerate(batches, start=1):
+            state, again = state.add(stored.total, stored.survivors, stored.stream)
+            if not np.array_equal(again.prefix, stored.prefix):
+                raise BadParameter("batches", number, "was released with noise that is not that of its stream")
+        return state
 
 
 class Mechanism(Message):

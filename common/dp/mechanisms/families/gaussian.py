@@ -1,15 +1,16 @@
 """The base classes of mechanisms with Gaussian noise: discrete, in one draw or in shares, or one draw in reals."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 from typing_extensions import override
 
 from distrust.common.bandit.contextual_sum import PrintedNoise
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
-from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS, Guarantee, Kind
+from distrust.common.dp.accounting.guarantee import GUARANTEE_ORDERS, STREAM_SAMPLER, Guarantee, Kind, Model
 from distrust.common.dp.accounting.laws.gaussian_sums import (
     GaussianTarget,
     real_gaussian_profile,
@@ -21,8 +22,9 @@ from distrust.common.dp.accounting.laws.gaussian_sums import (
     sum_profile,
     sum_variance,
 )
-from distrust.common.dp.accounting.profile import SHOWN_DELTA, Privacy, Profile
+from distrust.common.dp.accounting.profile import RAISED, SHOWN_DELTA, Privacy, Profile, bound, curve, exact
 from distrust.common.dp.accounting.techniques.gaussian_vectors import (
+    Move,
     gaussian_divergence,
     rounded_epsilon,
     rounded_variance,
@@ -85,6 +87,59 @@ class GaussianLike(GridMechanism):
         It is sub-Gaussian with the parameter itself: |error| > √(2 variance ln(2/p)) with probability at most p.
         """
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * variance) * self.step, 0.0))
+
+
+class GaussianStream(GaussianLike):
+    """A mechanism that releases prefix sums of a stream, with Gaussian noise that is drawn once for each `part`."""
+
+    model: ClassVar[Model] = "central"
+    takes_delta: ClassVar[Need | None] = "needed"
+    part: ClassVar[str]
+
+    if TYPE_CHECKING:  # each class has it as a field of its own, which on the wire comes after its name
+        batches: int
+
+    @property
+    def stream_length(self) -> int:
+        return self.batches
+
+    def assumptions(self, times: int) -> tuple[str, ...]:
+        """Return what the guarantee of a client in at most `times` batches assumes."""
+        several = f"at most {times} batches, with one vector in each"
+        return (
+            "the server is trusted: it sees the sums and adds the noise",
+            f"one client is in {several if times > 1 else 'one batch'}, and there are at most {self.batches} of them",
+            f"each {self.part}'s noise is drawn once, and never again for a question that was answered",
+            STREAM_SAMPLER,
+        )
+
+    def stream_privacy(
+        self, move: Move, variance: float, epsilon: Callable[[float], float], times: int, orders: tuple[float, ...] = ()
+    ) -> Privacy:
+        """Return the privacy of a whole stream that a client of `times` batches moves by `move`.
+
+        epsilon  returns ε at a δ.
+        orders   whose divergences the guarantee carries.
+        """
+
+        def divergence(order: float) -> float:
+            return gaussian_divergence(move, variance, order) * RAISED
+
+        def promise() -> Guarantee:
+            assert self.delta is not None
+            by_order = tuple((order, divergence(order)) for order in orders)
+            spent = self.make_guarantee(
+                "approximate", epsilon(self.delta), self.assumptions(times), delta=self.delta, rdp=by_order
+            )
+            # The ε that was asked for is that of one batch.
+            return spent if times == 1 else spent.model_copy(update={"claimed": None})
+
+        def profile(delta: float) -> Profile:
+            whole, note = bound(epsilon(delta)), "of the whole stream of batches"
+            pairs = curve(divergence)
+            return Profile(delta=delta, pure=exact(None), approximate=whole, rdp=pairs, rdp_how="bound", notes=(note,))
+
+        return Privacy(compute_promise=promise, compute_profile=profile)
 
 
 class RealGaussian(RealNoise, GaussianLike):

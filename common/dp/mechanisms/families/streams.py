@@ -1,8 +1,7 @@
 """Defines what a mechanism that counts a stream of batches releases, what it is restored from, and what it refuses."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,24 +58,3 @@ def in_data_units(steps: Steps | int, step: float, low: float, survivors: int) -
     It is computed from noisy whole numbers only, so that floating-point rounding cannot tell the true ones.
     """
     return np.asarray(steps * step + survivors * low, dtype=np.float64)
-
-
-class Adding(Protocol):
-    """A counter's state, as far as batches are added to it."""
-
-    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, StreamRelease]: ...
-
-
-State = TypeVar("State", bound=Adding)
-
-
-def replayed(state: State, batches: Sequence[StoredBatch]) -> State:
-    """Return a counter's state after all `batches`, with the noise that each of them had.
-
-    Raises BadParameter if what was released of a batch had other noise.
-    """
-    for number, stored in enumerate(batches, start=1):
-        state, again = state.add(stored.total, stored.survivors, stored.stream)
-        if not np.array_equal(again.prefix, stored.prefix):
-            raise BadParameter("batches", number, "was released with noise that is not that of its stream")
-    return state
