@@ -112,29 +112,19 @@ def test_a_password_is_not_in_the_command_that_a_refusal_names() -> None:
     assert told.endswith("run `distrust migrate --database postgresql://me:***@db.example/server`")
 
 
-def test_a_full_disk_is_one_clear_sentence_and_keeps_what_was_committed(tmp_path: Path) -> None:
-    database = Database(url(tmp_path), METADATA, "0001")
-    with pytest.raises(Unavailable, match="the disk is full"):
-        fill_the_disk(database)
-    with database.reading() as connection:
-        assert connection.execute(select(func.count()).select_from(NUMBERS)).scalar_one() == 0
-    database.close()
-
-
-def test_a_directory_that_cannot_be_written_is_one_clear_sentence() -> None:
-    with pytest.raises(Unavailable, match="directory cannot be made"):
-        Database("sqlite:////sys/distrust/x.sqlite3", METADATA, "0001")  # not even root may make a directory there
-
-
-def test_a_directory_that_is_a_file_is_one_clear_sentence(tmp_path: Path) -> None:
-    (tmp_path / "deep").write_text("")
-    with pytest.raises(Unavailable, match="its directory cannot be made"):
-        Database(url(tmp_path), METADATA, "0001")
-
-
-def test_a_database_that_is_a_directory_is_one_clear_sentence(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="cannot be opened"):
-        Database(f"sqlite:///{tmp_path}", METADATA, "0001")
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("/sys/distrust/x.sqlite3", "its directory cannot be made"),  # not even root may make a directory there
+        ("{folder}/file/x.sqlite3", "its directory cannot be made"),
+        ("{folder}", "cannot be opened"),
+        ("{folder}/file", "it is damaged, or no database; docs"),
+    ],
+)
+def test_a_place_where_no_database_can_be_is_one_clear_sentence(place: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"anything but a database " * 300)
+    with pytest.raises(Unavailable, match=why):
+        Database(f"sqlite:///{place.format(folder=tmp_path)}", METADATA, "0001")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +133,6 @@ def test_a_database_that_is_a_directory_is_one_clear_sentence(tmp_path: Path) ->
 def test_a_url_that_forgets_or_means_nothing_is_refused(bad: str) -> None:
     with pytest.raises(BadParameter, match="database"):
         Database(bad, METADATA, "0001")
-
-
-def test_a_file_that_is_no_database_is_one_clear_sentence(tmp_path: Path) -> None:
-    (tmp_path / "x.sqlite3").write_bytes(b"anything but a database " * 300)
-    with pytest.raises(Unavailable, match="it is damaged, or no database; docs"):
-        Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, "0001")
 
 
 @pytest.mark.parametrize(
@@ -205,10 +189,12 @@ def test_a_database_is_held_by_one_at_a_time_and_let_go_when_closed(tmp_path: Pa
     second.close()
 
 
-def test_a_database_that_may_not_grow_is_not_writable(tmp_path: Path) -> None:
+def test_on_a_full_disk_nothing_is_kept_of_what_was_refused_and_a_service_is_not_ready(tmp_path: Path) -> None:
     database = Database(url(tmp_path), METADATA, "0001")
     with pytest.raises(Unavailable, match="the disk is full"):
         fill_the_disk(database)
+    with database.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(NUMBERS)).scalar_one() == 0
     database.close()
     with pytest.raises(Unavailable, match=r"\d+ bytes are free on its disk, and \d+ are needed"):
         Database(url(tmp_path), METADATA, "0001").check_writable(2**62)

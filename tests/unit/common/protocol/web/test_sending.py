@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from distrust.common.errors import BadMessage, ProtocolError, TooSmall, Unavailable
+from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.protocol.web.client import Http, Patience
 from distrust.common.protocol.web.problems import render
 from distrust.common.wire import Message
@@ -190,14 +190,6 @@ def test_strange_bytes_in_headers_are_no_trouble() -> None:
     service = Service(answer(b"", "503 \xff", *strange), answer(b'{"number":2}', "200 OK", *strange))
     talk(service, get)
     assert len(service.heads) == 2
-
-
-def test_a_compressed_answer_is_refused_unread() -> None:
-    async def call(http: Http, place: str) -> None:
-        with pytest.raises(BadMessage, match="/v1/x: the answer is compressed"):
-            await get(http, place)
-
-    talk(Service(answer(b"\x1f\x8b\x08", "200 OK", b"content-ENCODING: gzip")), call)
 
 
 def test_a_connection_that_was_idle_for_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
