@@ -17,16 +17,10 @@ def delivered(party: Party, run: bytes = RUN_DIGEST, query: str = "") -> tuple[i
     return listed.count, listed.digests
 
 
-def release(party: Party, cohort: Cohort) -> None:
-    party.send(cohort, party.bodies(cohort))
-    party.rest(cohort)
-    assert party.batch().json()["state"] == "released"
-
-
 def test_a_released_batch_is_listed_and_says_its_place_for_ever(party: Party, cohort: Cohort) -> None:
     """The server may be a copy that has forgotten it: the list is what tells."""
     assert delivered(party) == (0, b"")
-    release(party, cohort)
+    party.release(cohort)
     for _ in range(2):  # also a batch that is collected again
         assert party.batch().json()["delivery"] == 1
         assert delivered(party) == (1, cohort.digest())
@@ -43,7 +37,7 @@ def test_an_aborted_cohort_is_no_delivery(party: Party, cohort: Cohort) -> None:
 
 def test_two_runs_of_one_name_have_cohorts_of_their_own(party: Party, cohort: Cohort) -> None:
     """A server that lost its database makes the run anew. The old batch is not the new cohort's."""
-    release(party, cohort)
+    party.release(cohort)
     anew = cohort.model_copy(update={"run_digest": OTHER})
     assert party.open(anew).status_code == 200
     path = f"/v1/cohorts/{anew.address}/batch"

@@ -14,21 +14,14 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import CohortList, Transcript
 from distrust.common.protocol.messages.upload import Item, Leaving, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS, address
-from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
+from tests.support.parties import INSPECTOR, OPERATOR, PROBLEM, Party, ShufflerParty, problem, server
 from tests.support.server_lies import another, changed, leaves
-
-PROBLEM = "urn:distrust:problem:"
 
 
 def refused(answer: httpx.Response) -> list[tuple[int, str, int]]:
     assert answer.status_code == 200
     read = UploadAnswer.model_validate_json(answer.content)
     return [(item.slot, item.type.removeprefix(PROBLEM), item.status) for item in read.refused]
-
-
-def problem(answer: httpx.Response) -> tuple[int, str]:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
 
 
 def test_opening_twice_is_opening_once_and_a_changed_cohort_is_a_conflict(party: Party, cohort: Cohort) -> None:
@@ -64,8 +57,7 @@ def test_a_listing_tells_who_is_alive_and_the_seconds_until_the_deadline(party: 
     party.send(cohort, {slot: bodies[slot] for slot in (0, 1, 2)})
     party.clock.advance(whole / 4)
     assert standing() == (party.first, 5, 3 * whole / 4)
-    leaving = server.leaving(cohort, [4]).model_dump(mode="json")
-    party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
+    party.leave(cohort, [4])
     assert standing() == (party.first, 4, 3 * whole / 4)
     party.send(cohort, {3: bodies[3]})  # all answered but the one that left: the stage is over
     if isinstance(party, ShufflerParty):
@@ -163,11 +155,8 @@ def test_a_cohort_that_cannot_be_is_refused(party: Party, field: str, value: obj
 
 
 def test_all_clients_answer_and_the_batch_is_the_same_bytes_for_ever(party: Party, cohort: Cohort) -> None:
-    party.send(cohort, party.bodies(cohort))
-    party.rest(cohort)
-    first = party.batch().content
-    answer = BatchAnswer.model_validate_json(first)
-    assert (answer.state, answer.lost) == ("released", 0)
+    first = party.release(cohort)
+    assert BatchAnswer.model_validate_json(first).lost == 0
     party.restart()
     assert party.batch().content == first
 
@@ -192,9 +181,7 @@ def test_a_ticket_is_used_up_for_good_by_its_first_message(party: Party, cohort:
     party.send(cohort, {0: bodies[0]})
     party.restart()
     assert refused(party.send(cohort, {0: bodies[1]})) == [(0, "conflict", 409)]
-    party.send(cohort, bodies)
-    party.rest(cohort)
-    batch = party.batch().content
+    batch = party.release(cohort)
     party.restart()
     assert refused(party.send(cohort, {0: bodies[1], 1: bodies[1]})) == [(0, "conflict", 409)]
     assert party.batch().content == batch
@@ -206,27 +193,21 @@ def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> N
     forged = Item(slot=2, ticket=server.ticket(cohort, 1), body=bodies[2])
     items = [*upload.items, forged, upload.items[0]]
     upload = Upload(cohort="c1", digest=cohort.digest(), stage=upload.stage, items=items)
-    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
+    answer = party.upload(upload)
     expected = [(0, "bad-message", 422), (1, "bad-message", 422), (2, "bad-ticket", 403), (beyond, "bad-message", 422)]
     assert sorted(refused(answer)) == expected
     assert answer.json()["accepted"] == 2
 
 
-@pytest.mark.parametrize("change", [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"run_digest": bytes([1] * 32)}])
-def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, change: dict[str, Any]) -> None:
-    other = server.ticket(cohort.model_copy(update=change), 0)
-    items = [Item(slot=0, ticket=other, body=party.bodies(cohort)[0])]
-    upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
-    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
-    assert refused(answer) == [(0, "bad-ticket", 403)]
+OTHERS: list[dict[str, Any]] = [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"run_digest": bytes([1] * 32)}]
+NO_TICKETS = [b"", b"x", bytes(63), bytes(64), bytes(65), b"\xff" * 64]
 
 
-@pytest.mark.parametrize("ticket", [b"", b"x", bytes(63), bytes(64), bytes(65), b"\xff" * 64])
-def test_a_ticket_that_is_none_is_refused(party: Party, cohort: Cohort, ticket: bytes) -> None:
-    items = [Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])]
-    upload = Upload(cohort="c1", digest=cohort.digest(), stage=party.first, items=items)
-    answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
-    assert refused(answer) == [(0, "bad-ticket", 403)]
+def test_a_ticket_of_another_cohort_and_one_that_is_none_are_refused(party: Party, cohort: Cohort) -> None:
+    others = [server.ticket(cohort.model_copy(update=change), 0) for change in OTHERS]
+    for ticket in (*others, *NO_TICKETS):
+        item = Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])
+        assert refused(party.upload(uploaded(party, cohort.digest(), item))) == [(0, "bad-ticket", 403)]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"version":3}', b"\xff"])
@@ -246,13 +227,13 @@ def test_an_unknown_cohort_is_a_problem_everywhere(party: Party, cohort: Cohort)
 def test_an_upload_sent_to_another_cohort_or_stage_is_refused_whole(party: Party, cohort: Cohort) -> None:
     for wrong in ({"cohort": "c9"}, {"stage": "unmask"}):
         upload = server.upload(cohort, party.first, party.bodies(cohort)).model_copy(update=wrong)
-        answer = party.client.post(f"/v1/cohorts/{address('c1')}/{party.path}", json=upload.model_dump(mode="json"))
+        answer = party.upload(upload)
         assert problem(answer) == (422, "bad-message")
 
 
-def send_with(party: Party, digest: bytes, items: list[Item], name: str = "c1") -> httpx.Response:
-    upload = Upload(cohort=name, digest=digest, stage=party.first, items=items)
-    return party.client.post(f"/v1/cohorts/{address(name)}/{party.path}", json=upload.model_dump(mode="json"))
+def uploaded(party: Party, digest: bytes, *items: Item) -> Upload:
+    """Return an upload of the first stage to cohort c1, by clients that agreed to a cohort with this digest."""
+    return Upload(cohort="c1", digest=digest, stage=party.first, items=list(items))
 
 
 def test_an_upload_of_clients_that_agreed_to_another_cohort_is_refused_whole_and_unread(
@@ -268,7 +249,7 @@ def test_an_upload_of_clients_that_agreed_to_another_cohort_is_refused_whole_and
         except ValidationError:
             fixed.add(path[-1])
             continue
-        answer = send_with(party, other.digest(), items)
+        answer = party.upload(uploaded(party, other.digest(), *items))
         assert problem(answer) == (409, "conflict"), path
         assert answer.json()["detail"] == "the clients agreed to another cohort c1 than the one that is open here"
     assert fixed <= {"version", "kind"}  # with a single legal value
@@ -280,14 +261,13 @@ def test_a_digest_is_compared_as_soon_as_the_cohort_is_known_and_must_have_its_s
     party: Party, cohort: Cohort
 ) -> None:
     for size in (0, 31, 33):
-        answer = send_with(party, bytes(size), [])
+        answer = party.upload(uploaded(party, bytes(size)))
         assert problem(answer) == (422, "bad-message")
         assert answer.json()["detail"] == f"digest: {size} bytes, expected 32"
-    assert problem(send_with(party, bytes(32), [], "c9")) == (404, "wrong-cohort")
-    party.send(cohort, party.bodies(cohort))
-    party.rest(cohort)
-    assert party.batch().json()["state"] == "released"
-    assert problem(send_with(party, bytes(32), [])) == (409, "conflict")
+    other = Upload(cohort="c9", digest=bytes(32), stage=party.first, items=[])
+    assert problem(party.upload(other, "c9")) == (404, "wrong-cohort")
+    party.release(cohort)
+    assert problem(party.upload(uploaded(party, bytes(32)))) == (409, "conflict")
 
 
 def test_the_digest_of_a_cohort_with_long_terms_is_the_clients_too_also_after_a_restart(party: Party) -> None:
@@ -297,7 +277,7 @@ def test_the_digest_of_a_cohort_with_long_terms_is_the_clients_too_also_after_a_
     bodies = party.bodies(cohort)
     for _ in range(2):
         assert party.send(cohort, bodies).json()["accepted"] == 5
-        assert problem(send_with(party, bytes(32), [])) == (409, "conflict")
+        assert problem(party.upload(uploaded(party, bytes(32)))) == (409, "conflict")
         party.restart()
 
 
@@ -326,10 +306,8 @@ def test_a_late_message_is_refused_and_a_late_repeat_is_not(party: Party, cohort
 def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
     party.send(cohort, {slot: bodies[slot] for slot in range(4)})
-    leaving = server.leaving(cohort, [4]).model_dump(mode="json")
     for _ in range(2):
-        answer = party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
-        assert answer.json() == {"version": 3, "accepted": 1, "refused": []}
+        assert party.leave(cohort, [4]).json() == {"version": 3, "accepted": 1, "refused": []}
     party.rest(cohort)
     answer = BatchAnswer.model_validate_json(party.batch().content)
     assert (answer.state, answer.lost) == ("released", 1)
@@ -345,8 +323,7 @@ def test_no_client_can_send_others_away(party: Party, cohort: Cohort) -> None:
 
 
 def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohort) -> None:
-    leaving = server.leaving(cohort, range(5)).model_dump(mode="json")
-    party.client.post(f"/v1/cohorts/{address('c1')}/departures", json=leaving)
+    party.leave(cohort, range(5))
     assert BatchAnswer.model_validate_json(party.batch().content).state == "aborted"
 
 

@@ -34,9 +34,7 @@ def kept(party: Party, sent: dict[int, bytes]) -> Cohort:
     cohort = party.cohort(keep_seconds=KEEP)
     assert party.open(cohort).status_code == 200
     sent.update(party.bodies(cohort))
-    party.send(cohort, sent)
-    party.rest(cohort)
-    assert party.batch().json()["state"] == "released"
+    party.release(cohort)
     return cohort
 
 
@@ -161,8 +159,7 @@ def test_a_client_that_leaves_a_cohort_that_is_over_leaves_no_row_which_would_ke
     settle(party, cohort)
     for slot, after in enumerate((0.0, KEEP)):
         scrub(party, after)
-        leaving = server.leaving(cohort, [slot]).model_dump(mode="json")
-        answer = party.client.post(f"/v1/cohorts/{cohort.address}/departures", json=leaving)
+        answer = party.leave(cohort, [slot])
         assert (answer.status_code, answer.json()["accepted"]) == (200, 1)
     with party.app.state.database.reading() as tx:
         assert tx.execute(select(MESSAGES)).all() == []
@@ -172,9 +169,7 @@ def test_a_client_that_leaves_a_cohort_that_is_over_leaves_no_row_which_would_ke
 def test_with_keep_seconds_of_0_the_next_sweep_scrubs(party: Party) -> None:
     cohort = party.cohort(keep_seconds=0.0)
     party.open(cohort)
-    party.send(cohort, party.bodies(cohort))
-    party.rest(cohort)
-    assert party.batch().json()["state"] == "released"
+    party.release(cohort)
     bodies = stored(party, own=False)
     scrub(party)
     assert (found(party.folder, bodies), party.batch_now().state) == (0, "released")

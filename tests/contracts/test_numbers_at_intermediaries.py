@@ -2,7 +2,6 @@
 
 import time
 
-import httpx
 import pytest
 
 from distrust.common.protocol.intermediary.service import SHORT_TERMS
@@ -10,11 +9,7 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import UploadAnswer
 from distrust.common.wire import encode_blob
 from tests.support.cohorts import address
-from tests.support.parties import OPERATOR, Party
-
-
-def problem(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["type"].removeprefix("urn:distrust:problem:")
+from tests.support.parties import OPERATOR, Party, problem
 
 
 @pytest.mark.parametrize(

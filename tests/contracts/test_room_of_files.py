@@ -104,10 +104,8 @@ def test_a_file_stops_growing_once_another_runs_older_cohort_is_over(tmp_path: P
         if number == 3:
             with party.app.state.database.reading() as tx:
                 assert len(tx.execute(select(MESSAGES.c.number)).all()) > 4 * CLIENTS
-            leaving = server.leaving(waiting, [1]).model_dump(mode="json")
             for _ in range(2):  # the second one comes after the end
-                path = f"/v1/cohorts/{waiting.address}/departures"
-                assert party.client.post(path, json=leaving).json()["accepted"] == 1
+                assert party.leave(waiting, [1]).json()["accepted"] == 1
             settle(party, waiting)
             scrub(party)
             with party.app.state.database.reading() as tx:

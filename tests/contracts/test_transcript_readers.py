@@ -112,9 +112,7 @@ def test_what_is_no_origin_is_refused_at_the_start() -> None:
 
 def played(party: Party, cohort: Cohort) -> dict[str, Any]:
     """Return the whole transcript of a cohort that has ended."""
-    party.send(cohort, party.bodies(cohort))
-    party.rest(cohort)
-    assert party.batch().json()["state"] == "released"
+    party.release(cohort)
     whole: dict[str, Any] = party.get("/c1/messages?limit=1000").json()
     return whole
 

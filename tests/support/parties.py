@@ -1,6 +1,7 @@
 """Each intermediary as a party behind HTTP, which can be stopped and started again over the same file."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,21 @@ from distrust.common.protocol.crypto.graph import bitmap_to_members
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StageView
+from distrust.common.wire import Message
 from tests.support.asgi import AsgiClient
 from tests.support.cohorts import Authority, MaskingClients, address, report, secret
 from tests.support.manual_clock import ManualClock
 
 server = Authority()
+PROBLEM = "urn:distrust:problem:"
 OPERATOR = {"Authorization": "Bearer sesame"}
 INSPECTOR = {"Authorization": "Bearer look, but do not touch"}
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    """Return the status and the code of a problem document."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
 
 
 class Party(ABC):
@@ -72,6 +81,22 @@ class Party(ABC):
         upload = server.upload(cohort, stage or self.first, bodies)
         path = f"/v1/cohorts/{cohort.address}/{self.path if stage is None else stage}"
         return self.client.post(path, json=upload.model_dump(mode="json"))
+
+    def upload(self, body: Message, name: str = "c1") -> httpx.Response:
+        """Send a body to the first stage of the cohort with this name, as it is."""
+        return self.client.post(f"/v1/cohorts/{address(name)}/{self.path}", json=body.model_dump(mode="json"))
+
+    def leave(self, cohort: Cohort, slots: Iterable[int]) -> httpx.Response:
+        body = server.leaving(cohort, slots).model_dump(mode="json")
+        return self.client.post(f"/v1/cohorts/{cohort.address}/departures", json=body)
+
+    def release(self, cohort: Cohort) -> bytes:
+        """Play cohort c1 to its end, and return the answer that has its batch."""
+        self.send(cohort, self.bodies(cohort))
+        self.rest(cohort)
+        answer = self.batch()
+        assert answer.json()["state"] == "released"
+        return answer.content
 
     def get(self, path: str) -> httpx.Response:
         """Get a path below `/v1/cohorts` with the token that it takes: the inspector's for transcripts.

@@ -3,15 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import ActionAnswer
 from tests.support.cohorts import SECONDS, address
-from tests.support.parties import AssigningShufflerParty, server
-
-PROBLEM = "urn:distrust:problem:"
+from tests.support.parties import AssigningShufflerParty, problem, server
 
 
 @pytest.fixture
@@ -26,11 +23,6 @@ def cohort(party: AssigningShufflerParty) -> Cohort:
     cohort = party.cohort()
     assert party.open(cohort).status_code == 200
     return cohort
-
-
-def problem(answer: httpx.Response) -> tuple[int, str]:
-    assert answer.headers["content-type"] == "application/problem+json"
-    return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
 
 
 def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(
