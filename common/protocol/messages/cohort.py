@@ -16,6 +16,17 @@ LONGEST_KEPT = 31_536_000  # seconds, a year
 SIGNATURE = 64  # bytes of a ticket's signature, one a slot
 COHORT_DIGEST = 32  # bytes of a cohort's digest
 
+KeepSeconds = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=LONGEST_KEPT,
+        description="time from a cohort's outcome until its messages are scrubbed",
+        exclude_if=lambda value: value == KEEP_SECONDS,
+    ),
+]
+"""What a cohort and a run's configuration state alike. The default is left out of JSON, and so of digests."""
+
 
 class Cohort(Message):
     """One private sum: `clients` slots, opened at an intermediary by the server, closed once.
@@ -40,15 +51,7 @@ class Cohort(Message):
     clients: Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]
     stage_seconds: Annotated[float, Field(gt=0, description="deadline of a stage, from its first message")]
-    keep_seconds: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=LONGEST_KEPT,
-            description="time from the outcome until the messages are scrubbed",
-            exclude_if=lambda value: value == KEEP_SECONDS,
-        ),
-    ] = KEEP_SECONDS
+    keep_seconds: KeepSeconds = KEEP_SECONDS
     run_digest: Blob
     ticket_key: Blob
     channel: AnyChannel

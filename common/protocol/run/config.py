@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from distrust.common.dp.accounting.guarantee import BudgetSpec
 from distrust.common.dp.mechanisms import MECHANISMS, MechanismSpec
-from distrust.common.protocol.messages.cohort import KEEP_SECONDS, LONGEST_KEPT
+from distrust.common.protocol.messages.cohort import KEEP_SECONDS, KeepSeconds
 from distrust.common.specs.base import RoundSize
 from distrust.common.specs.policy import AnyPolicySpec, SuccessiveEliminationSpec
 from distrust.common.wire import Identifier, Message
@@ -31,15 +31,7 @@ class IntermediarySpec(Message):
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
     stage_seconds: Annotated[float, Field(gt=0, le=86_400, description="time that a stage waits for clients")] = 120.0
-    keep_seconds: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=LONGEST_KEPT,
-            description="time from a cohort's outcome until its messages are scrubbed",
-            exclude_if=lambda value: value == KEEP_SECONDS,
-        ),
-    ] = KEEP_SECONDS
+    keep_seconds: KeepSeconds = KEEP_SECONDS
 
     def min_survivors(self, clients: int) -> int:
         """Return the fewest clients of a cohort that may answer: n - ⌊d·n⌋, and never below `minimum`."""
