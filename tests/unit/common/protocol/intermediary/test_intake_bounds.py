@@ -3,7 +3,9 @@
 import pytest
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.protocol.intermediary.intake import MOST_BAD_TICKETS, Intake, TicketVerifier, admitted, check_fits
+from distrust.common.protocol.intermediary import intake
+from distrust.common.protocol.intermediary.intake import MOST_BAD_TICKETS, Intake, admitted, check_fits
+from distrust.common.protocol.messages.cohort import ticket_text
 from distrust.common.protocol.messages.upload import MOST_LISTED, Item
 from tests.support.cohorts import Authority
 
@@ -11,37 +13,36 @@ SERVER = Authority()
 
 
 def test_after_some_bad_tickets_no_further_one_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    verified: list[int] = []
-    genuine = TicketVerifier.admits
+    verified, genuine = list[bytes](), intake._verifies
     monkeypatch.setattr(
-        TicketVerifier, "admits", lambda self, slot, *rest: bool(verified.append(slot)) or genuine(self, slot, *rest)
+        intake, "_verifies", lambda key, ticket, text: bool(verified.append(text)) or genuine(key, ticket, text)
     )
     cohort = SERVER.sealed(clients=500)
     stored = {300: SERVER.ticket(cohort, 300)}
     items = [Item(slot=slot, ticket=bytes(64), body=b"") for slot in range(300)]
     items += [Item(slot=slot, ticket=SERVER.ticket(cohort, slot), body=b"") for slot in (300, 301)]
-    intake = Intake(items)
-    intake.reject_if(admitted(cohort, stored))
-    assert verified == list(range(MOST_BAD_TICKETS))
-    assert [item.slot for item in intake.items] == [300]
-    assert intake.answer().refused[-1].detail == "slot 301: not looked at, as 8 tickets of this upload do not verify"
+    taken = Intake(items)
+    taken.reject_if(admitted(cohort, stored))
+    assert verified == [ticket_text(cohort, slot) for slot in range(MOST_BAD_TICKETS)]
+    assert [item.slot for item in taken.items] == [300]
+    assert taken.answer().refused[-1].detail == "slot 301: not looked at, as 8 tickets of this upload do not verify"
 
 
 def test_a_few_bad_tickets_spoil_no_good_one() -> None:
     cohort = SERVER.sealed(clients=500)
     bad = [Item(slot=slot, ticket=bytes(64), body=b"") for slot in range(MOST_BAD_TICKETS - 1)]
     good = [Item(slot=slot, ticket=SERVER.ticket(cohort, slot), body=b"") for slot in range(100, 110)]
-    intake = Intake([*bad, *good])
-    intake.reject_if(admitted(cohort, {}))
-    assert intake.items == good
+    taken = Intake([*bad, *good])
+    taken.reject_if(admitted(cohort, {}))
+    assert taken.items == good
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 500])
 def test_refusals_beyond_the_listed_ones_are_counted_by_their_reason(beyond: int) -> None:
-    intake = Intake([])
+    taken = Intake([])
     for slot in range(MOST_LISTED + beyond):
-        intake.refuse(slot, BadMessage("no"))
-    answer = intake.answer()
+        taken.refuse(slot, BadMessage("no"))
+    answer = taken.answer()
     assert len(answer.refused) == MOST_LISTED
     assert answer.reasons == ({BadMessage("").urn: MOST_LISTED + beyond} if beyond else None)
     assert ("reasons" in answer.model_dump_json()) == bool(beyond)
