@@ -26,6 +26,7 @@ class ShufflerSettings(IntermediarySettings):
 
 
 ShufflerDep = Annotated[Shuffler, Depends(served)]
+"""The shuffler of the app that a request has reached."""
 
 router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 
