@@ -19,14 +19,14 @@ from distrust.common.wire import cut_reason
 CLASSES: tuple[type[Channel], ...] = (Masking, Sealed, AssignedRecords, LabelledBits)
 """All the channels. Where several carry a cohort's messages, the last one does."""
 
-CHANNELS: dict[str, type[Channel]] = {one.model_fields["kind"].default: one for one in CLASSES}
+CHANNELS: dict[str, type[Channel]] = {kind.model_fields["kind"].default: kind for kind in CLASSES}
 
 if TYPE_CHECKING:
     AnyChannel = Channel
     AnyContent = Content
 else:
     AnyChannel = Annotated[Union[CLASSES], Field(discriminator="kind")]  # noqa: UP007  `|` takes no tuple
-    AnyContent = Annotated[Union[tuple(one.CONTENT for one in CLASSES)], Field(discriminator="kind")]  # noqa: UP007
+    AnyContent = Annotated[Union[tuple(kind.CONTENT for kind in CLASSES)], Field(discriminator="kind")]  # noqa: UP007
 
 
 def channel_of(terms: ChannelTerms) -> Channel:

@@ -80,11 +80,14 @@ class Deadlines:
                 _Running(cohort_address(row.run_digest, row.cohort), row.stage, row.since, row.used) for row in rows
             ]
             self._stage_seconds = {
-                one.address: known.get(one.address) or store.need(tx, one.address).cohort.stage_seconds
-                for one in running
+                cohort.address: known.get(cohort.address) or store.need(tx, cohort.address).cohort.stage_seconds
+                for cohort in running
             }
-        lasting = [self._stage_seconds[one.address] if one.used and one.stage != MIXING else 0.0 for one in running]
-        return [one.address for one, seconds in zip(running, lasting, strict=True) if now >= one.since + seconds]
+
+        def lasting(cohort: _Running) -> float:
+            return self._stage_seconds[cohort.address] if cohort.used and cohort.stage != MIXING else 0.0
+
+        return [cohort.address for cohort in running if now >= cohort.since + lasting(cohort)]
 
     @repeated
     def rebase(self, first_seconds: float) -> None:

@@ -109,7 +109,7 @@ class Intermediary(StageMachine):
             since = self.keeper.prune(run_digest)
         finally:  # half way, too: its cohorts are over
             with self._guard:
-                known = [one for one in {*self._committed, *self._released} if one.startswith(run_digest.hex())]
+                known = [own for own in {*self._committed, *self._released} if own.startswith(run_digest.hex())]
             for address in known:
                 self._forget(address)
                 self._notify(address)

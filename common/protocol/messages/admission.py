@@ -120,4 +120,6 @@ def request_text(run_digest: bytes, request: TicketRequest) -> bytes:
     The request's id always gets the same slots. So a repeat of the same bytes gains nothing.
     """
     fields = (request.request, str(request.round), str(request.want))
-    return b"\x1f".join([b"distrust ticket request v3", run_digest, *(one.encode() for one in fields), request.keys])
+    return b"\x1f".join(
+        [b"distrust ticket request v3", run_digest, *(field.encode() for field in fields), request.keys]
+    )

@@ -356,15 +356,15 @@ def _cells(lines: Sequence[RunLine | RoundReport]) -> tuple[Sequence[str], Seque
         return ("run", "state", "mechanism", "arms", "horizon"), ("run", "state", "mechanism"), runs
     rounds: list[tuple[str, ...]] = [
         (
-            str(one.number),
-            one.state,
-            str(len(one.arms)),
-            f"{sum(cohort.clients for cohort in one.cohorts):,}",
-            f"{sum(cohort.state == 'released' for cohort in one.cohorts)} of {len(one.cohorts)}",
-            one.guarantee.both(),
+            str(line.number),
+            line.state,
+            str(len(line.arms)),
+            f"{sum(cohort.clients for cohort in line.cohorts):,}",
+            f"{sum(cohort.state == 'released' for cohort in line.cohorts)} of {len(line.cohorts)}",
+            line.guarantee.both(),
         )
-        for one in lines
-        if isinstance(one, RoundReport)
+        for line in lines
+        if isinstance(line, RoundReport)
     ]
     heads = ("round", "state", "arms", "clients", "cohorts released", "guarantee")
     return heads, ("state", "guarantee"), rounds

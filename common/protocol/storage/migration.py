@@ -131,7 +131,7 @@ def _plan(database: Database, histories: Sequence[History]) -> Migrated:
     with database.reading() as connection:
         stored, tables = stored_schema(connection), set(inspect(connection).get_table_names())
     name = database.name
-    history = next((one for one in histories if one.table in tables), None)
+    history = next((history for history in histories if history.table in tables), None)
     if history is None or stored is None:
         raise BadParameter("database", name, "is no database of a service")
     newest = history.newest

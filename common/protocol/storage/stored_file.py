@@ -96,9 +96,9 @@ def _names(path: Path) -> set[str]:
 
 def _opened(path: Path) -> sqlite3.Connection:
     file, log = path.resolve(), log_of(path)
-    for one in (file, log, log.with_name(f"{file.name}-shm")):
-        if one.exists() and not stat.S_ISREG(one.stat().st_mode):  # a pipe would keep SQLite waiting
-            raise sqlite3.DatabaseError(f"{one.name} is no file")
+    for place in (file, log, log.with_name(f"{file.name}-shm")):
+        if place.exists() and not stat.S_ISREG(place.stat().st_mode):  # a pipe would keep SQLite waiting
+            raise sqlite3.DatabaseError(f"{place.name} is no file")
     # A log that is there has commits that the file lacks, and SQLite reads both. Without one, nothing else is needed:
     # SQLite would make an empty log, and leave it there. The address is a URI, because "?" and "#" in a folder's name
     # would begin options, such as to create the file.

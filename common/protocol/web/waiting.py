@@ -138,7 +138,7 @@ class ChangeNotifier:
             return
         watch.wake()  # its task ends
         with self._lock:
-            left = {question: one for question, one in self._watches.get(topic, {}).items() if one is not watch}
+            left = {question: other for question, other in self._watches.get(topic, {}).items() if other is not watch}
             self._watches[topic] = left
             if not left:
                 del self._watches[topic]
