@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Self, get_args
 
 from pydantic import ConfigDict
 
@@ -71,25 +71,8 @@ TOKENS = {"server": ("operator", "--token-file")}
 INSPECTORS = ("inspector", "--inspector-token-file")
 
 
-class Parties(Protocol):
-    """The parties of a run, as one reader reaches them.
-
-    missing  by party, why its messages are not shown.
-    """
-
-    missing: dict[Party, str]
-
-    async def outline(self, wanted: Wanted) -> Outline:
-        """Return a round. Raises WrongCohort for an unknown run or round."""
-        ...
-
-    async def pages(self, party: Party, wanted: Wanted, address: str) -> Pages | None:
-        """Return the first messages of each stage of a cohort, by its address; None for a party that is missing."""
-        ...
-
-    async def terms(self, party: Via, wanted: Wanted, address: str) -> Cohort:
-        """Return a cohort as it was opened. Raises WrongCohort."""
-        ...
+UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of a service's code over stored bytes that no service wrote."""
 
 
 class _Carrier(Message):
@@ -112,7 +95,10 @@ class _Report(Message):
 
 
 class Services:
-    """Services that are up, by their addresses; any of them may be missing. Use it in an `async with` block."""
+    """Services that are up, by their addresses; any of them may be missing. Use it in an `async with` block.
+
+    missing  by party, why its messages are not shown.
+    """
 
     def __init__(self, urls: Urls) -> None:
         self._urls, self._http = urls, client.Http(client.Patience(first=0.2, longest=1.0, total=5.0), most=MOST_READ)
@@ -244,7 +230,7 @@ class StoredParties:
     """The databases of a local stack that does not run, read by the services' own code as they stand.
 
     No process is started, and nothing is written but what `StoredDatabase` names. Only a user who may read the files
-    gets anything.
+    gets anything. `missing` is as that of `Services`.
 
     Raises  BadParameter for a folder without a server's database, or with one that this user may not read. Reading
             raises BadParameter or BadMessage where the server's database is damaged.
@@ -276,9 +262,8 @@ class StoredParties:
         if party == "server":
             with _readable(f"cohort {name_in(address)}"):
                 row = self._run(wanted.run)
-                sample = transcript.stored_sample(
-                    self._store, self._key(row), row.config, name_in(address), wanted.limit
-                )
+                own = self._key(row), row.config, name_in(address), wanted.limit
+                sample = transcript.stored_sample(self._store, *own)
                 return Pages(sample.total, sample.messages, sample.scrubbed)
         try:
             if party not in self._services:
@@ -304,9 +289,8 @@ class StoredParties:
         """Return the run's key, or None where it is not at hand. Then records show as refused."""
         digest = run_digest(row.config.digest(), row.identity.run_id)
         try:
-            return (
-                keys.KeyFolder(keys.folder_for(self._data_dir.database("server"))).read(digest, row.identity.keys).seal
-            )
+            folder = keys.KeyFolder(keys.folder_for(self._data_dir.database("server")))
+            return folder.read(digest, row.identity.keys).seal
         except (RunFailed, Unavailable):
             return None
 
@@ -321,20 +305,16 @@ class StoredParties:
         return kind(_stored(path, intermediary_tables.VERSION), deadlines.SystemClock())
 
 
+Parties = Services | StoredParties
+"""The parties of a run, as one reader reaches them."""
+
+
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
     """Raise BadMessage for stored bytes that are not what the service wrote: its code believes what it reads."""
     try:
         yield
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except UNREADABLE as error:
         raise BadMessage(f"what the database has of {what} cannot be read: {type(error).__name__}") from error
 
 

@@ -82,17 +82,8 @@ def from_report(report: RoundReport) -> RoundResult:
         payload_bits=report.mechanism.bits,
         guarantee=report.guarantee,
         cohorts=[
-            CohortResult(
-                cohort=c.cohort,
-                arm=c.arm,
-                clients=c.clients,
-                survivors=c.survivors,
-                estimate=c.estimate,
-                liars=c.liars,
-                disputes=c.disputes,
-                reason=c.reason,
-            )
-            for c in report.cohorts
+            CohortResult(**{name: getattr(cohort, name) for name in CohortResult.model_fields})
+            for cohort in report.cohorts
         ],
     )
 
