@@ -31,9 +31,7 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
     if query.seed is not None and query.seed < 0:
         raise BadParameter("seed", query.seed, "must be at least 0")
     stream: Stream = SystemStream() if query.seed is None else UnsafeSeededStream(query.seed, "audit")
-    check_trials(setting, trials, alarm)
-    worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
-    return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
+    return _found(setting, trials, stream, alarm)
 
 
 FIELDS = {"via": "intermediary", "broken": "counter_example"}
@@ -106,7 +104,10 @@ def audit_mechanism(
     Raises     TooSmall or BadParameter where the mechanism refuses to release.
     """
     answered = mechanism.floor if survivors is None else survivors
-    setting = Setting(mechanism, answered, colluders, secret=secret)
+    return _found(Setting(mechanism, answered, colluders, secret=secret), trials, stream, alarm)
+
+
+def _found(setting: Setting, trials: int, stream: Stream, alarm: float) -> Finding:
     check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)

@@ -9,7 +9,7 @@ the eight gets an eighth of the false-alarm rate (union bound).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,8 +228,7 @@ class Finding(Shown, Message):
         return [Card(f"{self.title}: {self.verdict}", self.lines(), notes=[PROVES_NOTHING])]
 
 
-@dataclass(frozen=True, slots=True)
-class Tested:
+class Tested(NamedTuple):
     """One event, counted in its likely world and in the other one."""
 
     evidence: str
@@ -290,10 +289,12 @@ def _tested(
 ) -> Iterator[Tested]:
     """Yield every event on every column of the evidence, each with its share of the alarm."""
     names, half, share = evidence_names(setting), trials // 2, _share(setting, alarm)
-    for name, (one, other) in zip(names, _columns(worlds, trials), strict=True):
-        for event in choose_events(one[:half], other[:half], delta, share):
-            hits = _hits(event, one[half:], other[half:])
-            yield Tested(name, event, hits, _bound(hits, trials - half, delta, share))
+    columns = (world[:trials].reshape(trials, -1).T for world in worlds)
+    for name, *pair in zip(names, *columns, strict=True):
+        for event in choose_events(pair[0][:half], pair[1][:half], delta, share):
+            hits = event.hits(pair[event.likely][half:]), event.hits(pair[1 - event.likely][half:])
+            likely, rare = (np.array([hit]) for hit in hits)
+            yield Tested(name, event, hits, float(epsilon_at_least(likely, rare, trials - half, delta, share)[0]))
 
 
 def _check_alarm(alarm: float) -> None:
@@ -304,18 +305,3 @@ def _check_alarm(alarm: float) -> None:
 def _share(setting: Setting, alarm: float) -> float:
     """Return the false-alarm rate of one event."""
     return alarm / (EVENTS * len(evidence_names(setting)))
-
-
-def _columns(worlds: tuple[Outcomes, Outcomes], trials: int) -> Iterator[tuple[Outcomes, Outcomes]]:
-    one, other = (world[:trials].reshape(trials, -1).T for world in worlds)
-    return zip(one, other, strict=True)
-
-
-def _hits(event: CountedEvent, world0: Outcomes, world1: Outcomes) -> tuple[int, int]:
-    worlds = (world0, world1)
-    return event.hits(worlds[event.likely]), event.hits(worlds[1 - event.likely])
-
-
-def _bound(hits: tuple[int, int], counted: int, delta: float, alarm: float) -> float:
-    likely, rare = (np.array([hit]) for hit in hits)
-    return float(epsilon_at_least(likely, rare, counted, delta, alarm)[0])
