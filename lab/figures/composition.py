@@ -60,7 +60,8 @@ def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BA
         delta,
         tuple(batches),
         tuple(advanced_sigma(epsilon, delta, count) for count in batches),
-        tuple(renyi_sigma(epsilon, delta, count) for count in batches),
+        # the least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)
+        tuple(math.sqrt(count / (2 * zcdp_rho(epsilon, delta))) for count in batches),
         tuple(math.sqrt(count) * least_sigma(epsilon, delta) for count in batches),
     )
 
@@ -71,11 +72,6 @@ def advanced_sigma(epsilon: float, delta: float, count: int) -> float:
         return _classical(epsilon, delta)
     own = epsilon / (2 * math.sqrt(2 * count * math.log(2 / delta)))
     return _classical(own, delta / (2 * count))
-
-
-def renyi_sigma(epsilon: float, delta: float, count: int) -> float:
-    """Return the least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
-    return math.sqrt(count / (2 * zcdp_rho(epsilon, delta)))
 
 
 def least_sigma(epsilon: float, delta: float) -> float:
@@ -92,8 +88,7 @@ def composition_figure(curves: Curves) -> Figure:
     looks = styles(list(by_label))
     for label, values in by_label.items():
         axes.loglog(curves.batches, values, label=label, **looks[label].words(len(curves.batches)))
-    axes.set_xlabel("batches B that one client takes part in")
-    axes.set_ylabel("noise of one batch: σ / sensitivity")
+    axes.set(xlabel="batches B that one client takes part in", ylabel="noise of one batch: σ / sensitivity")
     axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
     sheet.legend()
     return sheet.figure

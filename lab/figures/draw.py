@@ -1,7 +1,6 @@
 """Draws an experiment: curves with bands and points with bars, over time, at T, over the panels, or over the bits."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from distrust.lab.figures.drawing import (
     Spread,
     Value,
     band,
+    band_of,
     drawing,
     panel_number,
     repetitions_of,
@@ -158,7 +158,7 @@ def _panel(
         xs = experiment.places(mine[0].horizon)
         divided = xs if how.kind == "time-average" else np.ones_like(xs)
         look = looks[label]._replace(place=place, among=len(labels))
-        _curve(axes, xs, band(mine, partial(_curve_of, divided=divided), how.spread), look, label)
+        _curve(axes, xs, band_of(np.array([row.curve for row in mine]) / divided, how.spread), look, label)
         if uniform and place == 0:  # T is one for all series of a panel
             axes.plot(xs, uniform[panel.label] * xs / xs[-1] / divided, **UNIFORM_LINE)
     for label, regret in how.lines.items():
@@ -350,10 +350,6 @@ def _along(rows: Sequence[Row], panels: Sequence[Overlay], series: Overlay, valu
 def exponent(xs: Floats, ys: Floats) -> float:
     """Return the slope of the least-squares line through (ln x, ln y)."""
     return float(np.polynomial.polynomial.polyfit(np.log(xs), np.log(ys), 1)[1])
-
-
-def _curve_of(row: Row, divided: Floats) -> Floats:
-    return np.array(row.curve) / divided
 
 
 def _curve(axes: Axes, xs: Floats, values: Band, style: Style, label: str) -> None:

@@ -89,10 +89,7 @@ def regret(*results: Drawn, spread: Spread = "deviation", axes: Axes | None = No
             low, high = _edges(whole)
             drawn.fill_between(group.pulls, low, high, color=look.colour, alpha=0.15, linewidth=0)
         drawn.plot(xs, mean, label=f"{label}{_times(group)}", **look.words(len(xs)))
-    drawn.set_xlabel("pulls t")
-    drawn.set_ylabel("regret")
-    drawn.set_xlim(left=0)
-    drawn.set_ylim(bottom=0)
+    drawn.set(xlabel="pulls t", ylabel="regret", xlim=(0, None), ylim=(0, None))
     return _finished(drawn)
 
 
@@ -118,10 +115,7 @@ def bits_against_regret(*results: Drawn, spread: Spread = "deviation", axes: Axe
             capsize=3,
             linestyle="none",
         )
-    drawn.set_xlabel("bits of one client's message")
-    drawn.set_ylabel("regret at the end")
-    drawn.set_xlim(left=0)
-    drawn.set_ylim(bottom=0)
+    drawn.set(xlabel="bits of one client's message", ylabel="regret at the end", xlim=(0, None), ylim=(0, None))
     return _finished(drawn)
 
 
@@ -144,18 +138,17 @@ def intervals(
     places, window = _places(result, by), _window(result, shown)
     latest = [interval for interval in result.formed if interval.arm in shown]
     # An arm's last interval lies in the window, so there is such a round, and each arm has one from there on.
-    first = min(one.round for one in latest if window[0] <= one.lower and one.upper <= window[1])
+    first = min(mark.round for mark in latest if window[0] <= mark.lower and mark.upper <= window[1])
     for at, arm in enumerate(shown):
         beside = 0.5 * ((at + 0.5) / len(shown) - 0.5)
         marks = [
-            Mark(places[one.round] * 1.25**beside if by == "pulls" else places[one.round] + beside, one)
-            for one in latest
-            if one.arm == arm and one.round >= first
+            Mark(places[mark.round] * 1.25**beside if by == "pulls" else places[mark.round] + beside, mark)
+            for mark in latest
+            if mark.arm == arm and mark.round >= first
         ]
         _arm(drawn, result, marks, at)
-    drawn.set_xlabel("round" if by == "round" else "pulls of all arms")
-    drawn.set_ylabel("estimate and confidence interval")
-    drawn.set_ylim(*window)
+    across = "round" if by == "round" else "pulls of all arms"
+    drawn.set(xlabel=across, ylabel="estimate and confidence interval", ylim=window)
     if by == "pulls":
         drawn.set_xscale("log")
     else:
@@ -169,7 +162,7 @@ def intervals(
 def _arm(axes: Axes, result: Result, marks: Sequence[Mark], at: int) -> None:
     """Draw the intervals of one arm, and where it fell. Colours come again after a while, with another line."""
     arm, colour = marks[0].interval.arm, COLOURS[at % len(COLOURS)]
-    view = next(one for one in result.arms if one.arm == arm)
+    view = next(view for view in result.arms if view.arm == arm)
     left = "active" if view.active else f"out after round {view.eliminated}"
     means = np.array([mark.interval.mean for mark in marks])
     below = means - [mark.interval.lower for mark in marks]
@@ -194,7 +187,7 @@ def _arm(axes: Axes, result: Result, marks: Sequence[Mark], at: int) -> None:
 def _window(result: Result, shown: Sequence[int]) -> tuple[float, float]:
     """Return the ends of the y axis: around each arm's last interval. The first ones are cut, as they are far wider."""
     last = {interval.arm: interval for interval in result.formed if interval.arm in shown}
-    low, high = min(one.lower for one in last.values()), max(one.upper for one in last.values())
+    low, high = min(end.lower for end in last.values()), max(end.upper for end in last.values())
     return low - 0.6 * (high - low), high + 0.6 * (high - low)
 
 
@@ -275,15 +268,8 @@ def _of_sweep(outcome: SweepOutcome) -> Iterator[tuple[str, Group]]:
         rows = repetitions_of(outcome.rows, panel.label, series.label)
         if rows:
             label = series.label if len(experiment.panels) == 1 else f"{series.label}, {panel.label}"
-            yield (
-                label,
-                Group(
-                    experiment.places(rows[0].horizon),
-                    np.array([row.curve for row in rows]),
-                    np.array([row.regret for row in rows]),
-                    np.array([row.payload_bits for row in rows]),
-                ),
-            )
+            columns = (np.array([getattr(row, name) for row in rows]) for name in ("curve", "regret", "payload_bits"))
+            yield label, Group(experiment.places(rows[0].horizon), *columns)
 
 
 def _edges(whole: Band) -> tuple[Floats, Floats]:
