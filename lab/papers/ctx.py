@@ -169,7 +169,7 @@ def _bits_of_one(epsilon: float) -> int:
 
 def _algorithm_5_shift() -> Figures:
     epsilon, delta = 1.0, 1e-6
-    coins = _fewest(epsilon, delta)
+    coins = least_satisfying(lambda b: hockey_stick(Binomial(BATCH * b, 0.5).pmf(), GRID, epsilon) <= delta, 8)
     law = Binomial(BATCH * coins, 0.5).pmf()
     return Figures(
         setting=f"B = {BATCH}, g = {GRID}, {coins} fair bits: the fewest for ε = 1, δ = {delta:g} and a shift of g",
@@ -178,7 +178,11 @@ def _algorithm_5_shift() -> Figures:
         ours=epsilon_of(planned("shuffled-binomial", BATCH, epsilon, delta=delta, bound=1.0)),
         facts=(
             ("bias of a sum of B values Δ/2 if x̂ is clamped to g instead, in units of Δ", -0.5 * BATCH),
-            ("ε at the printed constants and a shift of 2g: they hide the slip", _printed_epsilon(epsilon, delta)),
+            # of Bin(Bb, 1/4) by its Gaussian, as no table could hold so many bits; no claim rests on it
+            (
+                "ε at the printed constants and a shift of 2g: they hide the slip",
+                gaussian_epsilon(2 / _printed_std(epsilon, delta), delta),
+            ),
         ),
     )
 
@@ -205,13 +209,3 @@ def _printed_bits(epsilon: float, delta: float) -> float:
 
 def _printed_std(epsilon: float, delta: float) -> float:
     return math.sqrt(BATCH * _printed_bits(epsilon, delta) * 3 / 16) / GRID
-
-
-def _printed_epsilon(epsilon: float, delta: float) -> float:
-    """Return ε of Bin(Bb, 1/4) by its Gaussian, as no table could hold so many bits. No claim rests on it."""
-    return gaussian_epsilon(2 / _printed_std(epsilon, delta), delta)
-
-
-def _fewest(epsilon: float, delta: float) -> int:
-    """Return the fewest fair bits a client."""
-    return least_satisfying(lambda b: hockey_stick(Binomial(BATCH * b, 0.5).pmf(), GRID, epsilon) <= delta, 8)

@@ -18,15 +18,13 @@ BASEL = math.pi**2 / 6  # Σ 1/b²
 
 def _theorem_1_survivors() -> Figures:
     # A tenth of the Pólya(1/n) noise never arrives.
-    facts = tuple(
-        (f"ε with {share} of {CLIENTS} users", _survivors(Fraction(share, CLIENTS))) for share in (1, 500, 750)
-    )
+    shares = (1, 500, 750)
     return Figures(
         setting=f"n = {CLIENTS}, ε = {EPSILON:g}, g = {GRID}, 900 survivors",
         claimed=EPSILON,
         computed=_survivors(Fraction(9, 10)),
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, min_survivors=900), 900),
-        facts=facts,
+        facts=tuple((f"ε with {share} of {CLIENTS} users", _survivors(Fraction(share, CLIENTS))) for share in shares),
     )
 
 
@@ -199,18 +197,14 @@ def _theorem_6_constant() -> Figures:
     clients, failure = 1024, 1e-3
     grid = math.ceil(math.sqrt(clients))
     law = PolyaDifference(Fraction(clients), float(grid))
+    mechanism = planned("local-laplace-discrete", clients, 1.0, overflow_probability=failure)
+    own = PolyaDifference(Fraction(clients), float(mechanism.precision))
     return Figures(
         setting=f"n = {clients}, ε = 1, p = {failure:g}, c read as 1",
         claimed=failure,
         computed=_beyond(law, math.ceil(grid * math.sqrt(2 * clients * math.log(2 / failure)))),
-        ours=_ours_beyond(clients, failure),
+        ours=_beyond(own, (mechanism.modulus - clients * mechanism.precision - 1) // 2),
     )
-
-
-def _ours_beyond(clients: int, failure: float) -> float:
-    mechanism = planned("local-laplace-discrete", clients, 1.0, overflow_probability=failure)
-    tau = (mechanism.modulus - clients * mechanism.precision - 1) // 2
-    return _beyond(PolyaDifference(Fraction(clients), float(mechanism.precision)), tau)
 
 
 def _beyond(law: PolyaDifference, tau: int) -> float:
