@@ -1,5 +1,6 @@
 """Implements `distrust token`: makes the services' tokens, and says who may take part."""
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -166,32 +167,24 @@ def revoke(
 @tokens.command("list", epilog=examples("distrust token list --json -"))
 def list_participants(*, data: DataOption = DEFAULT, json: JsonOption = None) -> None:
     """List who may take part, and with which limits."""
-    known = [_facts(one) for one in Participants(DataDir(data)).all()]
-    lines = [" ".join(f"{word}={value}" for word, value in one.items() if value is not None) for one in known]
+    known = [_facts(participant) for participant in Participants(DataDir(data)).all()]
+    lines = [" ".join(f"{word}={value}" for word, value in facts.items() if value is not None) for facts in known]
     say({"participants": known}, "\n".join(lines) or "no participants", json)
 
 
 def _facts(one: Participant) -> dict[str, Any]:
     """Return what the list says of a participant, and whether it gets slots now, as JSON has it."""
-    facts = one.model_dump(mode="json", exclude={"revoked"} | (set() if _has_share(one) else {"share"}))
+    # No share of a cohort limits a device, which gets one slot, and the operator's own fleets, which get all.
+    unlimited = one.kind != "token" or one.own
+    facts = one.model_dump(mode="json", exclude={"revoked", "share"} if unlimited else {"revoked"})
     return {**facts, "state": one.state(datetime.now(UTC))}
-
-
-def _has_share(one: Participant) -> bool:
-    """Return whether a share of a cohort limits it. A device gets one slot, the operator's own fleets get all."""
-    return one.kind == "token" and not one.own
 
 
 def _public_key(text: str) -> str:
     """Return a public key in hexadecimal digits: typed, or of a file of `distrust token device`."""
-    hexadecimal = text.lower()
-    if not _is_key(hexadecimal):
-        if not Path(text).is_file():
-            raise BadParameter("KEY", text, "must be 64 hexadecimal digits, or a file with a device's key")
-        return read_device_key("KEY", Path(text)).public_key().public_bytes_raw().hex()
-    Ed25519PublicKey.from_public_bytes(bytes.fromhex(hexadecimal))
-    return hexadecimal
-
-
-def _is_key(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+    if re.fullmatch("[0-9a-f]{64}", text.lower()):
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(text))
+        return text.lower()
+    if not Path(text).is_file():
+        raise BadParameter("KEY", text, "must be 64 hexadecimal digits, or a file with a device's key")
+    return read_device_key("KEY", Path(text)).public_key().public_bytes_raw().hex()

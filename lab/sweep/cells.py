@@ -125,8 +125,8 @@ def run_table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     Noise     from a seed of the cell's own: synthetic clients, repeatable, and named unsafe.
     """
     panels = [panel.label for panel in experiment.panels]
-    (panel,) = (one for one in experiment.panels if one.label == cell.panel)
-    (series,) = (one for one in experiment.series if one.label == cell.series)
+    panel = experiment.panels[panels.index(cell.panel)]
+    (series,) = (series for series in experiment.series if series.label == cell.series)
     plain = experiment.table(panel, series)
     environment = plain.get("environment")
     if isinstance(environment, dict):
@@ -262,8 +262,8 @@ def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64])
 
 def _at(places: NDArray[np.float64], pulls: NDArray[Any], regret: NDArray[np.float64]) -> list[float]:
     """Return the cumulated regret at each place."""
-    values = np.interp(places, np.concatenate([[0.0], pulls]), np.concatenate([[0.0], regret]))
-    return [float(value) for value in values]
+    values: list[float] = np.interp(places, np.insert(pulls, 0, 0.0), np.insert(regret, 0, 0.0)).tolist()
+    return values
 
 
 def _result_row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:

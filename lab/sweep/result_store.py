@@ -95,7 +95,7 @@ class ResultStore:
     def rows(self) -> dict[Cell, Row]:
         """Return every finished cell. Lines that are no rows are ignored."""
         rows: dict[Cell, Row] = {}
-        for line in self._text().splitlines():
+        for line in self._rows.read_text("utf-8", errors="replace").splitlines():
             try:
                 row = Row.model_validate_json(line)
             except ValidationError:
@@ -113,21 +113,11 @@ class ResultStore:
 
     def _begin(self) -> None:
         self._handle = os.open(self._rows, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
-        self._mend()
+        # Without an unfinished last line the next row begins a line of its own.
+        whole = self._rows.read_bytes()
+        os.ftruncate(self._handle, whole.rfind(b"\n") + 1)
         write_whole(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
         write_whole(self.folder / _code(code.code_digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
-
-    def _mend(self) -> None:
-        """Cut off an unfinished last line, so that the next row begins a line of its own."""
-        whole = self._bytes()
-        if not whole.endswith(b"\n"):
-            os.ftruncate(self._handle, whole.rfind(b"\n") + 1)
-
-    def _bytes(self) -> bytes:
-        return self._rows.read_bytes()
-
-    def _text(self) -> str:
-        return self._bytes().decode("utf-8", errors="replace")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
