@@ -169,11 +169,11 @@ def _dask(jobs: int) -> Iterator[None]:
     # The scheduler serves pages in any case; told no address, on port 8787, and it warns where that is taken.
     pages = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     here = {"n_workers": jobs, "threads_per_worker": 1, "scheduler_kwargs": pages, "set_as_default": False}
-    quiet = {"silence_logs": logging.ERROR}  # Dask would warn of workers that a stop kills in the middle of a cell
+    quiet = {"silence_logs": logging.CRITICAL}  # Dask would tell of workers that a stop kills in the middle of a cell
     client = distributed.Client
     with client(address) if address else client(**here, **quiet) as cluster, _joblib("dask", client=cluster):
         if not address:
-            cluster.run(_ignore_interrupts)
+            cluster.run(_start_dask_worker)
         yield
 
 
@@ -181,6 +181,12 @@ def _start_worker(parent: int) -> None:
     """Start a worker of loky: it ends when the sweep does."""
     _ignore_interrupts()
     tie(parent)
+
+
+def _start_dask_worker() -> None:
+    """Start a worker of Dask on this machine: it logs no traceback where a stop closes its connections."""
+    _ignore_interrupts()
+    logging.disable(logging.ERROR)
 
 
 def _ignore_interrupts() -> None:

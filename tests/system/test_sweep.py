@@ -79,10 +79,11 @@ def test_a_sweep_that_was_killed_lost_a_worker_and_was_stopped_ends_with_the_tab
     """With loky and with Dask, in one folder: each start goes on from what the ones before it kept.
 
     Dask replaces a worker that is killed, and its cells are played again.
+    With one job a sweep plays in its own process.
     """
     killed(tmp_path)
     without_a_worker(tmp_path)
-    for words in picked([(), ("--backend", "dask", "--jobs", "1")], 1, "stopped sweeps"):
+    for words in picked([(), ("--backend", "dask")], 1, "stopped sweeps"):
         stopped(tmp_path, *words)
     before = kept(tmp_path)
     assert before + 1 < CELLS

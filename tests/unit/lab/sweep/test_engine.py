@@ -1,6 +1,8 @@
 """Tests sweeps in one process, `jobs=1`. Processes, kills and Dask are in tests/system."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,6 +109,13 @@ def test_a_backend_whose_package_is_missing_names_the_extra(
     monkeypatch.setattr("distrust.lab.sweep.backends.find_spec", lambda _name: None)
     with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
         run_sweep(experiment, tmp_path, backend=backend)
+
+
+def test_a_worker_of_dask_says_nothing_of_connections_that_a_stop_closes() -> None:
+    code = "import logging; from distrust.lab.sweep import backends; backends._start_dask_worker()"
+    code += "; logging.getLogger('distributed.worker').error('closed'); logging.critical('lost')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "CRITICAL:root:lost\n"
 
 
 def test_a_worker_with_other_code_plays_nothing(
