@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+from distrust.lab.sweep.cells import play_cell
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.row import Cell, Row
+
 SMALL = """
 title = "small"
 source = "a test"
@@ -56,3 +60,9 @@ def small(folder: Path, *changes: tuple[str, str], name: str = "small") -> str:
     path = folder / f"{name}.toml"
     path.write_text(text, "utf-8")
     return str(path)
+
+
+def played(experiment: Experiment, cell: Cell) -> Row:
+    result = play_cell(experiment, cell)
+    assert isinstance(result, Row)
+    return result

@@ -17,17 +17,6 @@ from tests.support.calculator import answer, comparison, read, text
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
-SETTINGS: dict[str, Any] = {
-    "clients": 1000,
-    "epsilon": 1.0,
-    "delta": None,
-    "dropout": 0.0,
-    "corrupt": 0.0,
-    "survivors": None,
-    "colluders": 0,
-}
-
-
 ONE_COHORT = [name for name, kind in MECHANISMS.items() if not kind.takes_batches]  # `report` gives no stream
 
 
@@ -37,7 +26,7 @@ def report(name: str, **changes: Any) -> Report:
         own |= {"delta": 1e-6, "epsilon": 0.9 if "gaussian" in name else 1.0}
     if name == "shuffled-gaussian":
         own |= {"delta": 0.01, "epsilon": 0.05}  # its theorem wants many clients and a small epsilon
-    return answer(name, **{**SETTINGS, **own, **changes})
+    return answer(name, **{"clients": 1000, "epsilon": 1.0, **own, **changes})
 
 
 def settings(name: str, **changes: Any) -> dict[str, Any]:
@@ -83,23 +72,14 @@ def test_a_short_cohort_shows_its_larger_epsilon() -> None:
     assert shown["paper"]["guarantee"]["epsilon"] == pytest.approx(2.58, abs=0.01)
 
 
-def compared(**changes: Any) -> dict[str, Any]:
-    whole: dict[str, Any] = {
-        "clients": 200,
-        "epsilon": 0.9,
-        "delta": 1e-5,
-        "dropout": 0.1,
-        "corrupt": 0.1,
-        "survivors": None,
-        "colluders": 0,
-        "contributions": 1,
-        "target_delta": None,
-    }
-    return read(comparison(**(whole | changes)))
+def compared() -> list[dict[str, Any]]:
+    result = comparison(clients=200, epsilon=0.9, delta=1e-5, dropout=0.1, corrupt=0.1)
+    rows: list[dict[str, Any]] = read(result)["mechanisms"]
+    return rows
 
 
 def test_side_by_side_every_mechanism_has_a_row_in_each_calibration() -> None:
-    rows = compared()["mechanisms"]
+    rows = compared()
     assert {(row["mechanism"], row["calibration"]) for row in rows} == {
         (name, calibration) for name in MECHANISMS for calibration in ("exact", "paper")
     }
@@ -110,7 +90,7 @@ def test_side_by_side_every_mechanism_has_a_row_in_each_calibration() -> None:
 
 
 def test_side_by_side_trust_is_what_the_model_needs() -> None:
-    trusts = {row["mechanism"]: row["trust"] for row in compared()["mechanisms"] if "trust" in row}
+    trusts = {row["mechanism"]: row["trust"] for row in compared() if "trust" in row}
     assert trusts["identity"] == "all parties"
     assert trusts["central-laplace-discrete"] == "server"
     assert trusts["local-laplace-discrete"] == "no party"

@@ -130,18 +130,8 @@ def test_what_is_compared_is_compared_at_one_delta(coarse_losses: None) -> None:
 
 QUESTION = [
     *("clients", "epsilon", "delta", "dropout", "corrupt", "batches", "dimension", "norm", "low", "high", "noise"),
-    *(
-        "scale",
-        "precision",
-        "least",
-        "floor",
-        "wrap",
-        "survivors",
-        "colluders",
-        "contributions",
-        "target_delta",
-        "notes",
-    ),
+    *("scale", "precision", "least", "floor", "wrap", "survivors", "colluders"),
+    *("contributions", "target_delta", "notes"),
 ]
 GUARANTEE = [
     *("kind", "epsilon", "delta", "claimed", "rdp", "neighbours", "model", "calibration", "assumptions", "how"),

@@ -41,6 +41,12 @@ def stopped(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def change(folder: Path, *commands: str) -> None:
+    with closing(sqlite3.connect(folder / "server.sqlite3", isolation_level=None)) as database:
+        for command in commands:
+            database.execute(command)
+
+
 def outline(folder: Path) -> None:
     asyncio.run(StoredParties(DataDir(folder)).outline(WANTED))
 
@@ -70,9 +76,7 @@ def test_commits_that_only_the_log_of_a_killed_server_has_are_read(stopped: Path
 
 
 def test_a_database_of_another_revision_is_not_migrated_and_the_command_is_named(stopped: Path) -> None:
-    with closing(sqlite3.connect(stopped / "server.sqlite3")) as database:
-        database.execute("UPDATE alembic_version SET version_num = '0000'")
-        database.commit()
+    change(stopped, "UPDATE alembic_version SET version_num = '0000'")
     before = files(stopped)
     with pytest.raises(Unavailable, match=rf"has schema 0000, .*`distrust migrate --data {stopped}`"):
         outline(stopped)
@@ -135,9 +139,7 @@ COMPUTED = "CREATE TABLE runs (number, run, config, digest, state, reason AS (he
     ids=["view", "computed-column", "view-as-a-table", "virtual-table"],
 )
 def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...], stopped: Path) -> None:
-    with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
-        for command in commands:
-            database.execute(command)
+    change(stopped, *commands)
     with pytest.raises(BadParameter, match=r"server\.sqlite3': it (must have .* alone: it has|is damaged)"):
         outline(stopped)
     refused = CliRunner().invoke(app, ["list", "runs", "--data", str(stopped)]).exception
@@ -146,8 +148,7 @@ def test_what_is_computed_while_it_is_read_is_refused(commands: tuple[str, ...],
 
 
 def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
-        database.execute(RUN.format("hex(zeroblob(1000))"))
+    change(stopped, RUN.format("hex(zeroblob(1000))"))
     monkeypatch.setattr("distrust.common.protocol.storage.stored_file.DEADLINE_SECONDS", 0.02)
     opened = open_stored(stopped / "server.sqlite3")
     with closing(opened), pytest.raises(sqlite3.OperationalError, match="interrupted"):
@@ -166,8 +167,7 @@ def test_a_read_that_takes_long_or_a_long_value_ends(stopped: Path, monkeypatch:
     ],
 )
 def test_what_no_later_try_reads_is_bad_input_and_no_try_later(command: str, words: str, stopped: Path) -> None:
-    with closing(sqlite3.connect(stopped / "server.sqlite3", isolation_level=None)) as database:
-        database.execute(command)
+    change(stopped, command)
     refused = CliRunner().invoke(app, ["inspect", "first", "--data", str(stopped)]).exception
     assert isinstance(refused, BadParameter)
     assert exit_status(refused) == BAD_INPUT
@@ -191,9 +191,7 @@ def test_a_pipe_in_place_of_a_key_file_opens_no_record(stopped: Path) -> None:
 
 
 def test_two_revisions_in_a_database_are_refused(stopped: Path) -> None:
-    with closing(sqlite3.connect(stopped / "server.sqlite3")) as database:
-        database.execute("INSERT INTO alembic_version VALUES ('0099')")
-        database.commit()
+    change(stopped, "INSERT INTO alembic_version VALUES ('0099')")
     with pytest.raises(Unavailable, match=r"has schema \['\d+', '0099'\], this program needs"):
         outline(stopped)
 

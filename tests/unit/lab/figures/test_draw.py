@@ -12,6 +12,8 @@ from distrust.lab.figures.draw import draw, exponent, figure
 from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.figures.sheet import DPI, LINES, styles
 from distrust.lab.sweep.cells import known_experiments, read_experiment
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.row import Row
 from tests.support.drawn import POINTS, WORLD, axes_of, experiment, row, rows
 from tests.support.published import drawn_from
 
@@ -132,13 +134,6 @@ def test_a_band_is_one_deviation_or_one_standard_error_and_the_caption_says_whic
     assert captions[spread] in drawn.subfigs[1].texts[0].get_text()
 
 
-def test_the_caption_leaves_out_a_horizon_that_is_not_one_number() -> None:
-    shown = experiment()
-    first, *others = rows(shown)
-    (note,) = figure(shown, [first.model_copy(update={"horizon": 2000}), *others]).subfigs[1].texts
-    assert "T = " not in note.get_text()
-
-
 def test_checkpoints_on_a_log_scale_are_where_the_curve_was_read() -> None:
     shown = experiment(panels=(0.5,), x="log").model_copy(update={"spacing": "log"})
     (axes,) = axes_of(shown, rows(shown))
@@ -160,37 +155,34 @@ def test_of_equal_curves_each_one_can_be_seen() -> None:
         line.set_visible(True)
 
 
-def test_a_series_with_fewer_repetitions_is_named() -> None:
-    shown = experiment()
-    table = [one for one in rows(shown) if one.series == "A" or one.repetition == 0]
-    (note,) = figure(shown, table).subfigs[1].texts
-    assert "3 repetitions (1 of A, exact). Smaller" in note.get_text().replace("\n", " ")
-
-
 def test_the_exponent_of_a_power_is_the_power() -> None:
     xs = np.array([10.0, 100.0, 1e4])
     assert exponent(xs, 7 * xs**1.2) == pytest.approx(1.2)
 
 
-def test_regret_of_zero_has_a_place_on_a_log_axis() -> None:
-    shown = experiment(panels=(0.5,))
-    table = [row("ε = 0.5", label, r, 0.0 if label == "A" else 5.0) for label in ("A", "A, exact") for r in range(2)]
-    (axes,) = axes_of(shown, table)
-    assert axes.get_ylim()[0] == pytest.approx(5 / 1000 / 2)  # half of the least mean that is not 0
+def caption(shown: Experiment, table: list[Row]) -> str:
+    (note,) = figure(shown, table).subfigs[1].texts
+    return note.get_text().replace("\n", " ")
 
 
-def test_nothing_but_zero_is_drawn_too() -> None:
-    shown = experiment(panels=(0.5,))
-    table = [row("ε = 0.5", label, 0, 0.0) for label in ("A", "A, exact")]
-    assert len(axes_of(shown, table)) == 1
-
-
-def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
+def test_the_caption_says_source_horizon_spread_repetitions_and_note() -> None:
     shown = experiment()
-    (note,) = figure(shown, rows(shown)).subfigs[1].texts
-    assert (
-        note.get_text() == "no paper. T = 1,000 pulls. Mean and standard deviation, 3 repetitions. Smaller than life."
-    )
+    first, *others = table = rows(shown)
+    spread = "Mean and standard deviation, 3 repetitions"
+    assert caption(shown, table) == f"no paper. T = 1,000 pulls. {spread}. Smaller than life."
+    assert "T = " not in caption(shown, [first.model_copy(update={"horizon": 2000}), *others])
+    fewer = [row for row in table if row.series == "A" or row.repetition == 0]
+    assert f"{spread} (1 of A, exact). Smaller" in caption(shown, fewer)
+    assert caption(shown.model_copy(update={"quick": True}), table).startswith("QUICK VERSION. ")
+
+
+@pytest.mark.parametrize(("other", "bottom"), [(5.0, 5 / 1000 / 2), (0.0, 0.0)])
+def test_regret_of_zero_has_a_place_on_a_log_axis(other: float, bottom: float) -> None:
+    """Half of the least mean that is not 0; zeros alone get a linear axis."""
+    shown = experiment(panels=(0.5,))
+    table = [row("ε = 0.5", label, r, 0.0 if label == "A" else other) for label in ("A", "A, exact") for r in range(2)]
+    (axes,) = axes_of(shown, table)
+    assert axes.get_ylim()[0] == pytest.approx(bottom)
 
 
 @pytest.mark.parametrize("name", known_experiments())
@@ -210,12 +202,6 @@ def test_title_and_note_of_every_figure_fit_its_paper(name: str) -> None:
         box = text.get_window_extent()
         assert 0 <= box.x0 < box.x1 <= drawn.bbox.x1
         assert 0 <= box.y0 < box.y1 <= drawn.bbox.y1
-
-
-def test_a_quick_version_says_so() -> None:
-    shown = experiment().model_copy(update={"quick": True})
-    (note,) = figure(shown, rows(shown)).subfigs[1].texts
-    assert note.get_text().startswith("QUICK VERSION. ")
 
 
 def test_a_variant_shares_its_names_colour_and_has_a_line_of_its_own() -> None:

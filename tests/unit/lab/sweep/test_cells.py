@@ -13,8 +13,8 @@ from distrust.lab.play import in_process
 from distrust.lab.play.result import Result
 from distrust.lab.play.run_file import RunFile
 from distrust.lab.sweep.cells import Failure, cell_run_file, checkpoints, load_experiment, play_cell
-from distrust.lab.sweep.row import Cell, Row
-from tests.support.experiments import small
+from distrust.lab.sweep.row import Cell
+from tests.support.experiments import played, small
 
 CELL = Cell("wide", "private", 1)
 
@@ -37,8 +37,7 @@ def test_regret_between_the_ends_of_rounds_is_linear(
 
 def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
     experiment = load_experiment(small(tmp_path))
-    row, result = play_cell(experiment, CELL), in_process.run(cell_run_file(experiment, CELL))
-    assert isinstance(row, Row)
+    row, result = played(experiment, CELL), in_process.run(cell_run_file(experiment, CELL))
     assert (row.panel, row.series, row.repetition) == CELL
     assert (row.experiment, row.policy, row.mechanism, row.epsilon) == (
         "small",
@@ -58,10 +57,7 @@ def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
 
 def test_a_cell_is_a_function_of_the_experiment_but_for_its_seconds(tmp_path: Path) -> None:
     experiment = load_experiment(small(tmp_path))
-    first, again = (play_cell(experiment, CELL) for _ in range(2))
-    assert isinstance(first, Row)
-    assert isinstance(again, Row)
-    assert first.lasting() == again.lasting()
+    assert played(experiment, CELL).lasting() == played(experiment, CELL).lasting()
 
 
 def stopped_early(_file: RunFile) -> Result:

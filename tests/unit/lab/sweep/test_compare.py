@@ -2,19 +2,17 @@
 
 import pytest
 
-from distrust.lab.sweep.cells import load_experiment, play_cell
+from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import differing_columns
-from tests.support.experiments import small
+from tests.support.experiments import played, small
 
 CELL = Cell("wide", "private", 0)
 
 
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
-    result = play_cell(load_experiment(small(tmp_path_factory.mktemp("experiment"))), CELL)
-    assert isinstance(result, Row)
-    return result
+    return played(load_experiment(small(tmp_path_factory.mktemp("experiment"))), CELL)
 
 
 def test_a_row_is_itself_whatever_time_it_took(row: Row) -> None:

@@ -6,11 +6,11 @@ import pytest
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import load_experiment, play_cell
+from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
-from distrust.lab.sweep.row import Cell, Row
-from tests.support.experiments import small
+from distrust.lab.sweep.row import Cell
+from tests.support.experiments import played, small
 
 CELLS = [Cell("wide", "public", 0), Cell("narrow", "private", 2)]
 
@@ -20,14 +20,8 @@ def experiment(tmp_path: Path) -> Experiment:
     return load_experiment(small(tmp_path))
 
 
-def row(experiment: Experiment, cell: Cell) -> Row:
-    result = play_cell(experiment, cell)
-    assert isinstance(result, Row)
-    return result
-
-
 def test_what_was_kept_is_there_after_the_folder_was_left(experiment: Experiment, tmp_path: Path) -> None:
-    rows = {cell: row(experiment, cell) for cell in CELLS}
+    rows = {cell: played(experiment, cell) for cell in CELLS}
     for one in rows.values():
         with ResultStore(experiment, tmp_path) as store:
             store.keep(one)
@@ -39,7 +33,7 @@ def test_what_was_kept_is_there_after_the_folder_was_left(experiment: Experiment
 def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
     kept: int, experiment: Experiment, tmp_path: Path
 ) -> None:
-    first, second = (row(experiment, cell) for cell in CELLS)
+    first, second = (played(experiment, cell) for cell in CELLS)
     with ResultStore(experiment, tmp_path) as store:
         store.keep(first)
     (path,) = result_folder(experiment, tmp_path).glob("rows-*.jsonl")
@@ -52,7 +46,7 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
 
 
 def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:
-    first = row(experiment, CELLS[0])
+    first = played(experiment, CELLS[0])
     with ResultStore(experiment, tmp_path) as store:
         (path,) = store.folder.glob("rows-*.jsonl")
         path.write_bytes(b'{"panel": 3}\n\xff\xfe\n\n')
@@ -63,7 +57,7 @@ def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: 
 def test_a_changed_experiment_has_a_folder_of_its_own(experiment: Experiment, tmp_path: Path) -> None:
     changed = load_experiment(small(tmp_path, ("horizon = 2000", "horizon = 2500")))
     with ResultStore(experiment, tmp_path) as store:
-        store.keep(row(experiment, CELLS[0]))
+        store.keep(played(experiment, CELLS[0]))
     with ResultStore(changed, tmp_path) as other:
         assert other.folder != result_folder(experiment, tmp_path)
         assert other.rows() == {}
@@ -74,7 +68,7 @@ def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     older = {**code.parts(), "numpy": "0.0"}
-    first, second = (row(experiment, cell) for cell in CELLS)
+    first, second = (played(experiment, cell) for cell in CELLS)
     with ResultStore(experiment, tmp_path) as store:
         store.keep(first)
     assert rows_of_other_code(experiment, tmp_path) == []

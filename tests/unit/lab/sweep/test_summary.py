@@ -1,24 +1,20 @@
 """Tests that a sweep's closing tables give regret with its spread, and judge the stated confidence."""
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 from scipy.stats import beta
 
-from distrust.lab.sweep.cells import load_experiment, play_cell
+from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.display import confidence, confidence_table, regret_table, share
 from distrust.lab.sweep.row import Cell, Row
-from tests.support.experiments import small
+from tests.support.experiments import played, small
 
 
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
-    path: Path = tmp_path_factory.mktemp("experiment")
-    result = play_cell(load_experiment(small(path)), Cell("wide", "private", 0))
-    assert isinstance(result, Row)
-    return result
+    return played(load_experiment(small(tmp_path_factory.mktemp("experiment"))), Cell("wide", "private", 0))
 
 
 def runs(row: Row, failed: int, count: int, stated: float | None = 0.1) -> list[Row]:

@@ -8,10 +8,11 @@ import pytest
 from distrust.lab.play.lock_step import LockStepResult, play_together
 from distrust.lab.play.run_file import RunFile
 from distrust.lab.sweep import cells
-from distrust.lab.sweep.cells import Failure, all_cells, load_experiment, play_cell, play_group
+from distrust.lab.sweep.cells import Failure, all_cells, load_experiment, play_group
 from distrust.lab.sweep.engine import MOST_TOGETHER, grouped, run_sweep
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell, Row
+from tests.support.experiments import played
 
 CONTEXTUAL = """
 title = "contextual"
@@ -49,13 +50,11 @@ def lasting(rows: list[Row]) -> dict[Cell, dict[str, Any]]:
 
 
 def test_rows_of_a_sweep_are_those_of_the_cells(experiment: Experiment, tmp_path: Path) -> None:
-    played = run_sweep(experiment, tmp_path / "out", jobs=1)
-    assert not played.failures
-    assert [row.cell for row in played.rows] == list(all_cells(experiment))
-    for row in played.rows:
-        alone = play_cell(experiment, row.cell)
-        assert isinstance(alone, Row)
-        assert alone.lasting() == row.lasting()
+    outcome = run_sweep(experiment, tmp_path / "out", jobs=1)
+    assert not outcome.failures
+    assert [row.cell for row in outcome.rows] == list(all_cells(experiment))
+    for row in outcome.rows:
+        assert played(experiment, row.cell).lasting() == row.lasting()
         assert row.clients == (90 if row.series == "one by one" else 80)
         assert len(row.curve) == 4
         assert row.curve[-1] == row.regret
