@@ -1,7 +1,7 @@
 """The server's report of one round of a small run: a released, an open and a planned cohort."""
 
 from distrust.common.protocol.messages.status import CohortView
-from distrust.common.protocol.run.progress import RoundReport
+from distrust.common.protocol.run.progress import RoundReport, RunView
 from distrust.lab.play.run_file import parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import round_guarantee
@@ -38,4 +38,17 @@ REPORT = RoundReport(
         CohortView.model_validate({"cohort": c.cohort, "arm": c.arm, "attempt": 1, "clients": c.clients, **state})
         for c, state in zip(RECORD.cohorts, STATES, strict=True)
     ],
+)
+
+VIEW = RunView(
+    run="trial",
+    state="running",
+    config=FILE.config,
+    digest=FILE.config.digest(),
+    run_id=bytes(16),
+    snapshot=LEARNER.snapshot(),
+    clients=128,
+    cohorts_open=2,
+    cohorts_released=1,
+    cohorts_aborted=0,
 )

@@ -96,20 +96,12 @@ def test_a_commands_summary_is_the_first_sentence_of_its_help(name: str) -> None
     assert (command.help or "").replace("\n", " ").startswith(summary)
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("127.0.0.1:8701", "url = '127.0.0.1:8701': must be an address such as"),
-        ("ftp://127.0.0.1", "must be an address such as"),
-        ("http://127.0.0.1:port", "must be an address such as"),
-        ("http://127.0.0.1:1", "Connection refused"),
-    ],
-)
 def test_health_names_the_address_that_does_not_answer(
-    url: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["distrust", "health", url])
+    monkeypatch.setattr(sys, "argv", ["distrust", "health", "http://127.0.0.1:1"])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == (75 if words == "Connection refused" else 2)
-    assert words in capsys.readouterr().err
+    assert ended.value.code == 75
+    assert "http://127.0.0.1:1: " in (told := capsys.readouterr().err)
+    assert "Connection refused" in told

@@ -36,14 +36,6 @@ def test_the_inspectors_token_is_another_one(folder: DataDir) -> None:
     assert stat.S_IMODE(folder.inspector_file.stat().st_mode) == 0o600
 
 
-def test_two_folders_never_share_a_token(folder: DataDir, tmp_path: Path) -> None:
-    other = DataDir(tmp_path / "other")
-    for one in (folder, other):
-        one.make()
-        one.make_tokens()
-    assert folder.token() != other.token()
-
-
 def test_a_folder_is_held_by_one_stack_at_a_time(folder: DataDir) -> None:
     folder.write_stack({"pid": 1})
     assert not folder.in_use()

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -178,23 +179,19 @@ def test_token_init_and_health_print_their_facts_as_one_object(tmp_path: Path, m
     config = read(tmp_path / "My Run!.toml").config
     assert (made["run"], made["policy"], made["mechanism"]) == ("my-run", "linucb", config.mechanism.name)
     assert (config.run, made["file"]) == (made["run"], "My Run!.toml")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Ready) as server:
-        Thread(target=server.serve_forever).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(lambda service: (service.send_response(200), service.end_headers())) as url:
         assert json.loads(printed("health", url, "--json", "-")) == {"url": url, "ready": True}
         assert printed("health", url) == "ready\n"
+
+
+@contextmanager
+def serving(answer: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[str]:
+    """Yield the address of a service that answers so and says nothing."""
+    handler = type("Handler", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
-
-
-class Ready(BaseHTTPRequestHandler):
-    """A service that is ready."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -330,26 +327,18 @@ def test_list_runs_refuses_what_is_no_servers_database(raw: bytes, tmp_path: Pat
         app(["list", "runs", "--data", str(tmp_path)], standalone_mode=False)
 
 
-class Dripping(BaseHTTPRequestHandler):
-    """A service that sends a byte every 50 ms, for three seconds."""
-
-    def do_GET(self) -> None:
-        self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        for _ in range(60):
-            self.wfile.write(b" ")
-            time.sleep(0.05)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+def drip(service: BaseHTTPRequestHandler) -> None:
+    """Send a byte every 50 ms, for three seconds."""
+    service.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    for _ in range(60):
+        service.wfile.write(b" ")
+        time.sleep(0.05)
 
 
 def test_a_service_that_sends_a_byte_now_and_then_counts_as_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distrust.lab.cli.party.TIMEOUT_SECONDS", 0.4)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
-        Thread(target=server.serve_forever).start()
-        with pytest.raises(Unavailable, match=r": no whole answer in 0\.4 seconds$"):
-            app(["health", f"http://127.0.0.1:{server.server_port}"], standalone_mode=False)
-        server.shutdown()
+    with serving(drip) as url, pytest.raises(Unavailable, match=r": no whole answer in 0\.4 seconds$"):
+        app(["health", url], standalone_mode=False)
 
 
 @pytest.mark.parametrize("row", ["(x'ff', 'finished')", "('first', NULL)"])

@@ -109,18 +109,6 @@ def test_side_by_side_a_missing_delta_is_a_sentence_and_no_row() -> None:
     assert "delta" in str(comparison_table(result).caption)
 
 
-def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
-    def epsilon(contributions: int, target: float | None = None) -> float:
-        query = PrivacyQuery(clients=100, epsilon=0.2, contributions=contributions, target_delta=target)
-        result = guaranteed(query.planned("distributed-polya", "exact"), query)
-        assert result.epsilon is not None
-        return result.epsilon
-
-    assert epsilon(30) == pytest.approx(30 * epsilon(1))
-    assert epsilon(30, 1e-6) < 0.85 * epsilon(30)
-    assert epsilon(30, 1e-4) < 0.7 * epsilon(30)
-
-
 def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
     query = PrivacyQuery(clients=100, epsilon=0.5, delta=1e-6)
     mechanism = query.planned("distributed-skellam", "exact")

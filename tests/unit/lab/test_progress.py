@@ -7,22 +7,9 @@ from rich.console import Console
 
 from distrust.common.bandit.decisions import PlayDesign
 from distrust.common.protocol.messages.status import CohortEntry
-from distrust.common.protocol.run.progress import RunView
 from distrust.lab.play.progress import Progress, working
-from tests.support.round_report import FILE, LEARNER, REPORT
+from tests.support.round_report import REPORT, VIEW
 
-VIEW = RunView(
-    run="trial",
-    state="running",
-    config=FILE.config,
-    digest=FILE.config.digest(),
-    run_id=bytes(16),
-    snapshot=LEARNER.snapshot(),
-    clients=128,
-    cohorts_open=2,
-    cohorts_released=1,
-    cohorts_aborted=0,
-)
 STANDINGS = {
     name: CohortEntry(cohort=name, run=run, run_digest=bytes(32), round=1, clients=64, stage="shares", answered=17)
     for name, run in {"trial.1.1.1": "trial", "other.1.1.1": "other"}.items()

@@ -9,15 +9,13 @@ import pytest
 
 from distrust.common.dp.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.errors import BAD_INPUT, FAILED, RunFailed
-from distrust.common.protocol.run.progress import RunView
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import exit_code_of
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import parse
 from distrust.lab.services.replay import finished
-from distrust.server.learner.learner import Learner
 from distrust.server.policies.elimination import SuccessiveElimination
-from tests.support.server_harness import config
+from tests.support.round_report import VIEW
 
 RUN = """
 run = "trial"
@@ -127,19 +125,6 @@ def test_a_policy_that_raises_in_its_first_round_exits_1_without_a_traceback(
 
 @pytest.mark.parametrize(("state", "how"), [("failed", "failed: why"), ("cancelled", "was cancelled: why")])
 def test_a_run_over_services_that_did_not_finish_raises_its_reason(state: str, how: str) -> None:
-    settings = config()
-    view = RunView(
-        run="demo",
-        state=state,  # type: ignore[arg-type]
-        config=settings,
-        digest=settings.digest(),
-        run_id=bytes(16),
-        snapshot=Learner(settings).snapshot(),
-        clients=0,
-        cohorts_open=0,
-        cohorts_released=0,
-        cohorts_aborted=0,
-        reason="why",
-    )
-    with pytest.raises(RunFailed, match=f"run demo {how}"):
+    view = VIEW.model_copy(update={"state": state, "reason": "why"})
+    with pytest.raises(RunFailed, match=f"run trial {how}"):
         finished(view)

@@ -1,10 +1,12 @@
 """Tests that an experiment's tables give run files, seeds and digests, and that bad ones are refused."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.errors import ProtocolError
 from distrust.lab.play import in_process
 from distrust.lab.sweep.cells import (
     BadExperiment,
@@ -13,6 +15,7 @@ from distrust.lab.sweep.cells import (
     cell_run_file,
     known_experiments,
     load_experiment,
+    read_experiment,
     run_table,
 )
 from distrust.lab.sweep.engine import run_sweep
@@ -42,6 +45,23 @@ def test_panels_are_laid_on_the_run_and_series_on_both(tmp_path: Path) -> None:
     assert (private.name, private.epsilon) == ("distributed-polya", 4.0)
     assert (public.name, public.epsilon) == ("identity", None)
     assert cell_run_file(experiment, Cell("narrow", "private", 0)).config.mechanism.epsilon == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("run.environment.means = [0.5]", {"name": "bernoulli", "means": [0.5]}),
+        ("run.environment = 7", 7),
+        ("run.horizon.of = 1", {"name": "bernoulli", "means": [0.2, 0.5, 0.9]}),
+    ],
+    ids=["lists-are-replaced", "a-table-by-a-number", "a-number-by-a-table"],
+)
+def test_what_is_no_table_is_replaced_and_the_run_stays_what_it_was(line: str, expected: Any, tmp_path: Path) -> None:
+    experiment = read_experiment(small(tmp_path, ('label = "wide"', f'label = "wide"\n{line}')))
+    before = copy.deepcopy(experiment.run)
+    (wide, _), series = experiment.panels, experiment.series[0]
+    assert experiment.table(wide, series)["environment"] == expected
+    assert experiment.run == before
 
 
 PAIR = ("[quick]", '[[pairs]]\npanel = "wide"\nseries = "private"\nrun.mechanism.epsilon = 2.5\n\n[quick]')
@@ -173,9 +193,7 @@ def test_a_first_round_that_cannot_be_planned_is_refused_before_anything_runs(tm
     assert not list(tmp_path.glob("*/rows.parquet"))
 
 
-def test_an_unknown_experiment_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(BadParameter, match=f"must be one of .*{known_experiments()[0]}.*or the path of a .toml file"):
-        load_experiment("nonsense")
+def test_a_file_that_is_not_there_and_a_quick_version_that_is_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadExperiment, match="No such file"):
         load_experiment(str(tmp_path / "nowhere.toml"))
     with pytest.raises(BadExperiment, match=r"has no \[quick\] table"):
