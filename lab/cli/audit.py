@@ -14,7 +14,7 @@ from distrust.lab.audit.over_http import audit_over_http, usual_trials
 from distrust.lab.audit.query import USUAL_CLIENTS, AuditQuery
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
-from distrust.lab.cli.console import JsonOption, deliver, examples, missing_options, with_options
+from distrust.lab.cli.console import JsonOption, examples, missing_options, present, with_options
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 
@@ -44,7 +44,7 @@ def audit_command(
     with missing_options():
         setting = query.setting()
     finding = query.named(_over_http(query, setting) if query.http else audit_in_process(query, setting))
-    deliver(_table(finding), finding.model_dump_json(indent=2) + "\n", json)
+    present(_table(finding), finding.model_dump_json(indent=2) + "\n", json)
     if finding.violated:
         raise typer.Exit(VIOLATED)
 

@@ -258,7 +258,7 @@ def with_options(kind: type, *without: str, **defaults: Any) -> Callable[[Callab
     return decorate
 
 
-def deliver(shown: RenderableType, text: str, target: str | None) -> None:
+def present(shown: RenderableType, text: str, target: str | None) -> None:
     """Print a result for people, and write its JSON, `text`, to a file; with `-` as JSON alone, on stdout."""
     if target != "-":
         out.print(shown)

@@ -24,11 +24,11 @@ from distrust.common.extras import late
 from distrust.lab.cli.console import (
     JsonOption,
     NameArgument,
-    deliver,
     err,
     examples,
     missing_options,
     out,
+    present,
     with_options,
 )
 from distrust.lab.play.progress import working
@@ -68,7 +68,7 @@ def privacy_command(
 ) -> None:
     """Show what a mechanism promises and costs, in both calibrations; or all of them side by side."""
     table, described = _compared(mechanism, query) if compare else _reported(mechanism, query)
-    deliver(table, json_of(described), json)
+    present(table, json_of(described), json)
 
 
 def _reported(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[str, Any]]:
@@ -120,7 +120,7 @@ def ring_command(
         smallest = "-" if attack.smallest is None else str(attack.smallest)
         table.add_row(f"{attack.share:g}", str(attack.colluders), str(attack.cut), smallest, str(attack.taken))
     question = {"n": clients, **rates, "rings": rings, "seed": seed}
-    deliver(table, json_of({**question, "shares": [asdict(attack) for attack in attacks]}), json)
+    present(table, json_of({**question, "shares": [asdict(attack) for attack in attacks]}), json)
 
 
 @app.command("errata", epilog=examples("distrust errata --paper CTX", "distrust errata --json errata.json"))
@@ -162,7 +162,7 @@ def advise_command(
     """Rank mechanisms and sizes of batches for a run by the width of its intervals. No client plays."""
     with working("all mechanisms", err):
         found = advice.advise(run_file, mechanism, delta)
-    deliver(_wide(found.HEAD, found), json_of(found.described()), json)
+    present(_wide(found.HEAD, found), json_of(found.described()), json)
 
 
 def comparison_table(comparison: Comparison) -> Table:
