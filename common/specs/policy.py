@@ -92,7 +92,7 @@ class SuccessiveEliminationSpec(PolicySpec):
 class DpSeSpec(PolicySpec):
     """DP-SE: epochs that look for gaps of 1/2, 1/4, … (Sajed & Sheffet 2019); lengths follow the mechanism's ε."""
 
-    POLICY: ClassVar[str] = "distrust.server.policies.dp_se:DpSe"
+    POLICY: ClassVar[str] = "distrust.server.policies.elimination:DpSe"
 
     name: Literal["dp-se"]
     failure: Failure = 0.1

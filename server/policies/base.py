@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.error_law import ErrorLaw
@@ -204,7 +204,20 @@ class PolicyClass(Protocol):
         ...
 
 
-class PlannedBatches(ABC):
+class MadeOfSpec:
+    """Common part of policies that are made of their spec and the facts of their run, and of nothing else."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, spec: Any, run: RunFacts) -> None: ...
+
+    @classmethod
+    def of(cls, spec: Any, run: RunFacts) -> Self:
+        """Return the policy before its first batch. Raises BadParameter for numbers that do not go together."""
+        return cls(spec, run)
+
+
+class PlannedBatches(ABC, MadeOfSpec):
     """Common part of policies whose next batch is known before they are asked. The last one may stay unfinished."""
 
     def ask(self, left: int) -> Ask | None:

@@ -1,4 +1,4 @@
-"""Implements successive elimination in batches of fresh clients (MAB Algorithm 1), and all eliminations' base classes.
+"""Implements successive elimination (MAB Algorithm 1), DP-SE (its baseline), and all eliminations' base classes.
 
 The half width of a private mean's confidence interval is exact, or the paper's bound.
 """
@@ -6,15 +6,15 @@ The half width of a private mean's confidence interval is exact, or the paper's 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Literal
 
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import Calibration, ErrorLaw
+from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import event_share
-from distrust.common.specs.policy import SuccessiveEliminationSpec
-from distrust.server.policies.base import Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
+from distrust.common.specs.policy import DpSeSpec, SuccessiveEliminationSpec
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
 
 Radius = Callable[[int, ErrorLaw, int, int, float], float]
@@ -23,8 +23,6 @@ Radius = Callable[[int, ErrorLaw, int, int, float], float]
 
 MOST_BATCHES = 30
 """Batches of an elimination, at most: batch b has at least 2ᵇ clients an arm, and T ≤ 10⁹ is below 2³⁰."""
-
-Constants = Calibration | Literal["published-code"]
 
 
 def check_failure(arms: int, failure: float, smallest: float | None = None) -> None:
@@ -155,23 +153,11 @@ class SuccessiveElimination(Elimination):
     Forgetting   an interval rests on its own batch alone: one client is counted in one sum.
     """
 
-    def __init__(
-        self, *, arms: int, first_batch: int = 1, failure: float = 0.1, constants: Constants = "exact", base: int = 2
-    ) -> None:
-        super().__init__(arms, first_batch)
-        self._base, self._failure = base, failure
-        self._radius = RADII[constants]
-
-    @classmethod
-    def of(cls, spec: SuccessiveEliminationSpec, run: RunFacts) -> Self:
+    def __init__(self, spec: SuccessiveEliminationSpec, run: RunFacts) -> None:
+        super().__init__(run.arms, spec.first_batch)
         check_failure(run.arms, spec.failure)
-        return cls(
-            arms=run.arms,
-            first_batch=spec.first_batch,
-            failure=spec.failure,
-            constants=spec.constants or run.calibration,
-            base=spec.growth,
-        )
+        self._base, self._failure = spec.growth, spec.failure
+        self._radius = RADII[spec.constants or run.calibration]
 
     @property
     def clients(self) -> int:
@@ -181,3 +167,51 @@ class SuccessiveElimination(Elimination):
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
         (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
         return total / survivors, self._radius(survivors, law, len(self._active), self._batch, self._failure)
+
+
+class DpSe(Elimination):
+    """DP-SE (Sajed & Sheffet 2019): epochs that halve the gap they look for.
+
+    Epoch e looks for gaps of D = 2⁻ᵉ: ⌊max(32 L₈/D², 8 λ L₄/D)⌋ + 1 new clients an arm, L_c = ln(c|S|e²/p).
+
+    noise    λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry; 1/ε in the paper. It sets lengths
+             only: an interval rests on the law of the actual noise.
+    failure  p: every interval of every epoch holds with probability > 1 - p.
+    exact    `exact_radius`. paper: √(L₈/(2R)) + q/R, q the noise's quantile at p/(4|S|e²); for Laplace's law, which the
+             paper has, that is its λL₄.
+    The end  the last active arm is played until the horizon.
+    """
+
+    def __init__(self, spec: DpSeSpec, run: RunFacts) -> None:
+        super().__init__(run.arms)
+        check_failure(run.arms, spec.failure)
+        self._noise, self._failure, self._paper = run.laplace_scale, spec.failure, run.calibration == "paper"
+
+    @property
+    def going_on(self) -> bool:
+        return len(self._active) > 1
+
+    @property
+    def clients(self) -> int:
+        gap = 2.0**-self._batch
+        sampling = 32 * math.log(2 / self._each) / gap**2
+        return math.floor(max(sampling, 8 * self._noise * math.log(1 / self._each) / gap)) + 1
+
+    @override
+    def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
+        (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
+        if not self._paper:
+            return total / survivors, exact_radius(survivors, law, len(self._active), self._batch, self._failure)
+        sampled = math.sqrt(math.log(2 / self._each) / (2 * survivors))
+        return total / survivors, sampled + law.quantile(self._each) / survivors
+
+    def leftover(self, left: int) -> dict[ArmKey, int]:
+        """Return the last pulls, shared evenly as an epoch plays the arms in turn; the last active arm gets all."""
+        each, more = divmod(left, len(self._active))
+        counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}
+        return {arm: count for arm, count in counts.items() if count}
+
+    @property
+    def _each(self) -> float:
+        """Return the paper's p/(4|S|e²): its sampling errors and its noise have one each, 0.83p in all."""
+        return self._failure / (4 * len(self._active) * self._batch**2)

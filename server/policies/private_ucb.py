@@ -5,7 +5,6 @@ AdaP-UCB has episodes that forget (Azize & Basu 2022), DP-UCB a stream of batche
 
 import math
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import RoundSize, event_share
 from distrust.common.specs.policy import AdapUcbSpec, DpUcbSpec
-from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, MadeOfSpec, PlannedBatches, Query, RunFacts
 from distrust.server.policies.elimination import check_failure, exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
 
@@ -21,7 +20,7 @@ MOST_EPISODES = 30
 """Episodes of one arm after its first, at most: each doubles its clients, and T ≤ 10⁹ is below 2³⁰."""
 
 
-class UpperBounds:
+class UpperBounds(MadeOfSpec):
     """Holds the latest interval of each arm. No arm is dropped."""
 
     def __init__(self, arms: int) -> None:
@@ -85,17 +84,13 @@ class AdapUcb(UpperBounds, PlannedBatches):
     # chosen arm's at most μ_a + 2s + 2q/n. So s or q/n is Δ_a/4 at least: n ≤ max(8α ln T/Δ_a², 4q(T^-α)/Δ_a). The arm
     # had 2n clients, or n after round 1, and has at most 4n after this episode.
 
-    def __init__(self, *, arms: int, first: int = 2, alpha: float = 3.1, failure: float = 0.1) -> None:
-        super().__init__(arms)
-        self._first, self._alpha, self._failure = first, alpha, failure
-        self._played = np.zeros(arms, dtype=np.int64)
-        self._laws: dict[ErrorLaw, int] = {}  # each law that an episode had, and its place
-        self._places = np.zeros(arms, dtype=np.int64)  # of the law of each arm's last episode
-
-    @classmethod
-    def of(cls, spec: AdapUcbSpec, run: RunFacts) -> Self:
+    def __init__(self, spec: AdapUcbSpec, run: RunFacts) -> None:
+        super().__init__(run.arms)
         check_failure(run.arms, spec.failure, event_share(1, 1 + MOST_EPISODES * run.arms, 1.0))
-        return cls(arms=run.arms, first=2**spec.first_batch, alpha=spec.alpha, failure=spec.failure)
+        self._first, self._alpha, self._failure = 2**spec.first_batch, spec.alpha, spec.failure
+        self._played = np.zeros(run.arms, dtype=np.int64)
+        self._laws: dict[ErrorLaw, int] = {}  # each law that an episode had, and its place
+        self._places = np.zeros(run.arms, dtype=np.int64)  # of the law of each arm's last episode
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         ask = self._next()
@@ -163,19 +158,15 @@ class DpUcb(UpperBounds):
     # is a constant for α > 2. Where nothing fails the chosen arm has Δ_a ≤ 2s + 2w/N, so that s or w/N is Δ_a/4 at
     # least, and N ≤ max(8α ln T/Δ_a², 4w(T^-α)/Δ_a). It is then played by B clients more.
 
-    def __init__(self, *, arms: int, batch: int = 1, alpha: float = 4.0, share: float = 1e-6) -> None:
-        super().__init__(arms)
-        self._batch, self._alpha, self._share = batch, alpha, share
-        self._sums, self._tails = np.zeros(arms), np.zeros((arms, 2))
-
-    @classmethod
-    def of(cls, spec: DpUcbSpec, run: RunFacts) -> Self:
+    def __init__(self, spec: DpUcbSpec, run: RunFacts) -> None:
+        super().__init__(run.arms)
         if run.horizon < run.arms * spec.batch:
             allowed = f"must be at most {run.horizon // run.arms}, as each of {run.arms} arms has a batch"
             raise BadParameter("policy.batch", spec.batch, allowed)
         check_failure(run.arms, spec.failure, event_share(run.arms * (run.horizon // spec.batch), 1, 1.0))
-        share = spec.event_probability(RoundSize(run.arms, run.horizon, run.calibration, 1, run.arms))
-        return cls(arms=run.arms, batch=spec.batch, alpha=spec.alpha, share=share)
+        self._share = spec.event_probability(RoundSize(run.arms, run.horizon, run.calibration, 1, run.arms))
+        self._batch, self._alpha = spec.batch, spec.alpha
+        self._sums, self._tails = np.zeros(run.arms), np.zeros((run.arms, 2))
 
     def ask(self, left: int) -> Ask | None:
         query = Query(self._arm, self._batch)

@@ -26,7 +26,6 @@ a batch     process of rate 1, the draws of the arms are independent processes o
 
 import math
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 
@@ -61,29 +60,17 @@ class Thompson(EliminationBase):
     Chosen    the arm that is drawn with the largest probability.
     """
 
-    def __init__(
-        self, *, arms: int, digest: bytes = b"", first: int = 1, failure: float = 0.1, scale: float = 1.0
-    ) -> None:
-        super().__init__(arms)
-        self._digest, self._failure, self._scale = digest, failure, scale
-        self._round, self._asked = 1, tuple(range(arms))
-        self._sizes = [first] * arms
+    def __init__(self, spec: ThompsonSpec, run: RunFacts) -> None:
+        super().__init__(run.arms)
+        arms = run.arms
+        if arms > LARGEST_K:
+            raise BadParameter("arms", arms, f"must be at most {LARGEST_K} with {spec.name}: a round has one arm")
+        check_failure(arms, spec.failure, event_share(1, MOST_BATCHES * arms, 1.0))
+        self._digest, self._failure, self._scale = run.digest, spec.failure, spec.width_scale
+        self._round, self._asked = 1, self._active
+        self._sizes = [spec.first_batch] * arms
         self._means, self._deviations = np.zeros(arms), np.ones(arms)
         self._drawn, self._full = np.zeros(arms), np.zeros(arms)  # ∫p since the arm's last batch, and where it is full
-
-    @classmethod
-    def of(cls, spec: ThompsonSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter for too many arms, or too small a p."""
-        if run.arms > LARGEST_K:
-            raise BadParameter("arms", run.arms, f"must be at most {LARGEST_K} with {spec.name}: a round has one arm")
-        check_failure(run.arms, spec.failure, event_share(1, MOST_BATCHES * run.arms, 1.0))
-        return cls(
-            arms=run.arms,
-            digest=run.digest,
-            first=spec.first_batch,
-            failure=spec.failure,
-            scale=spec.width_scale,
-        )
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         by_arm = self._next().by_arm(estimates)

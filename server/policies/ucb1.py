@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 
 from distrust.common.specs.policy import Ucb1Spec
-from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, MadeOfSpec, Query, RunFacts
 
 
-class Ucb1:
+class Ucb1(MadeOfSpec):
     """Plays each arm once, in order; then the largest mean + √(2 ln t / n), for t pulls in all and n of the arm.
 
     Each sum is one client's reward, so this is a baseline without privacy. No arm is dropped.
@@ -19,15 +18,12 @@ class Ucb1:
                (and √(2 ln 1 / 1) is no width at all).
     """
 
-    def __init__(self, *, arms: int) -> None:
+    def __init__(self, spec: Ucb1Spec, run: RunFacts) -> None:
+        del spec  # it holds nothing but the name
+        arms = run.arms
         self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
         self._rounds = np.zeros(arms, dtype=np.int64)
         self._round, self._pulls, self._arm, self._last = 1, 0, 0, 0
-
-    @classmethod
-    def of(cls, spec: Ucb1Spec, run: RunFacts) -> Self:
-        del spec  # it holds nothing but the name
-        return cls(arms=run.arms)
 
     @property
     def active(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import math
 from functools import lru_cache
-from typing import Self, cast
+from typing import cast
 
 import numpy as np
 
@@ -24,16 +24,12 @@ class VbSdpAe(Elimination):
     Source   the papers that we have do not print the authors' constants, so both calibrations have this width.
     """
 
-    def __init__(self, *, arms: int, first_batch: int = 1, failure: float = 0.1) -> None:
-        super().__init__(arms, first_batch)
-        self._arms, self._failure = arms, failure
-        self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
-        self._laws: list[list[ErrorLaw]] = [[] for _ in range(arms)]
-
-    @classmethod
-    def of(cls, spec: VbSdpAeSpec, run: RunFacts) -> Self:
+    def __init__(self, spec: VbSdpAeSpec, run: RunFacts) -> None:
+        super().__init__(run.arms, spec.first_batch)
         check_failure(run.arms, spec.failure)
-        return cls(arms=run.arms, first_batch=spec.first_batch, failure=spec.failure)
+        self._failure = spec.failure
+        self._sums, self._counts = np.zeros(run.arms), np.zeros(run.arms, dtype=np.int64)
+        self._laws: list[list[ErrorLaw]] = [[] for _ in range(run.arms)]
 
     @property
     def clients(self) -> int:
@@ -43,7 +39,7 @@ class VbSdpAe(Elimination):
         self._sums[arm] += estimate.sums[0]
         self._counts[arm] += estimate.counts[0]
         self._laws[arm].append(estimate.laws[0])
-        clients, share = int(self._counts[arm]), event_share(self._arms, self._batch, self._failure)
+        clients, share = int(self._counts[arm]), event_share(len(self._laws), self._batch, self._failure)
         # Hoeffding: the mean of N rewards in [0, 1] is further off with probability at most p₁. The noise has p₁ of its
         # own; summed over arms and batches, `event_share` keeps both events together below p.
         sampled = math.sqrt(math.log(2 / share) / (2 * clients))

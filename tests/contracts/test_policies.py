@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,69 +14,28 @@ from scipy.stats import binom
 
 from distrust.common.specs.base import event_share
 from distrust.server.policies.base import Ask, Estimate, Policy
-from distrust.server.policies.dp_se import DpSe
-from distrust.server.policies.elimination import SuccessiveElimination, exact_radius, paper_radius
-from distrust.server.policies.private_ucb import AdapUcb, DpUcb
-from distrust.server.policies.thompson import Thompson
-from distrust.server.policies.ucb1 import Ucb1
-from distrust.server.policies.vb_sdp_ae import VbSdpAe
+from distrust.server.policies.elimination import exact_radius, paper_radius
 from tests.support.laws import Laplace
+from tests.support.policies import asked, made
 
 QUIET = Laplace(1e-9)
 
 
-def successive_elimination(arms: int, failure: float = 0.1) -> Policy:
-    return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, constants="exact")
-
-
-def by_four(arms: int, failure: float = 0.1) -> Policy:
-    return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, constants="exact", base=4)
-
-
-def dp_se(arms: int, failure: float = 0.1) -> Policy:
-    return DpSe(arms=arms, noise=1.0, failure=failure)
-
-
-def dp_se_as_printed(arms: int, failure: float = 0.1) -> Policy:
-    return DpSe(arms=arms, noise=1.0, failure=failure, calibration="paper")
-
-
-def vb_sdp_ae(arms: int, failure: float = 0.1) -> Policy:
-    return VbSdpAe(arms=arms, failure=failure)
-
-
-def ucb1(arms: int, failure: float = 0.1) -> Policy:
-    """Return UCB1, which takes no failure probability: its intervals do not hold all at once."""
-    del failure
-    return Ucb1(arms=arms)
-
-
-def adap_ucb(arms: int, failure: float = 0.1) -> Policy:
-    return AdapUcb(arms=arms, failure=failure)
-
-
-def dp_ucb(arms: int, failure: float = 0.1) -> Policy:
-    """Return DP-UCB in batches of 7; its share of a failure probability is that of a run."""
-    del failure
-    return DpUcb(arms=arms, batch=7)
-
-
-def thompson(arms: int, failure: float = 0.1) -> Policy:
-    return Thompson(arms=arms, failure=failure)
-
-
+FORGETFUL = [
+    pytest.param(partial(made, "successive-elimination"), id="successive-elimination"),
+    pytest.param(partial(made, "successive-elimination", base=4), id="by-four"),
+    pytest.param(partial(made, "dp-se"), id="dp-se"),
+    pytest.param(partial(made, "dp-se", calibration="paper"), id="dp-se-paper"),
+]
 ELIMINATION = [
-    pytest.param(successive_elimination, id="successive-elimination"),
-    pytest.param(by_four, id="by-four"),
-    pytest.param(dp_se, id="dp-se"),
-    pytest.param(dp_se_as_printed, id="dp-se-paper"),
-    pytest.param(vb_sdp_ae, id="vb-sdp-ae"),
+    *FORGETFUL,
+    pytest.param(partial(made, "vb-sdp-ae"), id="vb-sdp-ae"),
 ]
 KEEPING = [  # they drop no arm
-    pytest.param(ucb1, id="ucb1"),
-    pytest.param(adap_ucb, id="adap-ucb"),
-    pytest.param(dp_ucb, id="dp-ucb"),
-    pytest.param(thompson, id="thompson"),
+    pytest.param(partial(made, "ucb1"), id="ucb1"),
+    pytest.param(partial(made, "adap-ucb"), id="adap-ucb"),
+    pytest.param(partial(made, "dp-ucb", batch=7), id="dp-ucb"),
+    pytest.param(partial(made, "thompson"), id="thompson"),
 ]
 every_policy = pytest.mark.parametrize("make", [*ELIMINATION, *KEEPING])
 every_elimination = pytest.mark.parametrize("make", ELIMINATION)
@@ -108,7 +68,7 @@ def test_the_horizon_is_used_up_and_never_exceeded(make: Make, means: list[float
 def test_the_best_arm_survives_with_probability_above_one_minus_p(make: Make) -> None:
     """400 runs with p = 0.25. If failures had probability p, there would be more than the bound once in 10⁶ times."""
     runs, failure, means = 400, 0.25, [0.5, 0.55, 0.55, 0.6]
-    policies = [make(len(means), failure) for _ in range(runs)]
+    policies = [make(len(means), failure=failure) for _ in range(runs)]
     for seed, policy in enumerate(policies):
         play(policy, means, 40_000, Laplace(1.0), seed)
     lost = sum(3 not in policy.active for policy in policies)
@@ -122,7 +82,7 @@ def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make
     runs, failure, means = 300, 0.5, [0.4, 0.6]
     missed = 0
     for seed in range(runs):
-        policy, rng, wrong = make(len(means), failure), np.random.default_rng(seed), False
+        policy, rng, wrong = make(len(means), failure=failure), np.random.default_rng(seed), False
         while (ask := policy.ask(10**9)) and ask.batch <= 8:
             policy.tell(answers(ask, means, Laplace(5.0), rng))
             wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
@@ -145,8 +105,7 @@ def test_a_batch_forms_an_interval_for_each_of_its_arms_and_only_these_are_new(m
 @given(order=st.permutations(range(4)))
 def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> None:
     first, second = make(4), make(4)
-    ask = first.ask(10**6)
-    assert ask is not None
+    ask = asked(first)
     estimates = [
         Estimate(arm, (ask.queries[0].clients * arm / 4,), (ask.queries[0].clients,), (QUIET,)) for arm in ask.arms
     ]
@@ -156,15 +115,14 @@ def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> N
     assert first.ask(10**6) == second.ask(10**6)
 
 
-@pytest.mark.parametrize("make", [successive_elimination, by_four, dp_se, dp_se_as_printed])
+@pytest.mark.parametrize("make", FORGETFUL)
 def test_past_batches_are_forgotten(make: Make) -> None:
     """Two histories keep all arms and differ in every estimate. After equal next batches the policies agree."""
     states = []
     for early in (0.0, 1.0):
         policy = make(2)
         for mean in (early, 0.5):
-            ask = policy.ask(10**6)
-            assert ask is not None
+            ask = asked(policy)
             each = ask.queries[0].clients
             policy.tell([Estimate(arm, (each * mean,), (each,), (QUIET,)) for arm in ask.arms])
         states.append((policy.active, policy.intervals, policy.chosen, policy.ask(10**6)))
@@ -174,8 +132,7 @@ def test_past_batches_are_forgotten(make: Make) -> None:
 @every_elimination
 def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
     policy = make(5)
-    ask = policy.ask(10**6)
-    assert ask is not None
+    ask = asked(policy)
     assert policy.ask(ask.size) == ask
     assert policy.ask(ask.size - 1) is None
 
@@ -192,8 +149,7 @@ def test_a_batch_is_told_whole(make: Make) -> None:
 @every_elimination
 def test_leftover_clients_play_the_active_arms_in_order(make: Make) -> None:
     policy = make(3)
-    ask = policy.ask(10**6)
-    assert ask is not None
+    ask = asked(policy)
     each = ask.queries[0].clients
     assert policy.leftover(ask.size - 1) == {0: each, 1: each, 2: each - 1}
     assert policy.leftover(1) == {0: 1}

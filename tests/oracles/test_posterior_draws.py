@@ -12,8 +12,8 @@ from distrust.common.specs.thompson import LinearThompsonSpec
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.contextual.designs import RoundNoise
 from distrust.server.policies.contextual.linucb import LinearThompson
-from distrust.server.policies.thompson import Thompson
 from tests.support.laws import Normal
+from tests.support.policies import asked, made
 
 RUNS, BATCHES, ARMS = 1500, 4, 3
 NOISE = 1.5
@@ -44,10 +44,9 @@ def plainly(rng: np.random.Generator) -> tuple[int, ...]:
 
 def ours(run: int) -> tuple[int, ...]:
     """Return the arms of the policy's batches after the first round, on the same released sums."""
-    policy, order = Thompson(arms=ARMS, digest=run.to_bytes(4, "big")), list[int]()
+    policy, order = made("thompson", ARMS, digest=run.to_bytes(4, "big")), list[int]()
     for number in range(BATCHES + 1):
-        ask = policy.ask(10**9)
-        assert ask is not None
+        ask = asked(policy)
         order += ask.arms if number else ()
         answers = [(arm, query.clients) for arm, query in zip(ask.arms, ask.queries, strict=True)]
         policy.tell([Estimate(arm, (released(arm, each),), (each,), (Normal(NOISE),)) for arm, each in answers])

@@ -1,27 +1,18 @@
 """Implements privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
 
 import math
-from typing import Literal, Self
 
 import numpy as np
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.bandit.error_law import Calibration, Floats
+from distrust.common.bandit.error_law import Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.specs.policy import AlmostFreeSpec
 from distrust.server.policies.base import ArmKey, Ask, Estimate, Query, RunFacts
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
-from distrust.server.policies.linear.phases import (
-    OneRewardEach,
-    Phase,
-    Readings,
-    answered_length,
-    arm_vectors,
-    event_failure,
-)
+from distrust.server.policies.linear.phases import OneRewardEach, Phase, Readings, answered_length
 
-PaperModel = Literal["central", "local", "shuffled"]
 LEAST_HORIZON = 8  # pulls; below it ⌊ln T⌋ - 1 batches are none
 
 
@@ -38,20 +29,9 @@ class AlmostFree(OneRewardEach):
     own_beta  whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left.
     """
 
-    def __init__(
-        self,
-        actions: Floats,
-        *,
-        horizon: int,
-        model: PaperModel,
-        core_set: bool,
-        bound: float,
-        beta: float,
-        calibration: Calibration,
-        own_beta: bool = False,
-        smallest: int = 1,
-    ) -> None:
-        super().__init__(actions, bound=bound, beta=beta, calibration=calibration, smallest=smallest)
+    def __init__(self, spec: AlmostFreeSpec, run: RunFacts) -> None:
+        super().__init__(spec, run)
+        horizon = run.horizon
         if horizon < LEAST_HORIZON:
             raise BadParameter("horizon", horizon, f"must be at least {LEAST_HORIZON}, for one batch")
         log = math.log(horizon)
@@ -61,22 +41,7 @@ class AlmostFree(OneRewardEach):
         # sum to less than 2T/(q(q-1)) < 0.43 T: they fit, as rounding adds less than one pull an action and batch.
         # Where ln T passes a whole number the lengths stay as they are, and one batch of length 1 comes first.
         self._shift = 0.0 if self._paper else log - math.floor(log) - 1
-        self._model, self._core_set, self._own_beta = model, core_set, own_beta
-
-    @classmethod
-    def of(cls, spec: AlmostFreeSpec, run: RunFacts) -> Self:
-        actions = arm_vectors(spec, run)
-        return cls(
-            actions,
-            horizon=run.horizon,
-            model=spec.model,
-            core_set=spec.core_set,
-            bound=spec.bound,
-            beta=event_failure(spec, run),
-            calibration=run.calibration,
-            own_beta=spec.beta is not None,
-            smallest=run.smallest,
-        )
+        self._model, self._core_set, self._own_beta = spec.model, spec.core_set, spec.beta is not None
 
     @property
     def going_on(self) -> bool:

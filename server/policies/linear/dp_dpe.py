@@ -1,46 +1,17 @@
 """Implements distributed phased elimination: the clients of a phase play all of it side by side (DLB Algorithm 1)."""
 
 import math
-from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
 from distrust.common.bandit.decisions import PlayDesign
-from distrust.common.bandit.error_law import Calibration, Floats
+from distrust.common.bandit.error_law import Floats
 from distrust.common.bandit.statistics import ActionMeans
-from distrust.common.errors import BadParameter
 from distrust.common.specs.policy import DpDpeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.linear.design import support_bound
-from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure, noise_tail
+from distrust.server.policies.linear.phases import Phase, Phased, Readings, noise_tail
 from distrust.server.policies.noise_width import noise_width
-
-
-@dataclass(frozen=True, slots=True)
-class ClientModel:
-    """Numbers of clients a phase, and assumptions about them.
-
-    alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients.
-    fixed      this number in every phase instead (DPE-FixedU).
-    bound      B: a client's average is clamped to [-B, B].
-    deviation  σ: ⟨θ_u - θ*, x⟩ is σ-sub-Gaussian for ‖x‖ ≤ 1.
-    noise      R: a local reward is R-sub-Gaussian around ⟨θ_u, x⟩.
-    """
-
-    alpha: float = 0.8
-    fixed: int | None = None
-    bound: float = 1.5
-    deviation: float = 0.1
-    noise: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise BadParameter("policy.alpha", self.alpha, "must lie in (0, 1)")
-
-    def clients(self, phase: int) -> int:
-        """Return |U_l|."""
-        return self.fixed if self.fixed is not None else math.ceil(2 ** (self.alpha * phase))
 
 
 class DistributedPhasedElimination(Phased):
@@ -54,25 +25,18 @@ class DistributedPhasedElimination(Phased):
              plus the noise's `noise_width` at β. An action's failure probability in a phase is at most 2β.
     """
 
-    def __init__(
-        self, actions: Floats, *, model: ClientModel, beta: float, calibration: Calibration, smallest: int = 1
-    ) -> None:
-        super().__init__(actions, bound=model.bound, beta=beta, smallest=smallest)
-        self._model, self._paper = model, calibration == "paper"
-
-    @classmethod
-    def of(cls, spec: DpDpeSpec, run: RunFacts) -> Self:
-        actions, beta = arm_vectors(spec, run), event_failure(spec, run)
-        model = ClientModel(spec.alpha, spec.clients, spec.bound, spec.deviation, spec.noise)
-        return cls(actions, model=model, beta=beta, calibration=run.calibration, smallest=run.smallest)
+    def __init__(self, spec: DpDpeSpec, run: RunFacts) -> None:
+        super().__init__(spec, run)
+        self._spec = spec
 
     def length(self, number: int) -> float:
         return 2.0**number
 
     def plan(self, phase: Phase) -> Ask:
-        clients = max(self._smallest, self._model.clients(phase.number))
+        clients = self._spec.clients or math.ceil(2 ** (self._spec.alpha * phase.number))  # |U_l|
+        clients = max(self._smallest, clients)
         decision = PlayDesign(actions=list(phase.support), times=list(phase.plays))
-        statistic = ActionMeans(actions=len(phase.support), bound=self._model.bound)
+        statistic = ActionMeans(actions=len(phase.support), bound=self._bound)
         return Ask(phase.number, (Query(None, clients),), decision, statistic)
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
@@ -86,15 +50,15 @@ class DistributedPhasedElimination(Phased):
         if self._paper:
             return np.full(len(phase.active), self._paper_width(phase, readings))
         weights, survivors = readings.influence(phase.candidates), readings.clients[0]
-        played = (weights**2 / readings.plays).sum(axis=1) * self._model.noise**2
-        client = (phase.candidates**2).sum(axis=1) * self._model.deviation**2
+        played = (weights**2 / readings.plays).sum(axis=1) * self._spec.noise**2
+        client = (phase.candidates**2).sum(axis=1) * self._spec.deviation**2
         rounded = (weights**2).sum(axis=1) * readings.rounding**2
         sampled = np.sqrt(2 * math.log(2 / self._beta) * (played + client + rounded) / survivors)
         return np.asarray(sampled + noise_width(readings.laws, weights / survivors, self._beta, joint=readings.joint))
 
     def _paper_width(self, phase: Phase, readings: Readings) -> float:
         rank, survivors, log = phase.design.rank, float(readings.clients[0]), math.log(1 / self._beta)
-        played = max(1.0, self._model.noise) * math.sqrt(2 * rank / (survivors * phase.length))
-        sampled = played + self._model.deviation / math.sqrt(survivors)
+        played = max(1.0, self._spec.noise) * math.sqrt(2 * rank / (survivors * phase.length))
+        sampled = played + self._spec.deviation / math.sqrt(survivors)
         spread = 2 * math.sqrt(support_bound(rank) * rank) / survivors
         return sampled * math.sqrt(2 * log) + spread * max(noise_tail(law, log) for law in readings.laws)

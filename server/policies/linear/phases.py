@@ -5,17 +5,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.actions import action_vectors, check_actions
-from distrust.common.bandit.error_law import Calibration, ErrorLaw, Floats
+from distrust.common.bandit.actions import action_vectors
+from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import LEAST_BETA, RoundSize
-from distrust.common.specs.policy import DpPeSpec, LinearPolicySpec
+from distrust.common.specs.policy import LinearPolicySpec
 from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Query, RunFacts
 from distrust.server.policies.elimination import EliminationBase
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, support_bound
@@ -131,20 +130,13 @@ class Phased(EliminationBase):
 
     An estimate rests on its own phase alone.
 
-    actions  shape (k, d), in the unit ball; arm a is row a.
-    bound    B: rewards lie in [-B, B], so that no mean is farther out.
-    beta     probability of each single failure event of a phase, in (0, 1).
-    smallest clients of a cohort at least: smaller ones would never be released.
+    The run's `smallest` is the least number of clients of a cohort: smaller ones would never be released.
     """
 
-    def __init__(self, actions: Floats, *, bound: float, beta: float, smallest: int = 1) -> None:
-        check_actions(actions)
-        super().__init__(len(actions))
-        if not 0 < bound < math.inf:
-            raise BadParameter("policy.bound", bound, "must be above 0 and finite")
-        if not 0 < beta < 1:
-            raise BadParameter("policy.beta", beta, "must lie in (0, 1)")
-        self._actions, self._bound, self._beta, self._smallest = actions, bound, beta, smallest
+    def __init__(self, spec: LinearPolicySpec, run: RunFacts) -> None:
+        super().__init__(run.arms)
+        self._actions, self._beta = arm_vectors(spec, run), event_failure(spec, run)
+        self._bound, self._smallest, self._paper = spec.bound, run.smallest, run.calibration == "paper"
         self._number = 1
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
@@ -229,12 +221,6 @@ class Phased(EliminationBase):
 class OneRewardEach(Phased):
     """Phases whose clients play one action and report one reward in [-B, B]; a cohort for each action of the design."""
 
-    def __init__(
-        self, actions: Floats, *, bound: float, beta: float, calibration: Calibration, smallest: int = 1
-    ) -> None:
-        super().__init__(actions, bound=bound, beta=beta, smallest=smallest)
-        self._paper = calibration == "paper"
-
     def times(self, length: float, design: ActionDesign) -> tuple[int, ...]:
         return tuple(max(self._smallest, count) for count in super().times(length, design))
 
@@ -276,11 +262,6 @@ class PrivatePhasedElimination(OneRewardEach):
            s = |supp π|. The table's local row has room for 2h clients an action; std is that of the survivors,
            one step earlier in the proof. B, where the paper assumes noise that is 1-sub-Gaussian: bounded is all it is.
     """
-
-    @classmethod
-    def of(cls, spec: DpPeSpec, run: RunFacts) -> Self:
-        actions, beta = arm_vectors(spec, run), event_failure(spec, run)
-        return cls(actions, bound=spec.bound, beta=beta, calibration=run.calibration, smallest=run.smallest)
 
     def length(self, number: int) -> float:
         first = max(1, support_bound(self._actions.shape[1]))

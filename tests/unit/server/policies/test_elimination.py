@@ -9,18 +9,17 @@ import pytest
 from distrust.common.specs.base import RoundSize
 from distrust.common.specs.policy import DpSeSpec, SuccessiveEliminationSpec, VbSdpAeSpec
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.dp_se import DpSe
 from distrust.server.policies.elimination import Elimination, SuccessiveElimination, exact_radius, published_radius
-from distrust.server.policies.vb_sdp_ae import VbSdpAe, pooled_noise
+from distrust.server.policies.vb_sdp_ae import pooled_noise
 from tests.support.laws import Laplace
+from tests.support.policies import asked, made
 
 QUIET = Laplace(1e-9)
 
 
 def tell(policy: Elimination, means: list[float], law: Laplace = QUIET, lost: int = 0) -> int:
     """Answer one batch with these means, of which `lost` clients never answer. Return the clients of an arm."""
-    ask = policy.ask(10**9)
-    assert ask is not None
+    ask = asked(policy)
     each = ask.queries[0].clients
     policy.tell([Estimate(arm, (means[arm] * (each - lost),), (each - lost,), (law,)) for arm in policy.active])
     return each
@@ -32,14 +31,14 @@ def test_an_arm_is_dropped_below_the_best_lower_bound_and_not_at_it(
 ) -> None:
     """Means 3/4 and 1/4, exact in binary: with radius 1/4 one interval begins where the other ends."""
     monkeypatch.setattr(SuccessiveElimination, "read", lambda _self, arm, _estimate: ((0.75, 0.25)[arm], radius))
-    policy = SuccessiveElimination(arms=2)
+    policy = made("successive-elimination", 2)
     tell(policy, [0.75, 0.25])
     assert policy.active == left
 
 
 @pytest.mark.parametrize(("base", "sizes"), [(2, [4, 8, 16]), (4, [16, 64, 256])])
 def test_batches_grow_by_their_base(base: int, sizes: list[int]) -> None:
-    policy = SuccessiveElimination(arms=2, first_batch=2, base=base)
+    policy = made("successive-elimination", 2, first_batch=2, base=base)
     assert [tell(policy, [0.5, 0.5]) for _ in sizes] == sizes
 
 
@@ -50,10 +49,9 @@ def test_the_published_codes_radius_is_lemma_2_as_printed() -> None:
 
 
 def test_the_published_code_puts_p_into_every_event_as_it_is() -> None:
-    policy = SuccessiveElimination(arms=4, first_batch=3, constants="published-code", base=4, failure=0.1)
-    assert (
-        SuccessiveEliminationSpec(constants="published-code").event_probability(RoundSize(4, 99, "paper", 1, 4)) == 0.1
-    )
+    policy = made("successive-elimination", 4, first_batch=3, constants="published-code")
+    spec = SuccessiveEliminationSpec(constants="published-code")
+    assert spec.event_probability(RoundSize(4, 99, "paper", 1, 4)) == 0.1
     tell(policy, [0.5, 0.5, 0.5, 0.5], Laplace(2.0))
     (first, *_) = policy.intervals
     assert first.upper - first.mean == pytest.approx(published_radius(64, Laplace(2.0), 4, 3, 0.1))
@@ -62,14 +60,12 @@ def test_the_published_code_puts_p_into_every_event_as_it_is() -> None:
 def test_an_epoch_of_dp_se_is_as_long_as_its_gap_and_the_noise_need() -> None:
     """K = 10, p = 0.1, e = 1: 32 ln(800)/0.25 = 855.6…; 8 ln(400)/(ε 0.5) = 958.6… at ε = 0.1, 95.9 at ε = 1."""
     for noise, clients in ((0.0, 856), (1.0, 856), (10.0, 959)):
-        ask = DpSe(arms=10, noise=noise).ask(10**9)
-        assert ask is not None
-        assert {query.clients for query in ask.queries} == {clients}
+        assert {query.clients for query in asked(made("dp-se", 10, noise=noise)).queries} == {clients}
 
 
 def test_dp_se_halves_the_gap_and_counts_the_arms_that_are_left() -> None:
     """After epoch 1 two of three arms are left: 32 ln(8·2·4/0.1)·16 = 3308.4…"""
-    policy = DpSe(arms=3, noise=1.0)
+    policy = made("dp-se", 3)
     tell(policy, [0.9, 0.9, 0.1])
     assert policy.active == (0, 1)
     assert tell(policy, [0.9, 0.9, 0.1]) == 3309
@@ -77,7 +73,7 @@ def test_dp_se_halves_the_gap_and_counts_the_arms_that_are_left() -> None:
 
 def test_the_paper_width_of_dp_se_is_its_formula_for_laplace_noise() -> None:
     """h + c = √(L₈/(2R)) + L₄/(εR), R = 856, |S| = 10, e = 1, ε = 0.5."""
-    policy = DpSe(arms=10, noise=2.0, calibration="paper")
+    policy = made("dp-se", 10, noise=2.0, calibration="paper")
     tell(policy, [0.5] * 10, Laplace(2.0))
     expected = math.sqrt(math.log(800) / (2 * 856)) + 2 * math.log(400) / 856
     assert policy.intervals[0].upper - policy.intervals[0].mean == pytest.approx(expected)
@@ -86,7 +82,7 @@ def test_the_paper_width_of_dp_se_is_its_formula_for_laplace_noise() -> None:
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 def test_all_events_of_dp_se_together_stay_below_p(calibration: Literal["exact", "paper"]) -> None:
     """Sampling and noise at p/(5|S|e²) each, or the paper's p/(4|S|e²); a wrapped sum at the spec's share."""
-    policy, spent = DpSe(arms=4, noise=1.0, failure=0.2, calibration=calibration), 0.0
+    policy, spent = made("dp-se", 4, failure=0.2, calibration=calibration), 0.0
     spec, share = DpSeSpec(name="dp-se", failure=0.2), 0.0
     each = 2 / (4 if calibration == "paper" else 5)
     for epoch in range(1, 9):
@@ -100,7 +96,7 @@ def test_all_events_of_dp_se_together_stay_below_p(calibration: Literal["exact",
 def test_an_epoch_of_dp_se_drops_every_arm_whose_gap_it_looked_for() -> None:
     """2h + 2c ≤ D_e/2 by the choice of R_e, so that a measured gap of D_e/2 is enough."""
     for noise in (0.0, 1.0, 50.0):
-        policy = DpSe(arms=5, noise=noise, calibration="paper")
+        policy = made("dp-se", 5, noise=noise, calibration="paper")
         for epoch in range(1, 7):
             tell(policy, [0.5] * 5, Laplace(max(noise, 1e-12)))
             width = policy.intervals[0].upper - policy.intervals[0].lower
@@ -108,7 +104,7 @@ def test_an_epoch_of_dp_se_drops_every_arm_whose_gap_it_looked_for() -> None:
 
 
 def test_dp_se_asks_nothing_of_the_last_arm_and_plays_it_to_the_end() -> None:
-    policy = DpSe(arms=2, noise=1.0)
+    policy = made("dp-se", 2)
     tell(policy, [0.9, 0.1])
     assert policy.active == (0,)
     assert policy.ask(10**9) is None
@@ -116,19 +112,19 @@ def test_dp_se_asks_nothing_of_the_last_arm_and_plays_it_to_the_end() -> None:
 
 
 def test_an_unfinished_epoch_of_dp_se_plays_its_arms_in_turn() -> None:
-    assert DpSe(arms=3, noise=1.0).leftover(11) == {0: 4, 1: 4, 2: 3}
-    assert DpSe(arms=3, noise=1.0).leftover(2) == {0: 1, 1: 1}
+    assert made("dp-se", 3).leftover(11) == {0: 4, 1: 4, 2: 3}
+    assert made("dp-se", 3).leftover(2) == {0: 1, 1: 1}
 
 
 def test_vb_sdp_ae_pools_all_its_batches_weighted_by_who_answered() -> None:
-    policy = VbSdpAe(arms=2, first_batch=3)
+    policy = made("vb-sdp-ae", 2, first_batch=3)
     tell(policy, [0.25, 0.5], lost=4)  # 4 answer: a sum of 1
     tell(policy, [0.75, 0.5])  # 16: a sum of 12
     assert policy.intervals[0].mean == 13 / 20
 
 
 def test_past_data_make_intervals_narrower_than_forgetting_where_sampling_dominates() -> None:
-    pooled, fresh = VbSdpAe(arms=2), SuccessiveElimination(arms=2)
+    pooled, fresh = made("vb-sdp-ae", 2), made("successive-elimination", 2)
     for batch in range(1, 12):
         for policy in (pooled, fresh):
             tell(policy, [0.5, 0.5], Laplace(0.01))
@@ -151,18 +147,17 @@ def test_the_pooled_width_counts_the_noise_of_every_batch() -> None:
 
 def test_the_share_of_vb_sdp_ae_does_not_depend_on_who_is_left() -> None:
     """The number of active arms depends on the pooled data, so the union bound is over all arms."""
-    policy = VbSdpAe(arms=4, first_batch=6)
+    policy = made("vb-sdp-ae", 4, first_batch=6)
     tell(policy, [0.9, 0.9, 0.1, 0.1])
     tell(policy, [0.9, 0.9, 0.1, 0.1])
-    ask = policy.ask(10**9)
-    assert ask is not None
+    ask = asked(policy)
     assert len(ask.queries) == 2
     spec = VbSdpAeSpec(name="vb-sdp-ae", first_batch=6)
     assert spec.event_probability(RoundSize(4, 10**9, "exact", 3, 2)) == 0.1 / (5 * 4 * 8**2)
 
 
 def test_an_exact_width_is_the_same_for_all_policies_that_forget() -> None:
-    policy = DpSe(arms=3, noise=1.0)
+    policy = made("dp-se", 3)
     clients = tell(policy, [0.5, 0.5, 0.5], Laplace(4.0), lost=5)
     result = policy.intervals[0]
     assert result.upper - result.mean == pytest.approx(exact_radius(clients - 5, Laplace(4.0), 3, 1, 0.1))

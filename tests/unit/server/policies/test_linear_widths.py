@@ -13,37 +13,32 @@ from scipy.stats import binom
 
 from distrust.common.bandit.error_law import Calibration, ErrorLaw
 from distrust.server.policies.base import Ask, Estimate
-from distrust.server.policies.linear.almost_free import AlmostFree
-from distrust.server.policies.linear.dp_dpe import ClientModel, DistributedPhasedElimination
-from distrust.server.policies.linear.phases import Phased, PrivatePhasedElimination
+from distrust.server.policies.linear.phases import Phased
 from tests.support.laws import Laplace, Normal
-from tests.support.linear_policies import Floats, actions, estimates, played, widths_of
+from tests.support.policies import Floats, actions, asked, estimates, given_actions, made, played, widths_of
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 ALARM, RUNS, BETA = 1e-6, 20_000, 0.05
-CLIENT_MODEL = ClientModel(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
+CLIENTS = {"bound": 2.0, "deviation": 0.3, "noise": 0.5, "clients": 12}
 THETA = np.array([0.5, -0.6, 0.3])
 
 
+def of_actions(name: str, vectors: Floats, calibration: Calibration, **table: object) -> Phased:
+    words = {**given_actions(vectors), "beta": BETA, **table}
+    return made(name, len(vectors), horizon=2000, calibration=calibration, **words)  # type: ignore[no-any-return]
+
+
 def dpe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
-    return DistributedPhasedElimination(vectors, model=CLIENT_MODEL, beta=BETA, calibration=calibration)
+    return of_actions("dp-dpe", vectors, calibration, **CLIENTS)
 
 
 def pe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
-    return PrivatePhasedElimination(vectors, bound=1.0, beta=BETA, calibration=calibration)
+    return of_actions("dp-pe", vectors, calibration)
 
 
 def free(vectors: Floats, model: str = "local", *, core_set: bool = True, calibration: Calibration = "exact") -> Phased:
-    return AlmostFree(
-        vectors,
-        horizon=2000,
-        model=model,  # type: ignore[arg-type]
-        core_set=core_set,
-        bound=1.0,
-        beta=BETA,
-        calibration=calibration,
-    )
+    return of_actions("almost-free", vectors, calibration, model=model, core_set=core_set)
 
 
 POLICIES: dict[str, Callable[[Floats], Phased]] = {
@@ -68,8 +63,8 @@ def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
         ones = rng.binomial(clients.astype(int), (1 + vectors[arms] @ THETA) / 2, shape)
         return np.asarray(2 * ones / clients - 1 - vectors[arms] @ THETA + noise(rng, shape) / clients)
     times, clients_each = np.array(ask.decision.times), clients[0]
-    own = rng.normal(0, CLIENT_MODEL.deviation / math.sqrt(clients_each), (RUNS, vectors.shape[1])) @ vectors[arms].T
-    local = rng.normal(0, 1, shape) * CLIENT_MODEL.noise / np.sqrt(times * clients_each)
+    own = rng.normal(0, CLIENTS["deviation"] / math.sqrt(clients_each), (RUNS, vectors.shape[1])) @ vectors[arms].T
+    local = rng.normal(0, 1, shape) * CLIENTS["noise"] / np.sqrt(times * clients_each)
     steps = rng.binomial(int(clients_each), 0.5, shape) * 2 - clients_each
     return np.asarray(own + local + (steps * rounding + noise(rng, shape)) / clients_each)
 
@@ -79,8 +74,7 @@ def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
 def test_an_exact_width_fails_no_oftener_than_two_events_may(policy: str, law: str) -> None:
     vectors, (known, noise), rounding = actions(), NOISES[law], 0.4
     tested = POLICIES[policy](vectors)
-    ask = tested.ask(10**9)
-    assert ask is not None
+    ask = asked(tested)
     arms, clients = played(ask)
     tested.tell(estimates(ask, (clients * (vectors[arms] @ THETA)).tolist(), known, clients, rounding))
     assert [interval.mean for interval in tested.intervals] == pytest.approx(vectors @ THETA)
@@ -96,8 +90,7 @@ def test_an_exact_width_fails_no_oftener_than_two_events_may(policy: str, law: s
 
 def first_width(policy: Phased, law: ErrorLaw) -> float:
     """Return the one width of the first phase."""
-    ask = policy.ask(10**9)
-    assert ask is not None
+    ask = asked(policy)
     arms, clients = played(ask)
     policy.tell(estimates(ask, [0.0] * len(arms), law, clients))
     (width,) = {round(float(width), 12) for width in widths_of(policy)}
@@ -122,15 +115,7 @@ def test_the_widths_of_almost_free_are_the_printed_gammas() -> None:
     q, log = 4000 ** (1 / math.log(2000)), math.log(16 * 2000**2)
 
     def policy(model: str) -> Phased:
-        return AlmostFree(
-            np.eye(4),
-            horizon=2000,
-            model=model,  # type: ignore[arg-type]
-            core_set=True,
-            bound=1.0,
-            beta=1 / (16 * 2000**2),
-            calibration="paper",
-        )
+        return of_actions("almost-free", np.eye(4), "paper", model=model, beta=None)
 
     sampled = math.sqrt(16 * log / q)
     assert first_width(policy("central"), Laplace(0.5)) == pytest.approx(sampled + (2 * 16 + 8 * log) / (2 * q))
@@ -149,8 +134,7 @@ def test_fewer_answers_make_wider_intervals(make: Callable[..., Phased], calibra
     for share in (1.0, 0.5):
         policy = make(actions(), calibration=calibration)
         for _ in range(4):
-            ask = policy.ask(10**9)
-            assert ask is not None
+            ask = asked(policy)
             arms, clients = played(ask)
             policy.tell(estimates(ask, [0.0] * len(arms), Normal(1.0), np.maximum(1, np.floor(clients * share))))
         result.append(widths_of(policy))
@@ -161,8 +145,6 @@ def test_fewer_answers_make_wider_intervals(make: Callable[..., Phased], calibra
 def test_an_action_of_which_nothing_came_is_neither_judged_nor_judges(calibration: Calibration) -> None:
     """Shuffled actions: of three orthogonal actions the clients of one all left. Its interval is all there can be."""
     policy = free(np.eye(3), "shuffled", calibration=calibration)
-    ask = policy.ask(10**9)
-    assert ask is not None
     counts = (10**9, 10**9, 0)
     policy.tell([Estimate(None, (0.9e9, -0.9e9, 0.0), counts, (Normal(1.0),) * 3)])
     lost = next(interval for interval in policy.intervals if interval.arm == 2)

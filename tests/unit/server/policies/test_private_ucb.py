@@ -22,6 +22,7 @@ from distrust.server.policies.noise_width import LEAST_TAIL
 from distrust.server.policies.private_ucb import AdapUcb, DpUcb
 from distrust.server.policies.ucb1 import Ucb1
 from tests.support.laws import Laplace, Normal
+from tests.support.policies import asked, made
 
 Draw = Callable[[int, int, int], float]
 """(arm, number of its episode, clients) → noisy sum of their rewards."""
@@ -87,20 +88,20 @@ def printed(arms: int, epsilon: float, horizon: int, draw: Draw, *, alpha: float
     means=st.lists(st.floats(0, 1), min_size=2, max_size=5),
     epsilon=st.floats(0.05, 5),
     alpha=st.floats(3.01, 4.5),
-    first=st.sampled_from((1, 2, 8)),
+    first=st.sampled_from((1, 2, 3)),
     seed=st.integers(0, 10**6),
 )
 def test_adap_ucb_plays_the_episodes_of_the_papers_algorithm_on_the_same_rewards_and_laplace_noise(
     means: list[float], epsilon: float, alpha: float, first: int, seed: int
 ) -> None:
     draw = drawn(means, 1 / epsilon, seed)
-    policy = AdapUcb(arms=len(means), first=first, alpha=alpha)
-    expected = printed(len(means), epsilon, 5_000, draw, alpha=alpha, first=first)
+    policy = made("adap-ucb", len(means), first_batch=first, alpha=alpha)
+    expected = printed(len(means), epsilon, 5_000, draw, alpha=alpha, first=2**first)
     assert played(policy, 5_000, draw, Laplace(1 / epsilon)) == expected
 
 
 def test_an_arms_episodes_double_whatever_the_other_arms_do() -> None:
-    cohorts = played(AdapUcb(arms=3, first=4), 20_000, drawn([0.2, 0.5, 0.8], 1.0, 3), Laplace(1.0))
+    cohorts = played(made("adap-ucb", 3, first_batch=2), 20_000, drawn([0.2, 0.5, 0.8], 1.0, 3), Laplace(1.0))
     assert cohorts[:3] == [(0, 4), (1, 4), (2, 4)]
     for arm in range(3):
         sizes = [clients for one, clients in cohorts if one == arm]
@@ -108,13 +109,11 @@ def test_an_arms_episodes_double_whatever_the_other_arms_do() -> None:
     assert sum(clients for arm, clients in cohorts if arm == 2) > 10_000
 
 
-def told(laws: list[Normal | Laplace], sums: list[float], clients: int = 64, alpha: float = 3.1) -> Ask:
+def told(laws: list[Normal | Laplace], sums: list[float], alpha: float = 3.1) -> Ask:
     """Return what a policy of as many arms asks for after round 1."""
-    policy = AdapUcb(arms=len(laws), first=clients, alpha=alpha)
-    policy.tell([Estimate(arm, (sums[arm],), (clients,), (law,)) for arm, law in enumerate(laws)])
-    ask = policy.ask(10**9)
-    assert ask is not None
-    return ask
+    policy = made("adap-ucb", len(laws), first_batch=6, alpha=alpha)
+    policy.tell([Estimate(arm, (sums[arm],), (64,), (law,)) for arm, law in enumerate(laws)])
+    return asked(policy)
 
 
 @pytest.mark.parametrize(("more", "arm"), [(-1e-6, 0), (1e-6, 1)])
@@ -139,10 +138,9 @@ def test_an_arms_last_episode_alone_counts() -> None:
     """Two histories differ in every estimate of round 1, and then play arm 0 again: its mean is that of the episode."""
     means = []
     for early in (40.0, 60.0):
-        policy = AdapUcb(arms=2, first=64)
+        policy = made("adap-ucb", 2, first_batch=6)
         policy.tell([Estimate(arm, (early - arm,), (64,), (Laplace(1e-9),)) for arm in range(2)])
-        ask = policy.ask(10**9)
-        assert ask is not None
+        ask = asked(policy)
         assert ask.arms == (0,)
         policy.tell([Estimate(0, (16.0,), (64,), (Laplace(1e-9),))])
         means.append(policy.intervals[0].mean)
@@ -156,7 +154,7 @@ def test_a_worse_arm_is_played_no_more_often_than_the_theorem_allows_where_no_bo
     noise = alpha * math.log(horizon)
     most = 4 * max(8 * alpha * math.log(horizon) / gap**2, 4 * noise / gap)
     for seed in range(40):
-        cohorts = played(AdapUcb(arms=3, first=64), horizon, drawn([0.3, 0.7, 0.3], 1.0, seed), Laplace(1.0))
+        cohorts = played(made("adap-ucb", 3, first_batch=6), horizon, drawn([0.3, 0.7, 0.3], 1.0, seed), Laplace(1.0))
         assert max(sum(clients for arm, clients in cohorts if arm == one) for one in (0, 2)) <= most
 
 
@@ -165,10 +163,9 @@ def test_intervals_of_all_episodes_cover_the_means_with_probability_above_one_mi
     runs, failure, means = 300, 0.5, [0.4, 0.6]
     missed = 0
     for seed in range(runs):
-        policy, draw, wrong = AdapUcb(arms=2, failure=failure), drawn(means, 5.0, seed), False
+        policy, draw, wrong = made("adap-ucb", 2, failure=failure), drawn(means, 5.0, seed), False
         for number in range(16):
-            ask = policy.ask(10**9)
-            assert ask is not None
+            ask = asked(policy)
             policy.tell(
                 [
                     Estimate(arm, (draw(arm, number, query.clients),), (query.clients,), (Laplace(5.0),))
@@ -181,11 +178,10 @@ def test_intervals_of_all_episodes_cover_the_means_with_probability_above_one_mi
 
 
 def test_all_events_of_a_run_together_stay_below_p() -> None:
-    policy, spent, share = AdapUcb(arms=5, failure=0.2), 0.0, 0.0
+    policy, spent, share = made("adap-ucb", 5, failure=0.2), 0.0, 0.0
     spec = AdapUcbSpec(name="adap-ucb", failure=0.2)
     for number in range(1, 61):
-        ask = policy.ask(10**18)
-        assert ask is not None
+        ask = asked(policy)
         assert ask.batch == number
         share = spec.event_probability(RoundSize(5, 10**18, "exact", number, 5))
         spent += 3 * share * len(ask.queries)
@@ -198,8 +194,7 @@ def test_all_events_of_a_run_together_stay_below_p() -> None:
 
 def answer(policy: DpUcb | Ucb1, total: float, clients: int = 1, **facts: Any) -> int:
     """Answer the next cohort, by default with a sum without noise. Return its arm."""
-    ask = policy.ask(10**9)
-    assert ask is not None
+    ask = asked(policy)
     (arm,) = ask.arms
     law = facts.pop("law", Normal(0.0))
     policy.tell([Estimate(arm, (total,), (clients,), (law,), **facts)])
@@ -209,13 +204,11 @@ def answer(policy: DpUcb | Ucb1, total: float, clients: int = 1, **facts: Any) -
 @given(seed=st.integers(0, 10**6), arms=st.integers(2, 7))
 def test_dp_ucb_without_noise_is_ucb1(seed: int, arms: int) -> None:
     rewards = np.random.default_rng(seed).random((150, arms))
-    ours, theirs = DpUcb(arms=arms), Ucb1(arms=arms)
+    ours, theirs = made("dp-ucb", arms), made("ucb1", arms)
     for row in rewards:
-        asks = [policy.ask(1) for policy in (ours, theirs)]
-        assert asks[0] is not None
-        assert asks[1] is not None
-        assert asks[0].arms == asks[1].arms
-        total = float(row[asks[0].arms[0]])
+        (arm,) = asked(ours).arms
+        assert asked(theirs).arms == (arm,)
+        total = float(row[arm])
         answer(ours, total)
         answer(theirs, total)
     assert ours.chosen == theirs.chosen
@@ -253,7 +246,7 @@ def test_dp_ucb_plays_the_largest_index_over_trees_of_the_arms(
     arms, rounds, alpha = len(means), 40, 4.0
     depth = rounds.bit_length()
     rng, trees = np.random.default_rng(seed), [TreeOfPapers(deviation, seed, arm) for arm in range(arms)]
-    policy = DpUcb(arms=arms, batch=batch, alpha=alpha)
+    policy = made("dp-ucb", arms, batch=batch, alpha=alpha)
     sums, pulls = [0.0] * arms, [0] * arms
     for number in range(rounds):
         arm = number
@@ -277,7 +270,7 @@ def test_an_interval_of_a_stream_counts_all_nodes_of_its_prefix_and_what_roundin
         def sub_exponential(self) -> tuple[float, float]:
             return math.sqrt(2) * self.std, 0.25
 
-    policy, logarithm = DpUcb(arms=2, batch=50, share=1e-4), math.log(2e4)
+    policy, logarithm = made("dp-ucb", 2, horizon=100, batch=50, failure=5 * 2 * 2 * 1e-4), math.log(2e4)
     answer(policy, 20.0, 40, law=Rounded(3.0), prefix=True, nodes=7.0)
     (one,) = policy.latest_intervals
     far = 3.0 * math.sqrt(2 * 7 * logarithm) + 0.25 * logarithm
@@ -290,11 +283,10 @@ def test_intervals_of_all_prefixes_cover_the_means_with_probability_above_one_mi
     runs, failure, means, rounds = 200, 0.5, [0.4, 0.6], 30
     depth, missed = rounds.bit_length(), 0
     for seed in range(runs):
-        policy = DpUcb(arms=2, batch=8, share=failure / (5 * 2 * rounds))
+        policy = made("dp-ucb", 2, horizon=8 * rounds, batch=8, failure=failure)
         rng, trees, wrong = np.random.default_rng(seed), [TreeOfPapers(9.0, seed, arm) for arm in (0, 1)], False
         for _ in range(rounds):
-            ask = policy.ask(10**9)
-            assert ask is not None
+            ask = asked(policy)
             (arm,) = ask.arms
             total = trees[arm].add(float(rng.binomial(8, means[arm])))
             answer(policy, total, 8, law=Normal(9.0), prefix=True, nodes=depth)
@@ -306,10 +298,7 @@ def test_intervals_of_all_prefixes_cover_the_means_with_probability_above_one_mi
 def test_every_sum_that_any_arm_may_have_gets_an_equal_share_of_p() -> None:
     """Sampling and noise of 3 arms' 40 sums each, and 40 sums that may wrap around: all below p."""
     spec = DpUcbSpec(name="dp-ucb", batch=25, failure=0.2)
-    policy = DpUcb.of(spec, RunFacts(arms=3, horizon=1_010, smallest=2, calibration="exact", laplace_scale=0.0))
-    ask = policy.ask(1_010)
-    assert ask is not None
-    assert ask.cumulative
+    assert asked(DpUcb(spec, RunFacts(3, 1_010, 2, "exact", 0.0))).cumulative
     share = spec.event_probability(RoundSize(3, 1_010, "exact", 1, 3))
     assert share == pytest.approx(0.2 / (5 * 3 * 40))
     assert (2 * 3 * 40 + 40) * share < 0.2

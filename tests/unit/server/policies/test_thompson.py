@@ -18,9 +18,10 @@ from distrust.lab.play.result import facts as result_facts
 from distrust.lab.play.run_file import BadRunFile, RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ReleasedCohort
-from distrust.server.policies.base import Ask, Estimate, RunFacts
+from distrust.server.policies.base import Ask, Estimate
 from distrust.server.policies.thompson import Thompson, posterior_deviation, win_probabilities
 from tests.support.laws import Laplace, Normal
+from tests.support.policies import asked, made
 
 
 def run_file(name: str = "draws", policy: str = "", means: str = "[0.2, 0.8, 0.5]", horizon: int = 3000) -> RunFile:
@@ -47,8 +48,7 @@ means = {means}
 def told(policy: Thompson, means: list[float], law: Laplace | Normal, rng: np.random.Generator) -> Iterator[Ask]:
     """Yield each batch of a policy and then answer it, without an end."""
     for number in itertools.count():
-        ask = policy.ask(10**9)
-        assert ask is not None
+        ask = asked(policy)
         assert (number == 0) == (len(ask.queries) == len(means))
         yield ask
         answers = []
@@ -97,10 +97,9 @@ def test_the_posterior_counts_the_sampling_error_and_the_noise(law: Laplace | No
 def test_noise_keeps_an_arm_in_play(deviation: float, kept: bool) -> None:  # noqa: FBT001
     """Means of 7/8 and 1/8. With little noise the worse arm is drawn once in 800 times, with much every third time."""
     for coins in range(20):
-        policy, played = Thompson(arms=2, digest=bytes([coins]), first=5), list[int]()
+        policy, played = made("thompson", 2, digest=bytes([coins]), first_batch=5), list[int]()
         for _ in range(6):
-            ask = policy.ask(10**9)
-            assert ask is not None
+            ask = asked(policy)
             played += ask.arms
             sizes = [(arm, query.clients) for arm, query in zip(ask.arms, ask.queries, strict=True)]
             law = Normal(deviation)
@@ -109,7 +108,7 @@ def test_noise_keeps_an_arm_in_play(deviation: float, kept: bool) -> None:  # no
 
 
 def test_a_batch_of_an_arm_has_twice_its_last_and_rests_on_it_alone() -> None:
-    policy, sizes = Thompson(arms=3, digest=b"2", first=2), dict.fromkeys(range(3), 2)
+    policy, sizes = made("thompson", 3, digest=b"2", first_batch=2), dict.fromkeys(range(3), 2)
     for ask in itertools.islice(told(policy, [0.4, 0.5, 0.6], Laplace(1.0), np.random.default_rng(3)), 25):
         assert [query.clients for query in ask.queries] == [2 ** sizes[arm] for arm in ask.arms]
         for arm in ask.arms:
@@ -127,7 +126,7 @@ def test_all_events_of_all_rounds_together_stay_below_p() -> None:
 
 def test_an_interval_has_the_share_of_its_round() -> None:
     """√(ln(2/p₁)/2n) + q/n at p₁ = p/(5Kb²) in the first round, and p/(5b²) in the others."""
-    law, policy = Laplace(2.0), Thompson(arms=3, failure=0.1, first=4)
+    law, policy = Laplace(2.0), made("thompson", 3, failure=0.1, first_batch=4)
     asks = told(policy, [0.5] * 3, law, np.random.default_rng(3))
     before = next(asks)
     for ask in itertools.islice(asks, 5):  # by now `before` is told
@@ -144,7 +143,7 @@ def test_intervals_cover_the_means_with_probability_above_one_minus_p() -> None:
     runs, failure, means, missed = 200, 0.5, [0.4, 0.6], 0
     for run in range(runs):
         rng, wrong = np.random.default_rng(run), False
-        policy = Thompson(arms=2, digest=bytes([run]), failure=failure)
+        policy = made("thompson", 2, digest=bytes([run]), failure=failure)
         for _ in itertools.islice(told(policy, means, Normal(5.0), rng), 12):
             wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
         missed += wrong
@@ -172,7 +171,7 @@ def test_coins_are_the_runs_own_and_a_replay_draws_the_same() -> None:
 def test_only_the_digest_decides_after_equal_sums() -> None:
     orders = []
     for digest in (b"a", b"a", b"b"):
-        policy = Thompson(arms=4, digest=digest)
+        policy = made("thompson", 4, digest=digest)
         asks = itertools.islice(told(policy, [0.5] * 4, Normal(0.0), np.random.default_rng(1)), 30)
         orders.append([ask.arms for ask in asks])
     assert orders[0] == orders[1] != orders[2]
@@ -212,13 +211,12 @@ def test_numbers_that_it_cannot_play_by_are_refused_in_a_sentence(policy: str, m
 
 
 def test_more_arms_than_rounds_can_serve_are_refused() -> None:
-    facts = RunFacts(arms=1001, horizon=10**6, smallest=2, calibration="exact", laplace_scale=1.0)
     with pytest.raises(BadParameter, match="arms = 1001: must be at most 1000 with thompson"):
-        Thompson.of(ThompsonSpec(name="thompson"), facts)
+        made("thompson", 1001)
 
 
 def test_a_batch_is_told_whole() -> None:
-    policy = Thompson(arms=3)
+    policy = made("thompson", 3)
     whole = [Estimate(arm, (1.0,), (2,), (Laplace(1.0),)) for arm in range(3)]
     for estimates in (whole[:2], [*whole, whole[0]], []):
         with pytest.raises(ValueError, match="must be complete"):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from distrust.server.policies.base import Estimate, Interval
 from distrust.server.policies.ucb1 import Ucb1
 from tests.support.laws import Laplace
+from tests.support.policies import asked, made
 
 
 def answer(policy: Ucb1, reward: float) -> int:
     """Answer one pull with `reward`. Return its arm."""
-    ask = policy.ask(1)
-    assert ask is not None
+    ask = asked(policy)
     (query,) = ask.queries
     assert query.clients == 1
     assert query.arm is not None
@@ -40,23 +40,21 @@ def plainly(rewards: list[list[float]]) -> list[int]:
 def test_it_plays_the_largest_upper_bound(seed: int, arms: int) -> None:
     """Rewards are real numbers, so that no two bounds are equal but for rounding."""
     rewards = np.random.default_rng(seed).random((120, arms)).tolist()
-    policy = Ucb1(arms=arms)
+    policy = made("ucb1", arms)
     played = []
     for row in rewards:
-        ask = policy.ask(1)
-        assert ask is not None
+        ask = asked(policy)
         (arm,) = ask.arms
         played.append(answer(policy, row[arm]))
     assert played == plainly(rewards)
 
 
 def test_no_arm_ever_drops_out_and_the_largest_mean_is_chosen() -> None:
-    policy = Ucb1(arms=3)
+    policy = made("ucb1", 3)
     assert policy.chosen is None
     assert policy.intervals == ()
     for _ in range(400):
-        ask = policy.ask(1)
-        assert ask is not None
+        ask = asked(policy)
         answer(policy, [0.1, 0.8, 0.3][ask.arms[0]])
     assert policy.active == (0, 1, 2)
     assert policy.chosen == 1
@@ -68,7 +66,7 @@ def test_no_arm_ever_drops_out_and_the_largest_mean_is_chosen() -> None:
 @given(seed=st.integers(0, 10**6), arms=st.integers(2, 5))
 def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowest(seed: int, arms: int) -> None:
     """All other intervals keep their mean and lie around the ones that were formed before."""
-    policy, rng = Ucb1(arms=arms), np.random.default_rng(seed)
+    policy, rng = made("ucb1", arms), np.random.default_rng(seed)
     known: dict[int, Interval] = {}
     for t in range(1, 60):
         answer(policy, float(rng.random()))
@@ -85,12 +83,12 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
 
 
 def test_it_is_told_what_it_asked_for() -> None:
-    policy = Ucb1(arms=2)
+    policy = made("ucb1", 2)
     for estimates in ([], [Estimate(1, (0.5,), (1,), (Laplace(0.0),))]):
         with pytest.raises(ValueError, match="must be complete"):
             policy.tell(estimates)
 
 
 def test_without_pulls_left_it_asks_for_nothing() -> None:
-    assert Ucb1(arms=2).ask(0) is None
-    assert Ucb1(arms=2).leftover(0) == {}
+    assert made("ucb1", 2).ask(0) is None
+    assert made("ucb1", 2).leftover(0) == {}

@@ -1,15 +1,45 @@
-"""Answers to what a linear policy asks for, and the widths that the policy computes from them."""
+"""Policies by their tables, answers to what they ask for, and the widths that they compute from them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import ErrorLaw
-from distrust.server.policies.base import Ask, Estimate
+from distrust.common.bandit.error_law import Calibration, ErrorLaw
+from distrust.common.extensions import load_reference
+from distrust.common.specs.policy import POLICIES
+from distrust.server.policies.base import Ask, Estimate, Policy, RunFacts
 from distrust.server.policies.linear.phases import Phased
 
 Floats = NDArray[np.float64]
+
+
+def made(
+    name: str,
+    arms: int,
+    *,
+    horizon: int = 10**9,
+    calibration: Calibration = "exact",
+    noise: float = 1.0,
+    digest: bytes = b"",
+    **table: object,
+) -> Any:
+    """Return the policy of this name and table, before its first batch; `noise` is the λ that DP-SE plans for."""
+    spec = POLICIES[name].model_validate({"name": name, **table})
+    return load_reference(spec.POLICY).of(spec, RunFacts(arms, horizon, 1, calibration, noise, digest))
+
+
+def asked(policy: Policy) -> Ask:
+    """Return the next batch; there must be one."""
+    ask = policy.ask(10**18)
+    assert ask is not None
+    return ask
+
+
+def given_actions(vectors: Floats) -> dict[str, object]:
+    """Return the table's action set with these rows."""
+    return {"actions": {"kind": "given", "vectors": vectors.tolist()}}
 
 
 def actions(k: int = 25, d: int = 3) -> Floats:
