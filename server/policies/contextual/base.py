@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoic
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.contextual import ContextualPolicySpec
-from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Query, RunFacts
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, MadeOfSpec, Query, RunFacts
 from distrust.server.policies.contextual.designs import Designs, RoundNoise
 
 LEAST_FACTOR = 1e-300
@@ -75,10 +76,12 @@ class Core(ABC):
     A class of it is called with the policy's spec, the facts of the run, and R. The runs do not touch each other: a run
     has the same rules whichever others are learned with it. Only `rule.only` is one for all, as it is public.
 
-    rule  that the next batch's clients choose by; its arrays begin with the axis of runs.
+    rule        that the next batch's clients choose by; its arrays begin with the axis of runs.
+    cumulative  whether it takes the sums over all batches so far, where a mechanism counts a stream.
     """
 
     rule: ChoiceRule
+    cumulative: bool = True
     _designs: Designs | None = None
     _held: HeldRules | None = None
 
@@ -97,28 +100,30 @@ class Core(ABC):
         return None if self._held is None else self._held.switches
 
 
-class ContextualPolicy:
+class ContextualPolicy(MadeOfSpec):
     """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum.
 
-    cumulative  whether the core takes the sums over all batches so far, where a mechanism counts a stream.
+    CORE  the class of the core, called as a `Core`'s is.
     """
+
+    CORE: ClassVar[type[Any]]
 
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
     latest_intervals: tuple[Interval, ...] = ()
     chosen: int | None = None
 
-    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core, *, cumulative: bool = True) -> None:
+    def __init__(self, spec: ContextualPolicySpec, run: RunFacts) -> None:
+        self._spec, self._run, self._batch = spec, run, 1
+        self._core = self.core([run])
         rounds_of(spec, run)
         if spec.weights is not None and len(spec.weights) != run.arms:
             raise BadParameter("policy.weights", len(spec.weights), f"one for each of the {run.arms} arms is needed")
-        self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
-        self._batch, self._cumulative = 1, cumulative
 
     def core(self, runs: Sequence[RunFacts]) -> Core:
         """Return the core of runs of this policy, which differ in their digests only, before their first batch."""
-        core: Core = type(self._core)(self._spec, self._run, len(runs))  # type: ignore[call-arg]
+        core: Core = self.CORE(self._spec, self._run, len(runs))
         return core
 
     @property
@@ -141,7 +146,7 @@ class ContextualPolicy:
         decision = ContextualChoice.of(clients_rule(first_run(rule), self._spec))
         statistic = self._spec.statistic(self._run.arms, decision)
         query = Query(None, self._spec.batch)
-        return Ask(self._batch, (query,), decision, statistic, cumulative=self._cumulative)
+        return Ask(self._batch, (query,), decision, statistic, cumulative=self._core.cumulative)
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         if len(estimates) != 1:
@@ -151,6 +156,12 @@ class ContextualPolicy:
 
     def leftover(self, left: int) -> dict[ArmKey, int]:
         return {None: left} if left else {}
+
+
+def reward_spread(spec: ContextualPolicySpec, *, exact: bool) -> float:
+    """Return R with which rewards are sub-Gaussian: half of their range, and at least 1 as printed."""
+    low, high = spec.rewards
+    return (high - low) / 2 if exact else max(1.0, (high - low) / 2)
 
 
 def rounds_of(spec: ContextualPolicySpec, run: RunFacts) -> int:

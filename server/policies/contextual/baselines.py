@@ -16,7 +16,6 @@ without that no gradient would be bounded. Batches of more than one client count
 """
 
 import math
-from typing import Self
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.contextual import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, Core, rounds_of
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, reward_spread, rounds_of
 from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 from distrust.server.policies.contextual.sampled import SampledPolicy
@@ -48,8 +47,7 @@ class GrowingRegularizer:
             self._vector = vector_bound(self._size, self._failure / (8 * batches), exact=True)
         else:
             self._matrix = 4 * math.sqrt(self._size) + 2 * math.log(2 * batches / self._failure)
-        low, high = spec.rewards
-        self._spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
+        self._spread = reward_spread(spec, exact=self._exact)
 
     def value(self, variance: float) -> float:
         """Return λ_t: twice the bound on the noise. At least 1 for `exact`, and without any noise."""
@@ -84,7 +82,8 @@ class UcbCore(Core):
         self._designs = Designs(spec.features, blocks, runs)
         self._regularizer = GrowingRegularizer(spec, run, blocks)
         self._batches = 0
-        self.rule = first_rule(runs, blocks, spec.features)
+        # All scores are 0 before anything is known, and the first arm is chosen.
+        self.rule = ChoiceRule(np.zeros((runs, blocks, spec.features)))
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         self._batches += 1
@@ -100,6 +99,7 @@ class GlocCore(Core):
     """LDP-GLOC of R runs. `indefinite` counts batches after which noise made A indefinite, by run."""
 
     _designs: Designs
+    cumulative = False  # a gradient belongs to the θ̂ʰ of its own batch
 
     def __init__(self, spec: LdpGlocSpec, run: RunFacts, runs: int = 1) -> None:
         blocks = 1 if spec.parameters == "single" else run.arms
@@ -110,7 +110,7 @@ class GlocCore(Core):
         self._step = spec.step / math.sqrt(rounds_of(spec, run))
         self._size, self._slope = spec.features * blocks, least_slope(spec.link)
         self._predicted = np.zeros((runs, blocks, spec.features))
-        self.rule = first_rule(runs, blocks, spec.features, anchored=True)
+        self.rule = ChoiceRule(np.zeros_like(self._predicted), anchor=np.zeros_like(self._predicted))
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         designs, before = self._designs, self.rule.anchor
@@ -126,33 +126,19 @@ class GlocCore(Core):
         self.rule = ChoiceRule(theta, inverse, beta, anchor=anchor)
 
 
-def first_rule(runs: int, blocks: int, size: int, *, anchored: bool = False) -> ChoiceRule:
-    """Return the rule before anything is known: all scores are 0, and the first arm is chosen."""
-    theta = np.zeros((runs, blocks, size))
-    return ChoiceRule(theta, anchor=theta if anchored else None)
-
-
 class LdpUcb(ContextualPolicy):
     """The policy `ldp-ucb` of one run."""
 
-    @classmethod
-    def of(cls, spec: LdpUcbSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        return cls(spec, run, UcbCore(spec, run))
+    CORE = UcbCore
 
 
 class LdpGloc(ContextualPolicy):
     """The policy `ldp-gloc` of one run."""
 
-    @classmethod
-    def of(cls, spec: LdpGlocSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        # A gradient belongs to the θ̂ʰ of its own batch, so that the batches' own sums are wanted.
-        return cls(spec, run, GlocCore(spec, run), cumulative=False)
+    CORE = GlocCore
 
 
 class GlocThompson(SampledPolicy):
     """The policy `gloc-thompson` of one run."""
 
     CORE = GlocCore
-    CUMULATIVE = False

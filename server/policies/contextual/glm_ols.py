@@ -14,7 +14,6 @@ unchanged. θ̂ is older by up to B clients.
 """
 
 import math
-from typing import Self
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.contextual import LdpOlsSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, Core, rounds_of
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, reward_spread, rounds_of
 from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
 from distrust.server.policies.contextual.warm_up import WarmUp, stated_length
@@ -36,6 +35,8 @@ class OlsCore(Core):
 
     def __init__(self, spec: LdpOlsSpec, run: RunFacts, runs: int = 1) -> None:
         self._spec, self._warm_up = spec, WarmUp.of(spec, run)
+        # A warm-up has sums of another length than the rest, so that no stream of them can be counted.
+        self.cumulative = spec.parameters == "single"
         self._blocks = 1 if spec.parameters == "single" else run.arms
         self._rounds, self._exact = rounds_of(spec, run), run.calibration == "exact"
         self._clients = (self._warm_up.each or self._rounds) * spec.batch
@@ -82,8 +83,7 @@ class OlsCore(Core):
         """
         size, arms = self._spec.features, self._blocks
         each = self._failure / (6 * arms)  # three events an arm
-        low, high = self._spec.rewards
-        spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
+        spread = reward_spread(self._spec, exact=self._exact)
         noise = np.sqrt(self._designs.variances)
         rewards = spread * np.sqrt(self._designs.clients) * (1 + math.sqrt(2 * math.log(1 / each)))
         vector = noise * vector_bound(size, each, exact=self._exact)
@@ -96,8 +96,4 @@ class OlsCore(Core):
 class LdpOls(ContextualPolicy):
     """The policy `ldp-ols` of one run."""
 
-    @classmethod
-    def of(cls, spec: LdpOlsSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        # A warm-up has sums of another length than the rest, so that no stream of them can be counted.
-        return cls(spec, run, OlsCore(spec, run), cumulative=spec.parameters == "single")
+    CORE = OlsCore

@@ -15,7 +15,6 @@ and the theorems hold with the smaller variance of the mean.
 
 import math
 from functools import lru_cache
-from typing import Self
 
 import numpy as np
 
@@ -47,6 +46,8 @@ def greedy_curvature(arms: int, size: int) -> float:
 
 class SgdCore(Core):
     """LDP-SGD of R runs."""
+
+    cumulative = False  # a gradient belongs to the θ̂ of its own batch
 
     def __init__(self, spec: LdpSgdSpec, run: RunFacts, runs: int = 1) -> None:
         self._spec, self._warm_up = spec, WarmUp.of(spec, run)
@@ -112,8 +113,4 @@ class SgdCore(Core):
 class LdpSgd(ContextualPolicy):
     """The policy `ldp-sgd` of one run."""
 
-    @classmethod
-    def of(cls, spec: LdpSgdSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        # A gradient belongs to the θ̂ of its own batch, so that the batches' own sums are wanted.
-        return cls(spec, run, SgdCore(spec, run), cumulative=False)
+    CORE = SgdCore

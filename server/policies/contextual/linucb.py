@@ -17,15 +17,13 @@ Lemma A.4, which takes one λ for both ends and no ν, is unproved: its derivati
 q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 """
 
-from typing import Self
-
 import numpy as np
 
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.linucb import LinUcbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, Core, HeldRules
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, HeldRules, reward_spread
 from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import PublishedRegularizer, Regularizer
 from distrust.server.policies.contextual.sampled import SampledPolicy
@@ -40,12 +38,10 @@ class LinUcbCore(Core):
         self._size, self._designs = spec.features, Designs(spec.features, 1, runs)
         self._batches, self._exact = run.horizon // spec.batch, run.calibration == "exact"
         self._failure = spec.failure_of(run.horizon)
-        low, high = spec.rewards
-        half = (high - low) / 2
         self._published, self._horizon = spec.constants is not None, run.horizon
         # Of α, the self-normalized bound has half; the authors' code gives it all of α.
         self._own = self._failure if self._published else self._failure / 2
-        self._spread = half if self._exact or self._published else max(1.0, half)
+        self._spread = reward_spread(spec, exact=self._exact or self._published)
         self._regularizer: Regularizer | PublishedRegularizer | None = None
         self._held = None if spec.switch is None else HeldRules(spec.switch, runs)
         # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
@@ -73,10 +69,7 @@ class LinUcbCore(Core):
 class LinUcb(ContextualPolicy):
     """The policy `linucb` of one run."""
 
-    @classmethod
-    def of(cls, spec: LinUcbSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        return cls(spec, run, LinUcbCore(spec, run))
+    CORE = LinUcbCore
 
 
 class LinearThompson(SampledPolicy):

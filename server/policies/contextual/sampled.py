@@ -18,7 +18,6 @@ for a new draw for each client, where a batch shares one here. The widths of `ld
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ class SampledCore(Core):
     """Draws of R runs, each with the coins of its own digest, around the rules of `core`, which have a bonus."""
 
     def __init__(self, core: Core, scale: float, runs: Sequence[RunFacts]) -> None:
-        self._core, self._scale = core, scale
+        self._core, self._scale, self.cumulative = core, scale, core.cumulative
         self._coins = [PublicStream(run.digest, "theta") for run in runs]
         self.rule = self._sampled()
 
@@ -64,21 +63,8 @@ class SampledCore(Core):
 
 
 class SampledPolicy(ContextualPolicy):
-    """A policy of one run that draws around the core that its class names.
-
-    CORE        its class, called as a `Core`'s is.
-    CUMULATIVE  as `cumulative` of the policy whose core it is.
-    """
-
-    CORE: ClassVar[type[Any]]
-    CUMULATIVE: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, spec: SampledSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        core = SampledCore(cls.CORE(spec, run, 1), spec.width_scale, [run])
-        return cls(spec, run, core, cumulative=cls.CUMULATIVE)
+    """A policy of one run that draws around the core that its class names."""
 
     def core(self, runs: Sequence[RunFacts]) -> Core:
         assert isinstance(self._spec, SampledSpec)
-        return SampledCore(type(self).CORE(self._spec, self._run, len(runs)), self._spec.width_scale, runs)
+        return SampledCore(super().core(runs), self._spec.width_scale, runs)

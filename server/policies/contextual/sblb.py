@@ -30,7 +30,6 @@ noise, calibrated for all batches together, and is not claimed here.
 """
 
 import math
-from typing import Self
 
 import numpy as np
 
@@ -38,7 +37,7 @@ from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.bandit.error_law import Floats
 from distrust.common.specs.linucb import SblbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, Core, HeldRules, rounds_of
+from distrust.server.policies.contextual.base import ContextualPolicy, Core, HeldRules, reward_spread, rounds_of
 from distrust.server.policies.contextual.designs import Designs, RoundNoise
 from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
@@ -60,8 +59,7 @@ class SblbCore(Core):
         each, self._own = failure / (8 * rounds_of(spec, run)), failure / 2
         self._matrix = matrix_bound(spec.features, each, exact=True)  # q and h of noise of deviation 1
         self._vector = vector_bound(spec.features, each, exact=True)
-        low, high = spec.rewards
-        self._spread = (high - low) / 2
+        self._spread = reward_spread(spec, exact=True)
         # All scores are 0 before anything is known, and the first arm is chosen.
         self.rule = ChoiceRule(np.zeros((runs, 1, spec.features)))
 
@@ -86,7 +84,4 @@ class SblbCore(Core):
 class Sblb(ContextualPolicy):
     """The policy `sblb` of one run."""
 
-    @classmethod
-    def of(cls, spec: SblbSpec, run: RunFacts) -> Self:
-        """Return the policy before its first batch. Raises BadParameter."""
-        return cls(spec, run, SblbCore(spec, run))
+    CORE = SblbCore
