@@ -203,7 +203,7 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
     fields = {
         "theta": (decision.theta, True),
         "inverse": (decision.inverse, policy.has_bonus),
-        "anchor": (decision.anchor, policy.has_anchor),
+        "anchor": (decision.anchor, policy.ANCHORED),
         "screen": (screen, policy.has_screen),
     }
     for field, (vectors, known) in fields.items():

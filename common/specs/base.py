@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
 from distrust.common.bandit.contextual_sum import NoiseSource
 from distrust.common.bandit.decisions import Decision
@@ -151,3 +152,14 @@ class PolicySpec(Message):
         """
         del calibration, events
         return None
+
+
+class WholeRunSpec(PolicySpec):
+    """Facts of policies by whose theorem all intervals of a run together fail with probability `failure` at most."""
+
+    if TYPE_CHECKING:  # each class has it at its own place
+        failure: float
+
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        return self.failure

@@ -47,6 +47,10 @@ class ContextualPolicySpec(PolicySpec):
     batch       B: fresh clients of each round, one cohort. 1 is the papers' sequential play.
     failure     α: probability that the widths fail in the whole run; 1/T when absent.
     weights     value of a reward of 1 of each arm, where they differ: clients then choose by value. Public.
+
+    WIDTHS      calibrations for which a theorem states the widths of decisions.
+    MOMENTS     whether clients report φφᵀ as well.
+    ANCHORED    whether decisions come with an anchor of the residual.
     """
 
     REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "contextual"
@@ -54,6 +58,9 @@ class ContextualPolicySpec(PolicySpec):
     STATISTIC: ClassVar[str] = "contextual-sum"
     SEQUENTIAL: ClassVar[bool] = True
     PRINTED: ClassVar[NoiseSource | None] = "CTX"
+    WIDTHS: ClassVar[tuple[str, ...]] = ("exact", "paper")
+    MOMENTS: ClassVar[bool] = True
+    ANCHORED: ClassVar[bool] = False
 
     features: Annotated[int, Field(ge=1, le=200)]
     parameters: Parameters = "single"
@@ -87,11 +94,6 @@ class ContextualPolicySpec(PolicySpec):
         return 1.0
 
     @property
-    def has_anchor(self) -> bool:
-        """Return whether decisions come with an anchor of the residual."""
-        return False
-
-    @property
     def has_screen(self) -> bool:
         """Return whether decisions may leave arms out."""
         return False
@@ -112,11 +114,6 @@ class ContextualPolicySpec(PolicySpec):
         return 1.0
 
     @property
-    def moments(self) -> bool:
-        """Return whether clients report φφᵀ as well."""
-        return True
-
-    @property
     def longest_gradient(self) -> float | None:
         """Return the length that clients shorten longer gradients to; None: the longest that there is."""
         return None
@@ -128,7 +125,7 @@ class ContextualPolicySpec(PolicySpec):
         return ContextualSum(
             features=self.features,
             blocks=1 if alone else arms,
-            moments=self.moments,
+            moments=self.MOMENTS,
             residual=self.residual,
             rewards=self.rewards,
             theta_norm=self.largest_theta,
@@ -153,8 +150,7 @@ class ContextualPolicySpec(PolicySpec):
 
     def states_widths(self, calibration: str) -> bool:
         """Return whether a theorem bounds by α the probability that a decision's width misses θ*."""
-        del calibration
-        return True
+        return self.unproven is None and calibration in self.WIDTHS
 
 
 class BonusSpec(ContextualPolicySpec):
@@ -179,11 +175,6 @@ class BonusSpec(ContextualPolicySpec):
             return None
         return f"width_scale = {self.width_scale:g}: a width that is scaled down is no guarantee of regret"
 
-    @override
-    def states_widths(self, calibration: str) -> bool:
-        """Return whether a theorem states the width as it is."""
-        return self.unproven is None and super().states_widths(calibration)
-
 
 class GreedySpec(ContextualPolicySpec):
     """Greedy play by private estimates, without a bonus (GLB Algorithm 1 for single, 2 for multi).
@@ -194,6 +185,8 @@ class GreedySpec(ContextualPolicySpec):
     margin         multi: an arm that the warm-up's estimates put more than this below the best is not played for that
                    context. When absent, four times the largest slope of μ times a bound on the estimates' errors.
     """
+
+    WIDTHS: ClassVar[tuple[str, ...]] = ()  # greedy play forms none
 
     warm_up: Annotated[int, Field(ge=1, le=10**9)] | None = None
     warm_up_share: Annotated[float, Field(gt=0, lt=1)] | None = Field(
@@ -233,12 +226,6 @@ class GreedySpec(ContextualPolicySpec):
             raise ValueError(f"warm_up_share = {self.warm_up_share}: goes without warm_up = {self.warm_up}; give one")
         return self
 
-    @override
-    def states_widths(self, calibration: str) -> bool:
-        """Return False: greedy play forms no widths."""
-        del calibration
-        return False
-
 
 class LdpOlsSpec(GreedySpec):
     """LDP-OLS: least squares on noisy sums, whose matrix is shifted by a bound on its noise.
@@ -265,6 +252,7 @@ class LdpSgdSpec(GreedySpec):
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.glm_sgd:LdpSgd"
+    MOMENTS: ClassVar[bool] = False
 
     name: Literal["ldp-sgd"]
     step: Step | None = None
@@ -309,10 +297,6 @@ class LdpSgdSpec(GreedySpec):
                 raise ValueError(f"{field} = None: {words}")
         return self
 
-    @property
-    def moments(self) -> bool:
-        return False
-
 
 class LdpUcbSpec(BonusSpec):
     """LDP-UCB (Zheng et al. 2020): LinUCB whose regularizer grows with the noise so far.
@@ -323,14 +307,10 @@ class LdpUcbSpec(BonusSpec):
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpUcb"
     PRINTED: ClassVar[NoiseSource | None] = "LDP-UCB"
     GAUSSIAN: ClassVar[bool] = True
+    WIDTHS: ClassVar[tuple[str, ...]] = ("exact",)
 
     name: Literal["ldp-ucb"]
     link: Literal["identity"] = "identity"
-
-    @override
-    def states_widths(self, calibration: str) -> bool:
-        """Return whether a theorem states the widths: it does for `exact` ones that are not scaled."""
-        return calibration == "exact" and super().states_widths(calibration)
 
 
 class LdpGlocSpec(BonusSpec):
@@ -342,6 +322,8 @@ class LdpGlocSpec(BonusSpec):
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpGloc"
     PRINTED: ClassVar[NoiseSource | None] = "LDP-GLOC"
+    WIDTHS: ClassVar[tuple[str, ...]] = ()  # they have an unnamed constant
+    ANCHORED: ClassVar[bool] = True
 
     name: Literal["ldp-gloc"]
     step: Step = 1.0
@@ -352,15 +334,5 @@ class LdpGlocSpec(BonusSpec):
         return self.theta_norm
 
     @property
-    def has_anchor(self) -> bool:
-        return True
-
-    @property
     def residual(self) -> Link:
         return self.link
-
-    @override
-    def states_widths(self, calibration: str) -> bool:
-        """Return False: the printed widths have an unnamed constant."""
-        del calibration
-        return False

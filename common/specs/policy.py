@@ -26,6 +26,7 @@ from distrust.common.specs.base import (
     FirstBatch,
     PolicySpec,
     RoundSize,
+    WholeRunSpec,
     event_share,
 )
 from distrust.common.specs.contextual import Batch, LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec
@@ -89,7 +90,7 @@ class SuccessiveEliminationSpec(PolicySpec):
         return min(1.0, (3 if calibration == "paper" else 1) * self.failure)
 
 
-class DpSeSpec(PolicySpec):
+class DpSeSpec(WholeRunSpec):
     """DP-SE: epochs that look for gaps of 1/2, 1/4, … (Sajed & Sheffet 2019); lengths follow the mechanism's ε."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.elimination:DpSe"
@@ -101,12 +102,8 @@ class DpSeSpec(PolicySpec):
         each = event_share(size.active, size.number, self.failure)
         return each / 2 if size.calibration == "paper" else each  # what the paper's own events leave of p
 
-    @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        return self.failure
 
-
-class VbSdpAeSpec(PolicySpec):
+class VbSdpAeSpec(WholeRunSpec):
     """VB-SDP-AE: batches of 2^b clients an arm, estimates from all past data (Tenenbaum et al. 2021)."""
 
     POLICY: ClassVar[str] = "distrust.server.policies.vb_sdp_ae:VbSdpAe"
@@ -117,10 +114,6 @@ class VbSdpAeSpec(PolicySpec):
 
     def event_probability(self, size: RoundSize) -> float:
         return event_share(size.arms, self.first_batch + size.number - 1, self.failure)
-
-    @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        return self.failure
 
 
 class Ucb1Spec(PolicySpec):
@@ -144,7 +137,7 @@ class Ucb1Spec(PolicySpec):
         return MOST_ROUNDS + 1
 
 
-class AdapUcbSpec(PolicySpec):
+class AdapUcbSpec(WholeRunSpec):
     """AdaP-UCB: UCB on private means of one arm at a time, whose episodes double (Azize & Basu 2022).
 
     alpha        α: after t - 1 clients sampling error and noise pass their parts of a bound with probability t^-α each.
@@ -162,12 +155,8 @@ class AdapUcbSpec(PolicySpec):
         # Round 1 has a cohort for each arm, and every later one has a single cohort.
         return event_share(size.arms if size.number == 1 else 1, size.number, self.failure)
 
-    @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        return self.failure
 
-
-class DpUcbSpec(PolicySpec):
+class DpUcbSpec(WholeRunSpec):
     """DP-UCB: UCB on prefix sums of a stream of batches an arm (Mishra & Thakurta 2015).
 
     alpha  α: after t clients sampling error and noise pass their parts of a bound with probability t^-α each.
@@ -197,10 +186,6 @@ class DpUcbSpec(PolicySpec):
     @property
     def longest(self) -> int:
         return self.batch * MOST_ROUNDS + 1
-
-    @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        return self.failure
 
 
 class LinearPolicySpec(PolicySpec):

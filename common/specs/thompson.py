@@ -4,18 +4,16 @@ What is drawn follows from released sums and from public coins of the run, which
 no privacy. No theorem bounds the regret of these policies on noised sums: each table says so as `unproven`.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from typing_extensions import override
 
-from distrust.common.specs.base import Failure, FirstBatch, PolicySpec, RoundSize, event_share
+from distrust.common.specs.base import Failure, FirstBatch, RoundSize, WholeRunSpec, event_share
 from distrust.common.specs.contextual import BonusSpec, LdpGlocSpec
 from distrust.common.specs.linucb import LinUcbSpec
 
 
-class ThompsonSpec(PolicySpec):
+class ThompsonSpec(WholeRunSpec):
     """Thompson sampling of arms in batches that double (Hu & Hegde 2022; Agrawal & Goyal 2017).
 
     first_batch  a run begins with 2^first_batch clients of each arm, and each later batch of an arm doubles.
@@ -39,10 +37,6 @@ class ThompsonSpec(PolicySpec):
     def unproven(self) -> str:
         return "sampled means: no theorem bounds the regret where their variance counts a release's noise"
 
-    @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        return self.failure
-
 
 class SampledSpec(BonusSpec):
     """Numbers of policies that draw θ̃ ~ N(θ̂, β² V⁻¹) for each batch, whose clients play argmax ⟨φ, θ̃⟩.
@@ -60,12 +54,6 @@ class SampledSpec(BonusSpec):
         drawn = "a sampled θ: no theorem bounds the regret of one draw a batch on noised sums"
         more = super().unproven
         return drawn if more is None else f"{drawn}; {more}"
-
-    @override
-    def states_widths(self, calibration: str) -> bool:
-        """Return False: decisions have no width."""
-        del calibration
-        return False
 
 
 class LinearThompsonSpec(LinUcbSpec, SampledSpec):
