@@ -38,77 +38,41 @@ def refusal(file: str) -> str:
 @pytest.mark.parametrize(
     ("world", "message"),
     [
-        pytest.param(
-            environment_with("[]"), "environment.actions = '0 vectors': must be 1 to 100000 vectors", id="empty"
-        ),
-        pytest.param(
-            environment_with("[[]]"), "environment.actions = (1, 0): must be at least one vector of", id="no-numbers"
-        ),
-        pytest.param(
+        (environment_with("[]"), "environment.actions = '0 vectors': must be 1 to 100000 vectors"),
+        (environment_with("[[]]"), "environment.actions = (1, 0): must be at least one vector of"),
+        (
             environment_with("[[1.0, 0.0], [0.0, 1.0, 0.0]]"),
             "environment.actions[1] = [0.0, 1.0, 0.0]: must have 2 numbers, like the first one",
-            id="ragged",
         ),
-        pytest.param(
+        (
             environment_with("[[1.0, 0.0], [nan, 1.0]]"),
             "environment.actions.vectors.1.0 = nan: must be a finite number",
-            id="not-a-number",
         ),
-        pytest.param(
-            environment_with("[[inf, 0.0], [0.0, 1.0]]"),
-            "environment.actions.vectors.0.0 = inf: must be a",
-            id="infinite",
-        ),
-        pytest.param(
-            environment_with("[[1.0, 0.0], [0.6, 0.9]]"),
-            "environment.actions[1] = 1.0816",
-            id="outside-the-ball-by-its-norm",
-        ),
-        pytest.param(
-            environment_with("[[1.0, 0.0], [2.0, 0.0]]"), "= 2.0: its norm must be at most 1", id="outside-the-ball"
-        ),
-        pytest.param(
-            environment_with("[[0.0, 0.0]]"), "environment.actions = 'only zero vectors': must tell", id="zero-vector"
-        ),
-        pytest.param(
+        (environment_with("[[inf, 0.0], [0.0, 1.0]]"), "environment.actions.vectors.0.0 = inf: must be a"),
+        (environment_with("[[1.0, 0.0], [0.6, 0.9]]"), "environment.actions[1] = 1.0816"),
+        (environment_with("[[1.0, 0.0], [2.0, 0.0]]"), "= 2.0: its norm must be at most 1"),
+        (environment_with("[[0.0, 0.0]]"), "environment.actions = 'only zero vectors': must tell"),
+        (
             environment_with("[[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 1.0, 0.0]]"),
             "environment.actions = 'actions of rank 2': must span all 3 dimensions",
-            id="rank-deficient",
         ),
-        pytest.param('name = "linear-sphere"\narms = 4\ndimension = 5', "of rank 4': must span all 5", id="too-few"),
-        pytest.param(
+        ('name = "linear-sphere"\narms = 4\ndimension = 5', "of rank 4': must span all 5"),
+        (
             environment_with("[[1.0, 0.0], [0.0, 1.0]]", "dimension = 3"),
             "environment.dimension = 3: environment.actions has 2",
-            id="another-dimension",
         ),
-        pytest.param(
-            environment_with("[[1.0, 0.0], [0.0, 1.0]]", "arms = 5"),
-            "environment.arms = 5: environment.actions has 2",
-            id="another-number",
-        ),
-        pytest.param(environment_with('[["one"]]'), "environment.actions", id="words"),
-        pytest.param(ball(11, 0.5), "environment.actions.dimension = 11", id="too-many-dimensions"),
-        pytest.param(ball(2, 0.0), "environment.actions.spacing = 0.0", id="no-spacing"),
-        pytest.param(ball(2, 1.5), "environment.actions.spacing = 1.5", id="spacing-above-1"),
-        pytest.param(
-            ball(6, 0.05),
-            "environment.actions.spacing = 0.05: the net would have more than 100000 points",
-            id="too-fine",
-        ),
-        pytest.param('name = "linear-distributed"\nbound = 0.0', "environment.bound = 0.0", id="bound-0"),
-        pytest.param('name = "linear-distributed"\nbound = -1.0', "environment.bound = -1.0", id="bound-below-0"),
-        pytest.param('name = "linear-distributed"\nbound = inf', "environment.bound = inf", id="bound-infinite"),
-        pytest.param(
-            'name = "linear-distributed"\nnoise = 1.0',
-            "environment.bound = 1.5: must be at least 4.01",
-            id="rewards-that-clamping-moves",
-        ),
-        pytest.param(
-            'name = "linear-distributed"\ndeviation = 1.0',
-            "environment.bound = 1.5: must be at least 4.01",
-            id="clients-that-clamping-moves",
-        ),
-        pytest.param('name = "linear-distributed"\nnoise = -0.1', "environment.noise = -0.1", id="noise-below-0"),
+        (environment_with("[[1.0, 0.0], [0.0, 1.0]]", "arms = 5"), "environment.arms = 5: environment.actions has 2"),
+        (environment_with('[["one"]]'), "environment.actions"),
+        (ball(11, 0.5), "environment.actions.dimension = 11"),
+        (ball(2, 0.0), "environment.actions.spacing = 0.0"),
+        (ball(2, 1.5), "environment.actions.spacing = 1.5"),
+        (ball(6, 0.05), "environment.actions.spacing = 0.05: the net would have more than 100000 points"),
+        ('name = "linear-distributed"\nbound = 0.0', "environment.bound = 0.0"),
+        ('name = "linear-distributed"\nbound = -1.0', "environment.bound = -1.0"),
+        ('name = "linear-distributed"\nbound = inf', "environment.bound = inf"),
+        ('name = "linear-distributed"\nnoise = 1.0', "environment.bound = 1.5: must be at least 4.01"),
+        ('name = "linear-distributed"\ndeviation = 1.0', "environment.bound = 1.5: must be at least 4.01"),
+        ('name = "linear-distributed"\nnoise = -0.1', "environment.noise = -0.1"),
     ],
 )
 def test_a_world_that_cannot_be_is_refused(world: str, message: str) -> None:
@@ -118,24 +82,24 @@ def test_a_world_that_cannot_be_is_refused(world: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        pytest.param('name = "dp-dpe"\nalpha = 0.0', "policy.alpha = 0.0: must be above 0", id="alpha-0"),
-        pytest.param('name = "dp-dpe"\nalpha = 1.0', "policy.alpha = 1.0: must be below 1", id="alpha-1"),
-        pytest.param('name = "dp-dpe"\nalpha = -2', "policy.alpha = -2", id="alpha-below-0"),
-        pytest.param('name = "dp-dpe"\nalpha = nan', "policy.alpha = nan", id="alpha-nan"),
-        pytest.param('name = "dp-dpe"\nclients = 0', "policy.clients = 0", id="no-clients"),
-        pytest.param('name = "dp-dpe"\nclients = "many"', "policy.clients = 'many'", id="clients-in-words"),
-        pytest.param('name = "dp-dpe"\ndeviation = -1.0', "policy.deviation = -1.0", id="deviation"),
-        pytest.param('name = "dp-dpe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0-dpe"),
-        pytest.param('name = "dp-pe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0"),
-        pytest.param('name = "dp-pe"\nbeta = 1.0', "policy.beta = 1.0: must be below 1", id="beta-1"),
-        pytest.param('name = "dp-pe"\nbeta = 1e-13', "policy.beta = 1e-13: must be at least 1e-12", id="beta-tiny"),
-        pytest.param('name = "almost-free"\nbeta = 1.0', "policy.beta = 1.0: must be below 1", id="beta-1-free"),
-        pytest.param('name = "almost-free"\nbeta = nan', "policy.beta = nan", id="beta-nan"),
-        pytest.param('name = "dp-pe"\nbound = 0.0', "policy.bound = 0.0: must be above 0", id="bound-0"),
-        pytest.param('name = "almost-free"\nbound = -1.0', "policy.bound = -1.0: must be above 0", id="bound-below-0"),
-        pytest.param('name = "dp-pe"\nbound = 0.5', "policy.bound = 0.5: must be at least 1", id="bound-below-rewards"),
-        pytest.param('name = "almost-free"\nmodel = "shuffle"', "policy.model = 'shuffle'", id="model"),
-        pytest.param('name = "almost-free"\ncore_set = "no"', "policy.core_set = 'no'", id="core-set"),
+        ('name = "dp-dpe"\nalpha = 0.0', "policy.alpha = 0.0: must be above 0"),
+        ('name = "dp-dpe"\nalpha = 1.0', "policy.alpha = 1.0: must be below 1"),
+        ('name = "dp-dpe"\nalpha = -2', "policy.alpha = -2"),
+        ('name = "dp-dpe"\nalpha = nan', "policy.alpha = nan"),
+        ('name = "dp-dpe"\nclients = 0', "policy.clients = 0"),
+        ('name = "dp-dpe"\nclients = "many"', "policy.clients = 'many'"),
+        ('name = "dp-dpe"\ndeviation = -1.0', "policy.deviation = -1.0"),
+        ('name = "dp-dpe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0"),
+        ('name = "dp-pe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0"),
+        ('name = "dp-pe"\nbeta = 1.0', "policy.beta = 1.0: must be below 1"),
+        ('name = "dp-pe"\nbeta = 1e-13', "policy.beta = 1e-13: must be at least 1e-12"),
+        ('name = "almost-free"\nbeta = 1.0', "policy.beta = 1.0: must be below 1"),
+        ('name = "almost-free"\nbeta = nan', "policy.beta = nan"),
+        ('name = "dp-pe"\nbound = 0.0', "policy.bound = 0.0: must be above 0"),
+        ('name = "almost-free"\nbound = -1.0', "policy.bound = -1.0: must be above 0"),
+        ('name = "dp-pe"\nbound = 0.5', "policy.bound = 0.5: must be at least 1"),
+        ('name = "almost-free"\nmodel = "shuffle"', "policy.model = 'shuffle'"),
+        ('name = "almost-free"\ncore_set = "no"', "policy.core_set = 'no'"),
     ],
 )
 def test_numbers_of_a_policy_outside_their_ranges_are_refused(policy: str, message: str) -> None:
@@ -156,12 +120,10 @@ SPHERE = 'name = "linear-sphere"'
 @pytest.mark.parametrize(
     ("stated", "world", "message"),
     [
-        pytest.param("noise = 0.29", DIFFERENT, "policy.noise = 0.29: must be at least 0.3, the environment's", id="R"),
-        pytest.param("noise = 0", DIFFERENT, "policy.noise = 0: must be at least 0.3, the environment's", id="no-R"),
-        pytest.param(
-            "deviation = 0.1", DIFFERENT, "policy.deviation = 0.1: must be at least 0.2, the environment's", id="sigma"
-        ),
-        pytest.param("noise = 0.9", SPHERE, "policy.noise = 0.9: must be at least 1, the environment's", id="signs"),
+        ("noise = 0.29", DIFFERENT, "policy.noise = 0.29: must be at least 0.3, the environment's"),
+        ("noise = 0", DIFFERENT, "policy.noise = 0: must be at least 0.3, the environment's"),
+        ("deviation = 0.1", DIFFERENT, "policy.deviation = 0.1: must be at least 0.2, the environment's"),
+        ("noise = 0.9", SPHERE, "policy.noise = 0.9: must be at least 1, the environment's"),
     ],
 )
 def test_a_policy_that_is_told_of_less_spread_than_there_is_is_refused(stated: str, world: str, message: str) -> None:
@@ -177,20 +139,10 @@ def test_a_policy_may_be_told_of_more_spread_than_there_is() -> None:
 @pytest.mark.parametrize(
     ("policy", "horizon", "message"),
     [
-        pytest.param(
-            'name = "dp-pe"',
-            12,
-            "horizon = 12: must be at least 14, the first batch of 7 clients for each of 2 arms",
-            id="dp-pe",
-        ),
-        pytest.param('name = "dp-dpe"', 1, "horizon = 1: must be at least 2", id="dp-dpe"),
-        pytest.param('name = "almost-free"', 7, "horizon = 7: must be at least 8, for one batch", id="almost-free"),
-        pytest.param(
-            'name = "almost-free"\ncore_set = false',
-            9,
-            "horizon = 9: must be at least 20, the first",
-            id="every-action",
-        ),
+        ('name = "dp-pe"', 12, "horizon = 12: must be at least 14, the first batch of 7 clients for each of 2 arms"),
+        ('name = "dp-dpe"', 1, "horizon = 1: must be at least 2"),
+        ('name = "almost-free"', 7, "horizon = 7: must be at least 8, for one batch"),
+        ('name = "almost-free"\ncore_set = false', 9, "horizon = 9: must be at least 20, the first"),
     ],
 )
 def test_a_horizon_shorter_than_one_phase_is_refused(policy: str, horizon: int, message: str) -> None:

@@ -25,60 +25,32 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        pytest.param("base = 3", "policy.base = 3: must be 2 or 4", id="base"),
-        pytest.param("failure = 0.0", "policy.failure = 0.0: must be above 0.0", id="never-fails"),
-        pytest.param("failure = 1.0", "policy.failure = 1.0: must be below 1.0", id="always-fails"),
-        pytest.param("failure = nan", "policy.failure = nan: must be a finite number", id="nan"),
-        pytest.param('name = "dp-se"\nfailure = -0.1', "policy.failure = -0.1: must be above", id="dp-se-failure"),
-        pytest.param('name = "vb-sdp-ae"\nfailure = 2.0', "policy.failure = 2.0: must be below", id="vb-failure"),
-        pytest.param(
-            "failure = 1e-16",
-            "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
-            id="too-sure",
-        ),
-        pytest.param(
-            'name = "dp-se"\nfailure = 1e-16',
-            "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
-            id="too-sure-dp",
-        ),
-        pytest.param(
-            'name = "vb-sdp-ae"\nfailure = 1e-16',
-            "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
-            id="too-sure-vb",
-        ),
-        pytest.param('name = "adap-ucb"\nalpha = 3.0', "policy.alpha = 3.0: must be above 3", id="alpha"),
-        pytest.param('name = "dp-ucb"\nalpha = 2.0', "policy.alpha = 2.0: must be above 2", id="alpha-dp"),
-        pytest.param(
-            'name = "dp-ucb"\nfailure = 1e-16',
-            "policy.failure = 1e-16: must be at least 1.5e-13 for 10 arms: the widths need",
-            id="too-sure-dp-ucb",
-        ),
-        pytest.param(
-            'name = "dp-ucb"\nbatch = 301',
-            "policy.batch = 301: must be at most 300, as each of 10 arms has a batch",
-            id="no-batch-for-each-arm",
-        ),
-        pytest.param(
-            'name = "adap-ucb"\nfailure = 1e-16',
-            "policy.failure = 1e-16: must be at least 4.5e-13 for 10 arms: the widths need",
-            id="too-sure-adap",
-        ),
-        pytest.param("first_batch = 0", "policy.first_batch = 0: must be at least 1", id="no-batch"),
-        pytest.param("first_batch = 31", "policy.first_batch = 31: must be at most 30", id="endless-batch"),
-        pytest.param("first_batch = 9", "horizon = 3000: must be at least 5120, the first batch", id="short"),
-        pytest.param("first_batch = 5\nbase = 4", "horizon = 3000: must be at least 10240", id="short-by-4"),
-        pytest.param('name = "dp-se"', "horizon = 3000: must be at least 8560, the first batch of 856", id="short-dp"),
-        pytest.param(
-            'name = "vb-sdp-ae"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first", id="short-vb"
-        ),
-        pytest.param(
-            'name = "adap-ucb"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first", id="short-adap"
-        ),
-        pytest.param('constants = "exact"', "policy.constants = 'exact': must be 'published-code'", id="constants"),
-        pytest.param(PUBLISHED, 'goes with mechanism.calibration = "paper"', id="published-and-exact"),
-        pytest.param('name = "ucb2"', "policy.name = 'ucb2': must be one of 'successive-elim", id="name"),
-        pytest.param('name = "dp-se"\nbase = 4', "policy.base = 4: unknown key; allowed keys are name, f", id="other"),
-        pytest.param("bsae = 4", "policy.bsae = 4: unknown key, did you mean base?", id="misspelt"),
+        ("base = 3", "policy.base = 3: must be 2 or 4"),
+        ("failure = 0.0", "policy.failure = 0.0: must be above 0.0"),
+        ("failure = 1.0", "policy.failure = 1.0: must be below 1.0"),
+        ("failure = nan", "policy.failure = nan: must be a finite number"),
+        ('name = "dp-se"\nfailure = -0.1', "policy.failure = -0.1: must be above"),
+        ('name = "vb-sdp-ae"\nfailure = 2.0', "policy.failure = 2.0: must be below"),
+        ("failure = 1e-16", "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need"),
+        ('name = "dp-se"\nfailure = 1e-16', "policy.failure = 1e-16: must be at least 9e-14 for 10 arms"),
+        ('name = "vb-sdp-ae"\nfailure = 1e-16', "policy.failure = 1e-16: must be at least 9e-14 for 10 arms"),
+        ('name = "adap-ucb"\nalpha = 3.0', "policy.alpha = 3.0: must be above 3"),
+        ('name = "dp-ucb"\nalpha = 2.0', "policy.alpha = 2.0: must be above 2"),
+        ('name = "dp-ucb"\nfailure = 1e-16', "policy.failure = 1e-16: must be at least 1.5e-13 for 10 arms"),
+        ('name = "dp-ucb"\nbatch = 301', "policy.batch = 301: must be at most 300, as each of 10 arms has a batch"),
+        ('name = "adap-ucb"\nfailure = 1e-16', "policy.failure = 1e-16: must be at least 4.5e-13 for 10 arms"),
+        ("first_batch = 0", "policy.first_batch = 0: must be at least 1"),
+        ("first_batch = 31", "policy.first_batch = 31: must be at most 30"),
+        ("first_batch = 9", "horizon = 3000: must be at least 5120, the first batch"),
+        ("first_batch = 5\nbase = 4", "horizon = 3000: must be at least 10240"),
+        ('name = "dp-se"', "horizon = 3000: must be at least 8560, the first batch of 856"),
+        ('name = "vb-sdp-ae"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first"),
+        ('name = "adap-ucb"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first"),
+        ('constants = "exact"', "policy.constants = 'exact': must be 'published-code'"),
+        (PUBLISHED, 'goes with mechanism.calibration = "paper"'),
+        ('name = "ucb2"', "policy.name = 'ucb2': must be one of 'successive-elim"),
+        ('name = "dp-se"\nbase = 4', "policy.base = 4: unknown key; allowed keys are name, f"),
+        ("bsae = 4", "policy.bsae = 4: unknown key, did you mean base?"),
     ],
 )
 def test_bad_numbers_are_refused(policy: str, message: str) -> None:
@@ -89,14 +61,13 @@ def test_bad_numbers_are_refused(policy: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("mechanism", "horizon", "more", "message"),
     [
-        pytest.param(POLYA, 3000, "", "ucb1 is a baseline without privacy", id="private"),
-        pytest.param(IDENTITY, 9, "", "horizon = 9: must be at least arms = 10", id="short"),
-        pytest.param(
+        (POLYA, 3000, "", "ucb1 is a baseline without privacy"),
+        (IDENTITY, 9, "", "horizon = 9: must be at least arms = 10"),
+        (
             IDENTITY,
             3000,
             "[intermediary]\nminimum = 2",
             "intermediary.minimum = 2: must be at most 1, the clients of the first batch",
-            id="cohorts-of-two",
         ),
     ],
 )
@@ -114,13 +85,13 @@ def test_an_epsilon_that_no_mechanism_takes_sets_no_batch_length(epsilon: str) -
 @pytest.mark.parametrize(
     ("policy", "mechanism", "longest"),
     [
-        pytest.param("base = 2", POLYA, 2_000_000, id="by-2"),
-        pytest.param("base = 4", POLYA, 1_500_000, id="by-4"),
-        pytest.param('name = "vb-sdp-ae"', POLYA, 2_000_000, id="vb-sdp-ae"),
-        pytest.param('name = "dp-se"', POLYA, 2_000_000, id="dp-se"),
-        pytest.param('name = "adap-ucb"', POLYA, 2_000_000, id="adap-ucb"),
-        pytest.param('name = "dp-ucb"\nbatch = 2', TREE, 20_001, id="dp-ucb"),
-        pytest.param('name = "ucb1"', IDENTITY, 10_001, id="ucb1"),
+        ("base = 2", POLYA, 2_000_000),
+        ("base = 4", POLYA, 1_500_000),
+        ('name = "vb-sdp-ae"', POLYA, 2_000_000),
+        ('name = "dp-se"', POLYA, 2_000_000),
+        ('name = "adap-ucb"', POLYA, 2_000_000),
+        ('name = "dp-ucb"\nbatch = 2', TREE, 20_001),
+        ('name = "ucb1"', IDENTITY, 10_001),
     ],
 )
 def test_services_refuse_a_horizon_whose_batches_fit_no_cohort(policy: str, mechanism: str, longest: int) -> None:
@@ -139,10 +110,8 @@ def test_services_refuse_a_client_alone_at_the_aggregator() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "message"),
     [
-        pytest.param(POLYA, "mechanism.name = 'distributed-polya': dp-ucb counts a stream an arm: tree", id="none"),
-        pytest.param(
-            TREE.replace("20_000", "59"), "mechanism.batches = 59: must be at least 60, the cohorts", id="too-short"
-        ),
+        (POLYA, "mechanism.name = 'distributed-polya': dp-ucb counts a stream an arm: tree"),
+        (TREE.replace("20_000", "59"), "mechanism.batches = 59: must be at least 60, the cohorts"),
     ],
 )
 def test_dp_ucb_is_refused_where_no_stream_holds_all_rounds_of_an_arm(mechanism: str, message: str) -> None:
