@@ -11,7 +11,6 @@ from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import experience_of, longer_by_client
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.specs.contextual import ContextualPolicySpec
 from distrust.lab.play.result import PolicyFailures, Regret, Truth
 from distrust.lab.play.run_file import RunFile
@@ -31,8 +30,7 @@ class ContextualTracker:
     """
 
     def __init__(self, file: RunFile, world: ContextualWorld) -> None:
-        assert file.environment.seed is not None  # reading the file drew one
-        self._file, self._world, self._seed = file, world, file.environment.seed
+        self._file, self._world = file, world
         self._cohorts: set[str] = set()
         self._rounds: dict[int, float] = {}
         self._pulls: dict[int, int] = {}
@@ -66,13 +64,10 @@ class ContextualTracker:
     def truth(self, learner: Learner) -> Truth:
         """Return the regret and the failures so far; the best arm depends on the client."""
         regret = self.regret(learner)  # first: it plays the last pulls
-        switches = learner.policy.switches if isinstance(learner.policy, ContextualPolicy) else None
-        return Truth(None, regret, self.failures(learner), self._clipped + self._clipped_last, switches=switches)
-
-    def failures(self, learner: Learner) -> PolicyFailures:
-        """Return the failures so far: contextual policies drop no arm for good."""
-        indefinite = learner.policy.indefinite if isinstance(learner.policy, ContextualPolicy) else None
-        return width_failures(learner.config, self._widths, self._missed, indefinite)
+        own = learner.policy if isinstance(learner.policy, ContextualPolicy) else None
+        indefinite, switches = (None, None) if own is None else (own.indefinite, own.switches)
+        events = width_failures(learner.config, self._widths, self._missed, indefinite)
+        return Truth(None, regret, events, self._clipped + self._clipped_last, switches=switches)
 
     def _look(self, record: RoundRecord) -> None:
         decision = record.ask.decision
@@ -90,8 +85,7 @@ class ContextualTracker:
 
     def _met(self, rule: ChoiceRule, clients: int, *labels: str) -> tuple[float, int]:
         """Return the clients' regret, and how many contexts they shortened."""
-        stream = UnsafeSeededStream(self._seed, self._file.config.run, *labels)
-        met = self._world.contexts(clients, stream)
+        met = self._world.contexts(clients, self._file.world_stream(*labels))
         regrets = experience_of(self._world, rule, clients, met)[1]
         return float(regrets.sum()), int(longer_by_client(met.features, clients).sum())
 

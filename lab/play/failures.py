@@ -6,7 +6,6 @@ Only the clients' side can: it knows the truth.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +31,7 @@ from distrust.server.learner.rounds import RoundRecord
 from distrust.server.policies.base import Interval, Query
 
 
-class Tracker(Protocol):
-    """Watches a learner from cohort to cohort, and knows the true world."""
-
-    def __call__(self, learner: Learner) -> None:
-        """Look at the learner after a cohort."""
-        ...
-
-    def truth(self, learner: Learner) -> Truth:
-        """Return what only the clients' side knows of the run so far."""
-        ...
-
-
-def tracker_of(file: RunFile) -> Tracker:
+def tracker_of(file: RunFile) -> "FailureTracker | ContextualTracker":
     """Return the tracker for the world of a run file."""
     world = file.world()
     if isinstance(world, ContextualWorld):
@@ -79,18 +66,15 @@ class FailureTracker:
             for record in learner.rounds
         )
         regret = regret_of_pulls(self._gaps, learner.pulls, rounds)
-        return Truth(self._first_best, regret, self.failures(learner), formed=self._seen)
-
-    def failures(self, learner: Learner) -> PolicyFailures:
-        """Return the failures so far."""
         at = _dropped_at(learner, self._best)
-        return PolicyFailures(
+        events = PolicyFailures(
             best_dropped=at is not None,
             best_dropped_at=at,
             widths=self._widths,
             width_failures=self._missed,
             failure=stated_failure(self._config, learner.rounds, self._formed),
         )
+        return Truth(self._first_best, regret, events, formed=self._seen)
 
     def _look(self, learner: Learner) -> None:
         """Count intervals once: a run may end without another batch, and then they are counted already."""

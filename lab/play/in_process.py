@@ -27,7 +27,6 @@ from distrust.common.modular import sum_rows
 from distrust.common.protocol.channels.base import Order
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.play.failures import summarize, tracker_of
 from distrust.lab.play.result import CohortResult, Result, RoundResult
 from distrust.lab.play.run_file import RunFile, Source, load
@@ -111,7 +110,7 @@ class CohortsInProcess:
     def __call__(self, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         """Return the outcome of one cohort."""
         file, mechanism, order = self._file, cohort.mechanism, _order(self._file, plan, cohort)
-        rows = mechanism.randomize(self._vectors(plan, cohort, order), _noise(file, cohort.cohort))
+        rows = mechanism.randomize(self._vectors(plan, cohort, order), file.noise_stream(cohort.cohort))
         stay = survives(_departures(file, cohort))
         survivors = int(np.count_nonzero(stay))
         if survivors < cohort.minimum:
@@ -121,7 +120,7 @@ class CohortsInProcess:
             before = None
             if plan.cumulative and mechanism.takes_batches:
                 before = self._counters.get(cohort.arm) or mechanism.counter()
-            found = estimate(mechanism, totals, counts, _noise(file, cohort.cohort, "analyzer"), before)
+            found = estimate(mechanism, totals, counts, file.noise_stream(cohort.cohort, "analyzer"), before)
             if found.after is not None:
                 self._counters[cohort.arm] = found.after
             by_action = None if order is None else counts.tolist()
@@ -132,7 +131,7 @@ class CohortsInProcess:
 
     def _vectors(self, plan: RoundPlan, cohort: CohortPlan, order: Order | None) -> NDArray[np.float64]:
         """Return the clients' true vectors in slot order."""
-        stream = UnsafeSeededStream(_seed(self._file), self._file.config.run, cohort.cohort, "rewards")
+        stream = self._file.world_stream(cohort.cohort, "rewards")
         vectors = true_vectors(
             self._world, plan.decision, plan.statistic, arm=cohort.arm, clients=cohort.clients, stream=stream
         )
@@ -143,7 +142,7 @@ def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
     """Return each slot's position in the assigned list, as the shuffler draws it; None unless actions are assigned."""
     if not isinstance(plan.decision, AssignedAction):
         return None
-    return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
+    return draw_order(plan.decision, file.noise_stream(cohort.cohort, "order"))
 
 
 def _added(
@@ -161,21 +160,7 @@ def _added(
 def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:
     if not file.fleet.dropout:
         return np.full(cohort.clients, NEVER)
-    stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "departures")
-    return departures(cohort.clients, file.fleet.dropout, stream)
-
-
-def _seed(file: RunFile) -> int:
-    assert file.environment.seed is not None  # reading the file drew one
-    return file.environment.seed
-
-
-def _noise(file: RunFile, cohort: str, *labels: str) -> Stream:
-    """Return the stream of a cohort's privacy noise: the operating system's CSPRNG, or a seed's in an unsafe run."""
-    unsafe = file.config.unsafe
-    if unsafe is None:
-        return SystemStream()
-    return UnsafeSeededStream(unsafe.noise_seed, file.config.run, cohort, *labels)
+    return departures(cohort.clients, file.fleet.dropout, file.world_stream(cohort.cohort, "departures"))
 
 
 def _round(config: RunConfig, record: RoundRecord, first: int) -> RoundResult:
@@ -220,14 +205,13 @@ def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
     if isinstance(decision, AssignedAction):
         raise BadParameter("held", cohort.cohort, "the shuffler assigned the actions: it alone knows who played what")
     statistic = TypeAdapter[Statistic](Statistic).validate_python(terms["statistic"])
-    stream = UnsafeSeededStream(file.environment.seed, cohort.run, cohort.cohort, "rewards")
+    stream = file.world_stream(cohort.cohort, "rewards")
     vectors = true_vectors(file.world(), decision, statistic, arm=terms["arm"], clients=cohort.clients, stream=stream)
     clients: list[dict[str, Any]] = [
         {"slot": slot, "reward": row} for slot, row in enumerate(vectors[:, :HELD_VALUES].tolist())
     ]
     if file.config.unsafe is not None:
         mechanism = TypeAdapter[AnyMechanism](AnyMechanism).validate_python(terms["mechanism"])
-        noise = UnsafeSeededStream(file.config.unsafe.noise_seed, cohort.run, cohort.cohort)
-        rows = mechanism.randomize(vectors, noise)[:, :HELD_VALUES].tolist()
+        rows = mechanism.randomize(vectors, file.noise_stream(cohort.cohort))[:, :HELD_VALUES].tolist()
         clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
     return {"cohort": cohort.cohort, "config": file.config.digest().hex(), "clients": clients}

@@ -17,7 +17,6 @@ from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.dp.mechanisms.central.prefix_factorization import PrefixFactorization
 from distrust.common.dp.mechanisms.central.tree import Tree
 from distrust.common.dp.mechanisms.families.grid import GridMechanism, Randomness
-from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.play.run_file import RunFile
 from distrust.server.policies.contextual.designs import RoundNoise
 
@@ -126,9 +125,7 @@ class BlockDraws:
         return rows[0] if rows else None
 
     def _draw_contexts(self, index: int, size: int) -> Randomness:
-        seed = self._file.environment.seed
-        assert seed is not None  # reading the file drew one
-        met = self._world.contexts(size, UnsafeSeededStream(seed, self._file.config.run, "lock-step", index, "clients"))
+        met = self._world.contexts(size, self._file.world_stream("lock-step", index, "clients"))
         return met.features, met.payout_draws
 
     def _enter(self, phase: LockStepPhase) -> None:
@@ -139,17 +136,13 @@ class BlockDraws:
         size = max(2, BLOCK // mechanism.dimension)
 
         def messages(index: int, count: int) -> Randomness:
-            return mechanism.client_randomness(self._noise(phase.index, "messages", index), count)
+            return mechanism.client_randomness(
+                self._file.noise_stream("lock-step", phase.index, "messages", index), count
+            )
 
         def sums(index: int, count: int) -> Randomness:
             draw = mechanism.server_randomness if phase.counted is None else phase.counted.stream_noise
-            noise = draw(self._noise(phase.index, "sums", index), count)
+            noise = draw(self._file.noise_stream("lock-step", phase.index, "sums", index), count)
             return () if noise is None else (noise,)
 
         self._messages, self._sums = Blocks(size, messages), Blocks(size, sums)
-
-    def _noise(self, *labels: str | int) -> Stream:
-        unsafe = self._file.config.unsafe
-        if unsafe is None:
-            return SystemStream()
-        return UnsafeSeededStream(unsafe.noise_seed, self._file.config.run, "lock-step", *labels)

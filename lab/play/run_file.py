@@ -25,6 +25,7 @@ from distrust.common.explain import explain_all
 from distrust.common.extensions import Extension, allow_named
 from distrust.common.inputs import MOST_TOML, read_file
 from distrust.common.protocol.run.config import RunConfig
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.specs.policy import POLICIES
 from distrust.common.wire import Message
 from distrust.server.learner.run_config import check_run_config
@@ -77,6 +78,16 @@ class RunFile:
     def world(self) -> AnyWorld:
         """Return the environment, built."""
         return build_environment(self.environment)
+
+    def world_stream(self, *labels: str | int) -> UnsafeSeededStream:
+        """Return a stream of the clients' world, from the environment's seed."""
+        assert self.environment.seed is not None  # reading the file drew one
+        return UnsafeSeededStream(self.environment.seed, self.config.run, *labels)
+
+    def noise_stream(self, *labels: str | int) -> Stream:
+        """Return a stream of privacy noise: the operating system's CSPRNG, or a seed's in an unsafe run."""
+        unsafe = self.config.unsafe
+        return SystemStream() if unsafe is None else UnsafeSeededStream(unsafe.noise_seed, self.config.run, *labels)
 
     def unsafe(self, fields: Mapping[str, Any]) -> "RunFile":
         """Return the run with this `[unsafe]` table, such as {"noise_seed": 7}. Raises BadRunFile."""

@@ -51,7 +51,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
     tracker = tracker_of(believed)
     learner = in_process.play_learner(file, tracker)
-    events = tracker.failures(learner)
+    events = tracker.truth(learner).events
     result = in_process.run(file)
     dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
     assert events.best_dropped
@@ -65,7 +65,7 @@ def test_of_two_best_arms_one_may_go() -> None:
     tracker = tracker_of(believed)
     learner = in_process.play_learner(file, tracker)
     assert 0 not in learner.policy.active
-    assert not tracker.failures(learner).best_dropped
+    assert not tracker.truth(learner).events.best_dropped
 
 
 PUBLISHED = 'constants = "published-code"\nfirst_batch = 3'

@@ -146,7 +146,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     for learner in (Learner(file.config), SequentialLearner(file.config, 400)):
         monkeypatch.setattr(in_process, "SequentialLearner", lambda _config, learner=learner: learner)
         tracker = tracker_of(believed)
-        events = tracker.failures(in_process.play_learner(file, tracker))
+        events = tracker.truth(in_process.play_learner(file, tracker)).events
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]
     assert counts[0][0] == 400
