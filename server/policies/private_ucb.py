@@ -12,7 +12,7 @@ from distrust.common.bandit.error_law import ErrorLaw, Floats
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import RoundSize, event_share
 from distrust.common.specs.policy import AdapUcbSpec, DpUcbSpec
-from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, MadeOfSpec, PlannedBatches, Query, RunFacts
+from distrust.server.policies.base import Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
 from distrust.server.policies.elimination import check_failure, exact_radius
 from distrust.server.policies.noise_width import LEAST_TAIL
 
@@ -20,7 +20,7 @@ MOST_EPISODES = 30
 """Episodes of one arm after its first, at most: each doubles its clients, and T ≤ 10⁹ is below 2³⁰."""
 
 
-class UpperBounds(MadeOfSpec):
+class UpperBounds(PlannedBatches):
     """Holds the latest interval of each arm. No arm is dropped."""
 
     def __init__(self, arms: int) -> None:
@@ -55,7 +55,7 @@ class UpperBounds(MadeOfSpec):
         return int(np.argmax(self._means + np.sqrt(logarithm / (2 * self._counts)) + noise / self._counts))
 
 
-class AdapUcb(UpperBounds, PlannedBatches):
+class AdapUcb(UpperBounds):
     """Gives the arm of the largest upper bound to as many new clients as it had so far, one cohort: an episode.
 
     Round 1 gives every arm to `first` clients, side by side (1 in the paper).
@@ -168,15 +168,9 @@ class DpUcb(UpperBounds):
         self._batch, self._alpha = spec.batch, spec.alpha
         self._sums, self._tails = np.zeros(run.arms), np.zeros((run.arms, 2))
 
-    def ask(self, left: int) -> Ask | None:
-        query = Query(self._arm, self._batch)
-        return Ask(self._round, (query,), cumulative=True) if left >= self._batch else None
-
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm
-        if len(estimates) != 1 or estimates[0].arm != arm:
-            raise ValueError("a batch must be complete: one estimate for the arm that was asked for")
-        (estimate,) = estimates
+        estimate = self._next().by_arm(estimates)[arm]
         (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
         self._sums[arm] = total if estimate.prefix else self._sums[arm] + total
         self._counts[arm] += survivors
@@ -189,8 +183,8 @@ class DpUcb(UpperBounds):
         self._arm = self._round if self._round < len(self._sums) else self._largest_bound()
         self._round += 1
 
-    def leftover(self, left: int) -> dict[ArmKey, int]:
-        return {self._arm: left} if left else {}
+    def _next(self) -> Ask:
+        return Ask(self._round, (Query(self._arm, self._batch),), cumulative=True)
 
     def _largest_bound(self) -> int:
         """Return the arm of the next round."""

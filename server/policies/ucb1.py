@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from distrust.common.specs.policy import Ucb1Spec
-from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, MadeOfSpec, Query, RunFacts
+from distrust.server.policies.base import Ask, Estimate, Interval, PlannedBatches, Query, RunFacts
 
 
-class Ucb1(MadeOfSpec):
+class Ucb1(PlannedBatches):
     """Plays each arm once, in order; then the largest mean + √(2 ln t / n), for t pulls in all and n of the arm.
 
     Each sum is one client's reward, so this is a baseline without privacy. No arm is dropped.
@@ -49,22 +49,18 @@ class Ucb1(MadeOfSpec):
             return None
         return int(np.argmax(np.where(self._counts > 0, self._sums / np.maximum(self._counts, 1), -np.inf)))
 
-    def ask(self, left: int) -> Ask | None:
-        return Ask(self._round, (Query(self._arm, 1),)) if left else None
-
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm
-        if len(estimates) != 1 or estimates[0].arm != arm:
-            raise ValueError("a batch must be complete: one estimate for the arm that was asked for")
-        self._sums[arm] += estimates[0].sums[0]
-        self._counts[arm] += estimates[0].counts[0]
+        estimate = self._next().by_arm(estimates)[arm]
+        self._sums[arm] += estimate.sums[0]
+        self._counts[arm] += estimate.counts[0]
         self._rounds[arm] = self._round
-        self._pulls += estimates[0].counts[0]
+        self._pulls += estimate.counts[0]
         self._round += 1
         self._last, self._arm = arm, self._best_bound()
 
-    def leftover(self, left: int) -> dict[ArmKey, int]:
-        return {self._arm: left} if left else {}
+    def _next(self) -> Ask:
+        return Ask(self._round, (Query(self._arm, 1),))
 
     def _best_bound(self) -> int:
         """Return the arm to play next; ties go to the lowest."""
