@@ -170,18 +170,14 @@ def _derivatives(sums: Sums, s: Floats) -> tuple[Floats, Floats, Floats]:
 def inverted_quantiles(sums: Sums, p: float) -> Floats:
     """Return w with P(|S| > w) ≤ p row by row; ∞ where the remainder is too large to find one."""
     result = np.full(sums.rows, np.inf)
-    for some, aim in _by_kind(sums):
+    for kind, aim in ((sums.on_lattice, ON_LATTICE), (~sums.on_lattice, OF_DENSITY)):
+        some = np.flatnonzero(kind)
+        if not some.size:
+            continue
         part = sums.of(some) if aim is ON_LATTICE else sums.of(some).densities
         for rows, scale in _alike(part, aim):
             result[some[rows]] = _quantiles(part.of(rows, scale), p, aim) / scale
     return result
-
-
-def _by_kind(sums: Sums) -> Iterator[tuple[NDArray[np.intp], Aim]]:
-    """Yield the rows in which a noise on a lattice has a weight, and the others."""
-    for rows, aim in ((sums.on_lattice, ON_LATTICE), (~sums.on_lattice, OF_DENSITY)):
-        if rows.any():
-            yield np.flatnonzero(rows), aim
 
 
 def _alike(sums: Sums, aim: Aim) -> Iterator[tuple[NDArray[np.intp], Floats]]:
@@ -192,15 +188,15 @@ def _alike(sums: Sums, aim: Aim) -> Iterator[tuple[NDArray[np.intp], Floats]]:
     reach = sums.reach * sums.std
     scale = np.where(reach < FAR, np.minimum(sums.reach, FAR / sums.std), 1 / sums.std)
     classes = np.floor(np.log(np.minimum(reach, FAR)) / math.log(ALIKE))
-    for one in np.unique(classes):
-        rows = np.flatnonzero(classes == one)
+    for number in np.unique(classes):
+        rows = np.flatnonzero(classes == number)
         rows = rows[np.argsort(reach[rows], kind="stable")]
         yield from ((part, scale[part]) for part in np.array_split(rows, math.ceil(rows.size / aim.rows)))
 
 
 def _quantiles(sums: Sums, p: float, aim: Aim) -> Floats:
     sides = (sums,) if sums.symmetric else (sums, sums.turned)
-    lines = [_shared(_line(side.of(slice(1)), p / 2, aim), side.rows) for side in sides]
+    lines = [np.repeat(_line(side.of(slice(1)), p / 2, aim), side.rows, axis=1) for side in sides]  # shared by all
     result, rows, most = np.full(sums.rows, np.inf), np.arange(sums.rows), aim.nodes[1]
     count = max(_first_count(side, line, aim) for side, line in zip(sides, lines, strict=True))
     while rows.size:
@@ -221,11 +217,6 @@ def _quantiles(sums: Sums, p: float, aim: Aim) -> Floats:
     return result
 
 
-def _shared(line: tuple[Floats, Floats], rows: int) -> tuple[Floats, Floats]:
-    s, h = line
-    return np.repeat(s, rows), np.repeat(h, rows)
-
-
 def _line(sums: Sums, p: float, aim: Aim) -> tuple[Floats, Floats]:
     """Return s and h for tails of about p."""
     s = saddle_points(sums, p)
@@ -241,7 +232,7 @@ def _line(sums: Sums, p: float, aim: Aim) -> tuple[Floats, Floats]:
     return s, 2 * math.pi / np.maximum((aim.nats - math.log(p)) / s, above)
 
 
-def _first_count(sums: Sums, line: tuple[Floats, Floats], aim: Aim) -> int:
+def _first_count(sums: Sums, line: Floats, aim: Aim) -> int:
     """Return how many nodes the first row needs, about."""
     (s, h), (count, most), first = (values[:1] for values in line), aim.nodes, sums.of(slice(1))
     smoothed = Smoothed.of(first)

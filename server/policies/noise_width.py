@@ -43,14 +43,12 @@ class Moments:
 
 
 @lru_cache(maxsize=4096)
-def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments | None:
+def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments:
     """Return the moments from quantiles: |X| is at most a variable that takes the upper end of each step of `_levels`.
 
     E e^{sX} ≤ 1 + sE X + E(e^{s|X|} - 1 - s|X|), symmetric or not, and that grows with |X|. Cut off at q(far), E X may
-    leave 0 by std √far (Cauchy-Schwarz). None: no noise.
+    leave 0 by std √far (Cauchy-Schwarz).
     """
-    if law.std == 0:
-        return None
     levels = _levels(far)
     ends = np.array([law.quantile(float(level)) for level in levels])
     masses = -np.diff(np.concatenate(([1.0], levels)))
@@ -125,13 +123,13 @@ def bounded_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float) -> 
     far = next((far for far in FAR if 4 * count * far <= allowed), None)
     if far is None:
         return union
-    bounds = [one for law in laws if (one := moments(law, far)) is not None]  # type: ignore[arg-type]  # frozen values
+    bounds = [moments(law, far) for law in laws]  # type: ignore[arg-type]  # frozen values
     return np.minimum(union, _chernoff(bounds, sizes, allowed - count * far))
 
 
 def _quantiles(laws: Sequence[ErrorLaw], p: float) -> Floats:
-    known: dict[ErrorLaw, float] = {}
-    return np.array([known[law] if law in known else known.setdefault(law, law.quantile(p)) for law in laws])
+    known = {law: law.quantile(p) for law in dict.fromkeys(laws)}
+    return np.array([known[law] for law in laws])
 
 
 def _chernoff(bounds: Sequence[Moments], sizes: Floats, allowed: float) -> Floats:

@@ -108,17 +108,13 @@ def _frank_wolfe(flat: Vectors, weights: Vectors) -> Vectors:
         worst = int(np.argmax(norms))
         if norms[worst] <= 2 * rank:
             return _pruned(flat, weights)
-        weights = _moved(weights, worst, (norms[worst] / rank - 1) / (norms[worst] - 1))
+        step = (norms[worst] / rank - 1) / (norms[worst] - 1)
+        weights = weights * (1 - step)
+        weights[worst] += step
         least = int(np.argmin(np.where(weights > 0, norms, np.inf)))
         if norms[least] < 1 and least != worst:  # an action that hardly adds anything: one step away drops it
             weights = _dropped(flat, weights, least)
     return weights
-
-
-def _moved(weights: Vectors, towards: int, step: float) -> Vectors:
-    moved = weights * (1 - step)
-    moved[towards] += step
-    return moved
 
 
 def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:

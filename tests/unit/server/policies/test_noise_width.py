@@ -61,7 +61,6 @@ def test_the_golden_section_finds_what_a_fine_search_finds(law: Normal | Laplace
     """Chernoff's bound over 4,000 values of t, against the width."""
     weights, allowed = np.random.default_rng(2).normal(size=(5, 12)), 1e-5
     one = moments(law)
-    assert one is not None
     total = np.linalg.norm(weights, axis=1)
     tried = np.geomspace(0.05, 60, 4000)[:, np.newaxis] / total
     logs = one.log_generating(tried[:, :, np.newaxis] * np.abs(weights)).sum(axis=2)
