@@ -48,17 +48,25 @@ def finite(field: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
-class Reward(Box, Message):
+class OneReward(Box):
+    """A client's reward as a vector of one coordinate."""
+
+    @property
+    def dimension(self) -> int:
+        return 1
+
+    def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return rewards, shape (n,), to vectors, shape (n, 1)."""
+        return finite("reward", rewards).reshape(-1, 1)
+
+
+class Reward(OneReward, Message):
     """A client's reward as a vector of one coordinate.
 
     Domain  rewards: float64, shape (n,), in [0, 1]; NaN and infinities are refused, the rest is clamped later.
     """
 
     kind: Literal["reward"] = "reward"
-
-    @property
-    def dimension(self) -> int:
-        return 1
 
     @property
     def low(self) -> float:
@@ -68,15 +76,11 @@ class Reward(Box, Message):
     def high(self) -> float:
         return 1.0
 
-    def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return rewards, shape (n,), to vectors, shape (n, 1)."""
-        return finite("reward", rewards).reshape(-1, 1)
-
 
 Bound = Annotated[float, Field(gt=0, le=1e6, description="B: a reward's largest absolute value")]
 
 
-class BoundedReward(Symmetric, Box, Message):
+class BoundedReward(Symmetric, OneReward, Message):
     """A client's reward as a vector of one coordinate; two of them differ by 2B at most, and that is the sensitivity.
 
     Domain  rewards: float64, shape (n,); NaN and infinities are refused, the rest is clamped to [-B, B] later.
@@ -84,14 +88,6 @@ class BoundedReward(Symmetric, Box, Message):
 
     kind: Literal["bounded-reward"] = "bounded-reward"
     bound: Bound
-
-    @property
-    def dimension(self) -> int:
-        return 1
-
-    def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return rewards, shape (n,), to vectors, shape (n, 1)."""
-        return finite("reward", rewards).reshape(-1, 1)
 
 
 class BoundedVector(Symmetric, Message):
