@@ -304,6 +304,9 @@ def facts(result: Result) -> list[tuple[str, str]]:
     pulls, cohorts = sum(result.pulls) + result.hidden, [cohort for one in result.rounds for cohort in one.cohorts]
     aborted = [f"{one.cohort}: {one.reason}" for one in cohorts if one.reason is not None][:3]
     liars, guarantee = _liars(cohorts), result.guarantee
+    rounds = result.rounds[-1].number if result.rounds else 0  # one record may stand for several
+    switches = f"after {result.switches or 0:,} of {rounds:,} batches clients got another decision"
+    spent = (f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
     named = [
         _chosen(result),
         ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
@@ -311,30 +314,21 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result)),
         *([("unproven", result.unproven)] if result.unproven is not None else []),
-        ("rounds", f"{_rounds(result)}, with {result.aborted} cohorts aborted and replaced"),
-        *([("switches", _switches(result))] if result.switches is not None else []),
+        ("rounds", f"{rounds}, with {result.aborted} cohorts aborted and replaced"),
+        *([("switches", switches)] if result.switches is not None else []),
         *(("aborted", why) for why in aborted),
         *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
         *([("liars", liars)] if liars else []),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{guarantee.line()}; neighbours: {guarantee.neighbours}"),
         ("alone", guarantee.left_line()),
-        *([("spent", _spent(result))] if len(result.spent) > 1 else []),
+        *([("spent", "; ".join(spent))] if len(result.spent) > 1 else []),
         *(("assumes", assumption) for assumption in guarantee.assumptions),
         ("payload", _payload(result.bits)),
     ]
     if result.bits.wire is not None:
         named.append(("wire", f"{result.bits.wire:,.0f} bytes per client, both ways, all stages, headers included"))
     return named
-
-
-def _rounds(result: Result) -> int:
-    """Return the rounds of the run: rounds are numbered from 1, and one record may stand for several."""
-    return result.rounds[-1].number if result.rounds else 0
-
-
-def _switches(result: Result) -> str:
-    return f"after {result.switches:,} of {_rounds(result):,} batches clients got another decision"
 
 
 def _chosen(result: Result) -> tuple[str, str]:
@@ -376,11 +370,6 @@ def _liars(cohorts: Sequence[CohortResult]) -> str:
 def most_common(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the three reasons that most clients gave, and the clients of each."""
     return sorted(refusals.items(), key=lambda one: -one[1])[:3]
-
-
-def _spent(result: Result) -> str:
-    """Return the clients' largest expense, by how often they took part."""
-    return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
 
 
 def _payload(bits: Bits) -> str:
