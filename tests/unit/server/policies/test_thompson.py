@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, norm
+from scipy.stats import norm
 
 from distrust.common.errors import BadParameter
 from distrust.common.specs.base import RoundSize
@@ -138,18 +138,6 @@ def test_an_interval_has_the_share_of_its_round() -> None:
         before = ask
 
 
-def test_intervals_cover_the_means_with_probability_above_one_minus_p() -> None:
-    """200 runs with p = 0.5 and dominant noise. A run covers with all intervals: false alarm once in 10⁶ times."""
-    runs, failure, means, missed = 200, 0.5, [0.4, 0.6], 0
-    for run in range(runs):
-        rng, wrong = np.random.default_rng(run), False
-        policy = made("thompson", 2, digest=bytes([run]), failure=failure)
-        for _ in itertools.islice(told(policy, means, Normal(5.0), rng), 12):
-            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in policy.latest_intervals)
-        missed += wrong
-    assert missed <= binom.isf(1e-6, runs, failure)
-
-
 def test_coins_are_the_runs_own_and_a_replay_draws_the_same() -> None:
     first, again = in_process.run(run_file()), in_process.run(run_file())
     assert first.rounds == again.rounds
@@ -213,14 +201,3 @@ def test_numbers_that_it_cannot_play_by_are_refused_in_a_sentence(policy: str, m
 def test_more_arms_than_rounds_can_serve_are_refused() -> None:
     with pytest.raises(BadParameter, match="arms = 1001: must be at most 1000 with thompson"):
         made("thompson", 1001)
-
-
-def test_a_batch_is_told_whole() -> None:
-    policy = made("thompson", 3)
-    whole = [Estimate(arm, (1.0,), (2,), (Laplace(1.0),)) for arm in range(3)]
-    for estimates in (whole[:2], [*whole, whole[0]], []):
-        with pytest.raises(ValueError, match="must be complete"):
-            policy.tell(estimates)
-    policy.tell(whole)
-    with pytest.raises(ValueError, match="must be complete"):
-        policy.tell(whole)

@@ -80,15 +80,3 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
             seen = known[one.arm]
             assert (one.batch, one.mean) == (seen.batch, seen.mean)
             assert one.lower <= seen.lower <= seen.upper <= one.upper
-
-
-def test_it_is_told_what_it_asked_for() -> None:
-    policy = made("ucb1", 2)
-    for estimates in ([], [Estimate(1, (0.5,), (1,), (Laplace(0.0),))]):
-        with pytest.raises(ValueError, match="must be complete"):
-            policy.tell(estimates)
-
-
-def test_without_pulls_left_it_asks_for_nothing() -> None:
-    assert made("ucb1", 2).ask(0) is None
-    assert made("ucb1", 2).leftover(0) == {}
