@@ -19,11 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE
+from distrust.common.dp.calculator.communication import StatedBits, stated_bits
 from distrust.common.errors import ProtocolError, WrongCohort
+from distrust.common.protocol.run.config import RunConfig
+from distrust.common.protocol.run.progress import RoundReport
 from distrust.common.protocol.web.app import ReadersRoute
 from distrust.common.protocol.web.problems import bad_fields
 from distrust.server.dashboard import charts
-from distrust.server.dashboard.views import FILTERS
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -52,15 +54,32 @@ def security_headers(connect: Sequence[str] = ()) -> dict[str, str]:
 NAVIGATION = [("/", "Runs"), ("/compare", "Compare"), ("/start", "Start a run"), ("/privacy", "Privacy")]
 """Paths and names of the pages that every page links to."""
 
-_templates = Environment(
+
+def _number(value: float) -> str:
+    """Return a number with separators of thousands, decimals only where it has some."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+
+
+def _estimate(value: float | None) -> str:
+    """Return an estimate with four decimals, a dash for none."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _stated_bits(report: RoundReport, config: RunConfig) -> StatedBits:
+    """Return the bits that a paper states for a client's message of a round, or why it states none."""
+    statistic = config.policy.statistic(config.arms, report.decision)
+    return stated_bits(report.mechanism, config.mechanism, statistic, config.horizon)
+
+
+templates = Environment(
     loader=PackageLoader("distrust.server.dashboard"),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters.update(FILTERS)
-_templates.globals.update(charts=charts, NAVIGATION=NAVIGATION, if_others_collude=IF_OTHERS_COLLUDE)
+templates.filters.update(estimate=_estimate, number=_number, stated_bits=_stated_bits)
+templates.globals.update(charts=charts, NAVIGATION=NAVIGATION, if_others_collude=IF_OTHERS_COLLUDE)
 
 
 def page(
@@ -71,7 +90,7 @@ def page(
     connect  as in `security_headers`.
     part     not None asks for the block `fragment` alone, which a page fetches again.
     """
-    template = _templates.get_template(name)
+    template = templates.get_template(name)
     if part is None:
         html = template.render(context)
     else:

@@ -59,11 +59,6 @@ SLIDERS = (
     ("corrupt", "corrupt", "share of the clients that may collude", 0, 0.45, 0.01, False),
 )
 
-CLOSED = (
-    "This server computes for its operator only: enter the operator's token. "
-    "`distrust privacy` computes the same figures on your own machine."
-)
-
 T = TypeVar("T")
 
 
@@ -271,11 +266,11 @@ def privacy_page(
 ) -> Response:
     """Return the calculator's page, with the answer to the question in its address."""
     fields = {field: request.query_params.get(field) or value for field, value in DEFAULTS.items()}
-    context: dict[str, Any] = {"answer": None, "refused": "", "field": "", "closed": ""}
+    context: dict[str, Any] = {"answer": None, "refused": "", "field": "", "closed": False}
     try:
         name, query = question(fields)
         if asker == "stranger":
-            context["closed"] = CLOSED
+            context["closed"] = True
         else:
             context["answer"] = answered(name, query, _readers if asker == "reader" else None)
     except BadParameter as error:

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from markupsafe import Markup, escape
 
+from distrust.common.protocol.run.progress import ArmView
+
 T = TypeVar("T")
 
 WIDTH, HEIGHT = 720, 340  # of a chart, in units of its SVG
@@ -178,6 +180,13 @@ class Bar:
     upper: float
     kind: str
     last: bool = False
+
+
+def fate(arm: ArmView, chosen: int | None) -> str:
+    """Return what became of an arm: chosen, active or dropped."""
+    if arm.arm == chosen:
+        return "chosen"
+    return "active" if arm.active else "dropped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ pages = APIRouter(include_in_schema=False, route_class=ReadersPageRoute)
 
 
 async def _runs(request: Request) -> Runs:
-    service: Runs = request.app.state.reader
-    return service
+    reader: Runs = request.app.state.reader
+    return reader
 
 
 RunsDep = Annotated[Runs, Depends(_runs)]
@@ -49,18 +49,18 @@ def standing_at(request: Request, party: Via) -> dict[str, Any]:
 
 @pages.get("/")
 def runs_page(
-    request: Request, service: RunsDep, before: Annotated[int | None, Query(ge=1)] = None, part: Fragment = None
+    request: Request, reader: RunsDep, before: Annotated[int | None, Query(ge=1)] = None, part: Fragment = None
 ) -> Response:
     """Return the list of runs."""
-    context = runs_context(service, before)
+    context = runs_context(reader, before)
     address = "/" if before is None else f"/?before={before}"
     return page("runs.html", part=part, title="Runs", here="/", address=address, origin=origin_of(request), **context)
 
 
 @pages.get("/runs/{run}")
-def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None) -> Response:
+def run_page(run: str, request: Request, reader: RunsDep, part: Fragment = None) -> Response:
     """Return a run's page. While it runs, its script may ask the cohorts' intermediary how they stand."""
-    context = run_context(service, run)
+    context = run_context(reader, run)
     standing = None
     if context["view"].state == "running" and context["newest"] is not None:
         standing = standing_at(request, context["newest"].mechanism.via)
@@ -70,10 +70,10 @@ def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None
 
 
 @pages.get("/compare")
-def compare_page(service: RunsDep, a: Name = None, b: Name = None) -> Response:
+def compare_page(reader: RunsDep, a: Name = None, b: Name = None) -> Response:
     """Return two runs side by side; without names, a form that asks for them."""
     names = [name for name in (a, b) if name]
-    context = compare_context(service, names if len(names) == 2 else [])
+    context = compare_context(reader, names if len(names) == 2 else [])
     chosen = dict(zip("ab", preselected(context["known"], (a, b)), strict=True))
     return page("compare.html", title="Compare", here="/compare", chosen=chosen, **context)
 
@@ -110,29 +110,6 @@ class FormField:
     def label(self) -> str:
         """Return the key as a run file has it."""
         return self.name.rpartition(".")[2]
-
-
-_HINTS = {
-    "arms": "K: as many as the clients' environment has",
-    "horizon": "T: pulls in all, most often one a client",
-    "policy.base": "batches of base^b clients an arm; 2 when left out, or 4 with the published code's constants",
-    "policy.constants": "left out: the theorem's; published-code: those of the authors' code, which no theorem covers",
-    "run": "lower-case letters, digits, dot, dash, underscore",
-    "mechanism.epsilon": "ε of one client, in nats; every mechanism but identity needs it",
-    "mechanism.delta": "in [1e-18, 1/2), for the mechanisms whose theorem has one",
-    "mechanism.precision": "steps of the grid in one unit; computed when left out",
-    "mechanism.calibration": "exact: the least noise that keeps the promise; paper: the theorem's constants",
-    "mechanism.noise": "grid: exact noise on whole numbers; continuous: unsafe, and only where a paper has reals",
-    "mechanism.scale": "s of the paper's formulas; 10 when left out",
-    "mechanism.batches": "length of the stream that tree or prefix-factorization counts",
-    "mechanism.via": "the mechanism's own choice when left out",
-    "intermediary.stage_seconds": "seconds after which a stage is closed without those who are missing",
-    "intermediary.keep_seconds": "seconds from a cohort's outcome until its messages are scrubbed; 0: at once",
-    "budget.epsilon": "most that one client may spend in the whole run",
-    "budget.delta": "0 for pure privacy only",
-    "budget.min_survivors": "least floor that clients of `distrust run` accept; left out: their own limit",
-    "returning.contributions": "cohorts that one client may take part in; 1 when left out",
-}
 
 
 @cache
@@ -203,7 +180,7 @@ def _field(name: str, prefix: str, table: Mapping[str, Any], hint: str, *, requi
         id=f"f-{prefix}{name}".replace(".", "-"),
         kind=kind,
         default=default if isinstance(default, str) else json.dumps(default),
-        hint=_HINTS.get(name) or hint.replace("`", ""),
+        hint=hint.replace("`", ""),
         required=required,
         options=options,
         pattern=inner.get("pattern", ""),

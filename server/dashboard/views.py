@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
-from distrust.common.dp.accounting.guarantee import Guarantee, ShownGuarantee
-from distrust.common.dp.calculator.communication import StatedBits, stated_bits
 from distrust.common.dp.calculator.compare import stronger
+from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import CohortView, StatementList
-from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.listing import RunList
 from distrust.common.protocol.run.progress import (
     ArmView,
@@ -26,6 +24,7 @@ from distrust.common.protocol.run.progress import (
     RunView,
 )
 from distrust.common.protocol.run.round import RoundView
+from distrust.server.dashboard import charts
 from distrust.server.dashboard.charts import Bar, Line
 from distrust.server.learner.learner import MOST_FORMED
 
@@ -38,23 +37,21 @@ PARAMETERS = 12  # rows and columns of θ̂
 INTERVALS = 1000  # rounds in one question
 
 
-class Stated(Protocol):
-    """The service as it tells what the aggregator stated of a cohort."""
-
-    def statements(self, run: str, cohort: str) -> StatementList: ...
-
-
-class Runs(Stated, Protocol):
-    """The public side of the server's service, as pages read it. Raises WrongCohort for unknown runs."""
+class Runs(Protocol):
+    """The public side of the server's runs, as pages read it. Raises WrongCohort for what is not here."""
 
     def runs(self) -> RunList: ...
     def view(self, run: str) -> RunView: ...
     def rounds(self, run: str, after: int, limit: int) -> RoundList: ...
+    def round_report(self, run: str, number: int) -> RoundReport: ...
     def round_view(self, run: str) -> RoundView: ...
     def intervals(self, run: str, after: int, limit: int) -> IntervalList: ...
     def ledger(self, run: str) -> LedgerView: ...
     def regret(self, run: str) -> RegretCurve: ...
     def newest_event(self, run: str) -> float: ...
+    def statements(self, run: str, cohort: str) -> StatementList: ...
+    def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]: ...
+    def collected(self, run: str, cohort: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +64,13 @@ class ListedRun:
     left: int = 0
 
 
-def runs_context(service: Runs, before: int | None = None) -> dict[str, Any]:
+def runs_context(reader: Runs, before: int | None = None) -> dict[str, Any]:
     """Return the context of the list: the newest runs, or those before number `before` (from 1, in creation order)."""
-    listed = service.runs()
+    listed = reader.runs()
     lines = listed.runs
     end = len(lines) if before is None else min(before - 1, len(lines))
     start = max(0, end - RUNS)
-    shown = [_listed(service, line) for line in reversed(lines[start:end])]
+    shown = [_listed(reader, line) for line in reversed(lines[start:end])]
     return {
         "runs": shown,
         "older": start + 1 if start else None,
@@ -83,23 +80,23 @@ def runs_context(service: Runs, before: int | None = None) -> dict[str, Any]:
     }
 
 
-def _listed(service: Runs, line: RunLine) -> ListedRun:
+def _listed(reader: Runs, line: RunLine) -> ListedRun:
     try:
-        view = service.view(line.run)
+        view = reader.view(line.run)
     except RunFailed:  # its stored configuration cannot be read
         return ListedRun(line, line.state)
     return ListedRun(line, view.state, view, sum(arm.active for arm in view.snapshot.arms))
 
 
-def run_context(service: Runs, run: str) -> dict[str, Any]:
+def run_context(reader: Runs, run: str) -> dict[str, Any]:
     """Return the context of a run's page. Raises WrongCohort, RunFailed for a run that cannot be read."""
-    told = service.newest_event(run)  # first: what happens from now on is news
-    view = service.view(run)
+    told = reader.newest_event(run)  # first: what happens from now on is news
+    view = reader.view(run)
     many = view.config.arms > MANY_ARMS
-    rounds = _newest_rounds(service, view, 1 if many else ROUNDS)
-    closed = all_intervals(service, run)
+    rounds = _newest_rounds(reader, view, 1 if many else ROUNDS)
+    closed = all_intervals(reader, run)
     newest = rounds[0] if rounds else None
-    waiting = _waiting(service, view, newest)
+    waiting = _waiting(reader, view, newest)
     return {
         "view": view,
         "told": int(told) if math.isfinite(told) else 0,
@@ -107,21 +104,21 @@ def run_context(service: Runs, run: str) -> dict[str, Any]:
         "arms": _shown_arms(view.snapshot.arms, view.snapshot.chosen),
         "rounds": rounds,
         "newest": newest,
-        "live": [_live(service, *one) for one in waiting[:COHORTS]],
+        "live": [_live(reader, *one) for one in waiting[:COHORTS]],
         "waiting": len(waiting),
         "aborted": [(one, cohort) for one in rounds for cohort in one.cohorts if cohort.state == "aborted"][:COHORTS],
         "parameters": _parameters(newest),
-        "ledger": _or_none(lambda: service.ledger(run)),
-        "regret": _or_none(lambda: service.regret(run)),
+        "ledger": _or_none(lambda: reader.ledger(run)),
+        "regret": _or_none(lambda: reader.regret(run)),
         "closed": len(closed),
         "most": {"arms": ARMS, "cohorts": COHORTS, "intervals": MOST_FORMED},
     }
 
 
-def compare_context(service: Runs, names: Sequence[str]) -> dict[str, Any]:
+def compare_context(reader: Runs, names: Sequence[str]) -> dict[str, Any]:
     """Return the context of a comparison of two runs, with the names of all. Raises WrongCohort, RunFailed."""
-    known = [line.run for line in reversed(service.runs().runs)]
-    compared = [_compared(service, name) for name in names]
+    known = [line.run for line in reversed(reader.runs().runs)]
+    compared = [_compared(reader, name) for name in names]
     kinds = ("first", "second")
     widths = [
         Line(one["view"].run, kind, one["widths"]) for one, kind in zip(compared, kinds, strict=False) if one["widths"]
@@ -131,8 +128,9 @@ def compare_context(service: Runs, names: Sequence[str]) -> dict[str, Any]:
         for one, kind in zip(compared, kinds, strict=False)
         if one["regret"]
     ]
-    verdict = _verdict(compared[0]["view"], compared[1]["view"]) if len(compared) == 2 else ""
-    return {"known": known, "compared": compared, "verdict": verdict, "widths": widths, "regrets": regrets}
+    promises = [one["view"].snapshot.guarantee for one in compared]
+    order = stronger(*promises) if len(promises) == 2 else ""
+    return {"known": known, "compared": compared, "order": order, "widths": widths, "regrets": regrets}
 
 
 def preselected(known: Sequence[str], names: Sequence[str | None]) -> list[str | None]:
@@ -144,42 +142,10 @@ def preselected(known: Sequence[str], names: Sequence[str | None]) -> list[str |
     return chosen
 
 
-def _verdict(first: RunView, second: RunView) -> str:
-    """Return in words how the promises of two runs compare, and what a difference between the runs may then mean."""
-    if first.run == second.run:
-        return "This is one run, beside itself."
-    seeded = " and ".join(one.run for one in (first, second) if one.config.unsafe)
-    if seeded:
-        return (
-            f"The noise of {seeded} comes from a seed, so that no promise holds there. "
-            "The rows show the promises of the same runs without one."
-        )
-    promises = first.snapshot.guarantee, second.snapshot.guarantee
-    order = stronger(*promises)
-    one, two = (second.run, first.run) if order == "second" else (first.run, second.run)
-    better = (
-        f"The two promises are not equal: that of {one} is the stronger one. "
-        f"A worse result of {one} than of {two} may be its price."
-    )
-    if order == "equal" and promises[0].epsilon is None:
-        return "Neither run promises privacy: a difference between them is no price of it."
-    return {
-        "equal": "The two promises are equal: a difference between the runs is no price of privacy.",
-        "first": better,
-        "second": better,
-        "neither": "The two promises do not compare: one has the smaller ε, the other the smaller δ.",
-        "models": (
-            f"The two promises do not compare: that of {one} is of the {promises[0].model} model and that of {two} is "
-            f"of the {promises[1].model} model, and the models trust different parties. "
-            "So their ε do not say which promise is the stronger one."
-        ),
-    }[order]
-
-
-def _compared(service: Runs, run: str) -> dict[str, Any]:
-    view = service.view(run)
-    rounds = _newest_rounds(service, view, 1)
-    closed = all_intervals(service, run)
+def _compared(reader: Runs, run: str) -> dict[str, Any]:
+    view = reader.view(run)
+    rounds = _newest_rounds(reader, view, 1)
+    closed = all_intervals(reader, run)
     alive = {arm.arm for arm in view.snapshot.arms if arm.active}
     widths = [
         (cohort.pulls, max(held))
@@ -193,17 +159,17 @@ def _compared(service: Runs, run: str) -> dict[str, Any]:
         "left": len(alive),
         "newest": rounds[0] if rounds else None,
         "widths": widths,
-        "regret": _or_none(lambda: service.regret(run)),
+        "regret": _or_none(lambda: reader.regret(run)),
     }
 
 
-def all_intervals(service: Runs, run: str) -> list[RoundIntervals]:
+def all_intervals(reader: Runs, run: str) -> list[RoundIntervals]:
     """Return the closed rounds with the intervals that they formed; none for a run that cannot be played again."""
     intervals: list[RoundIntervals] = []
     after: int | None = 0
     try:
         while after is not None:
-            listed = service.intervals(run, after, INTERVALS)
+            listed = reader.intervals(run, after, INTERVALS)
             intervals += listed.rounds
             after = listed.next
     except RunFailed:
@@ -211,10 +177,10 @@ def all_intervals(service: Runs, run: str) -> list[RoundIntervals]:
     return intervals
 
 
-def _newest_rounds(service: Runs, view: RunView, count: int) -> list[RoundReport]:
+def _newest_rounds(reader: Runs, view: RunView, count: int) -> list[RoundReport]:
     """Return the newest rounds, newest first; none for a run that cannot be played again."""
     try:
-        return service.rounds(view.run, max(0, view.snapshot.round - count), count).rounds[::-1]
+        return reader.rounds(view.run, max(0, view.snapshot.round - count), count).rounds[::-1]
     except RunFailed:
         return []
 
@@ -230,7 +196,7 @@ def _bars(closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int
                     interval.lower,
                     interval.mean,
                     interval.upper,
-                    fate(arms[interval.arm], chosen),
+                    charts.fate(arms[interval.arm], chosen),
                     last=arms[interval.arm].eliminated == cohort.round,
                 )
                 for interval in cohort.intervals
@@ -239,13 +205,6 @@ def _bars(closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int
         for cohort in closed
         if cohort.intervals
     ]
-
-
-def fate(arm: ArmView, chosen: int | None) -> str:
-    """Return what became of an arm: chosen, active or dropped."""
-    if arm.arm == chosen:
-        return "chosen"
-    return "active" if arm.active else "dropped"
 
 
 def _shown_arms(arms: Sequence[ArmView], chosen: int | None) -> list[ArmView]:
@@ -266,27 +225,27 @@ class LiveCohort:
     threshold: str
 
 
-def _waiting(service: Runs, view: RunView, newest: RoundReport | None) -> list[tuple[CohortView, Cohort]]:
+def _waiting(reader: Runs, view: RunView, newest: RoundReport | None) -> list[tuple[CohortView, Cohort]]:
     """Return the cohorts of the open round that have no outcome."""
     if view.state != "running" or newest is None:
         return []
-    open_round = service.round_view(view.run).round
+    open_round = reader.round_view(view.run).round
     messages = {one.cohort.cohort: one.cohort for one in open_round.assignments} if open_round else {}
     return [(cohort, messages[cohort.cohort]) for cohort in newest.cohorts if cohort.cohort in messages]
 
 
-def _live(service: Stated, cohort: CohortView, message: Cohort) -> LiveCohort:
+def _live(reader: Runs, cohort: CohortView, message: Cohort) -> LiveCohort:
     """Return a cohort of the open round as the page shows it."""
-    return LiveCohort(cohort, known_stage(service, cohort, message), message.minimum, message.channel.quorum)
+    return LiveCohort(cohort, known_stage(reader, cohort, message), message.minimum, message.channel.quorum)
 
 
-def known_stage(service: Stated, cohort: CohortView, message: Cohort) -> str:
+def known_stage(reader: Runs, cohort: CohortView, message: Cohort) -> str:
     """Return a cohort's stage as far as the server knows it: of a masked cohort, by the aggregator's statements."""
     if cohort.state == "planned":
         return "waits for clients"
     if message.via == "shuffler":
         return "report"
-    stated = service.statements(message.run, cohort.cohort).statements
+    stated = reader.statements(message.run, cohort.cohort).statements
     return stated[-1].stage if stated else "keys or shares"
 
 
@@ -311,71 +270,3 @@ def _or_none(ask: Callable[[], Any]) -> Any:
         return ask()
     except (WrongCohort, RunFailed):
         return None
-
-
-def _number(value: float) -> str:
-    """Return a number with separators of thousands, decimals only where it has some."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
-
-
-def _estimate(value: float | None) -> str:
-    """Return an estimate with four decimals, a dash for none."""
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _stated_bits(report: RoundReport, config: RunConfig) -> StatedBits:
-    """Return the bits that a paper states for a client's message of a round, or why it states none."""
-    statistic = config.policy.statistic(config.arms, report.decision)
-    return stated_bits(report.mechanism, config.mechanism, statistic, config.horizon)
-
-
-def _message(report: RoundReport) -> str:
-    """Return in words what the bits of a client's message are."""
-    mechanism = report.mechanism
-    numbers = f"{mechanism.dimension:,} {'number' if mechanism.dimension == 1 else 'numbers'}"
-    if mechanism.width is not None:
-        labels = "one label" if mechanism.dimension == 1 else f"each of {mechanism.dimension:,} labels"
-        return f"{mechanism.width:,} under {labels}"
-    if mechanism.via == "aggregator":
-        return f"{numbers} of a sum modulo m = {mechanism.modulus:,}"
-    return f"{numbers} below m = {mechanism.modulus:,}, in a record that is sealed to the server"
-
-
-def _interval(arm: ArmView) -> str:
-    """Return an arm's latest interval, a dash before its first."""
-    return "–" if arm.lower is None or arm.upper is None else f"[{arm.lower:.4f}, {arm.upper:.4f}]"
-
-
-def _clients(report: RoundReport) -> int:
-    """Return the clients of all cohorts of a round, replaced ones too."""
-    return sum(cohort.clients for cohort in report.cohorts)
-
-
-def _released(report: RoundReport) -> int:
-    """Return the number of a round's cohorts that were released."""
-    return sum(cohort.state == "released" for cohort in report.cohorts)
-
-
-def _promise(guarantee: Guarantee) -> str:
-    """Return a guarantee in one line."""
-    return guarantee.line()
-
-
-def _left(guarantee: ShownGuarantee) -> str:
-    """Return what is left of a guarantee, for a line below its figures."""
-    return guarantee.left_line()
-
-
-FILTERS: dict[str, Callable[..., Any]] = {
-    "clients": _clients,
-    "estimate": _estimate,
-    "fate": fate,
-    "interval": _interval,
-    "left": _left,
-    "message": _message,
-    "number": _number,
-    "promise": _promise,
-    "released": _released,
-    "stated_bits": _stated_bits,
-}
-"""Jinja's filters of all templates."""

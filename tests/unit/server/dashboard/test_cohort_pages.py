@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.bandit.contextual_choice import ContextualChoice
-from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.decisions import AssignedAction, Decision
 from distrust.common.dp.calculator.flip import binned, flip_views
 from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
@@ -22,8 +22,8 @@ from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import StatementList
 from distrust.common.protocol.web.problems import bad_fields
 from distrust.server.app import server_app
+from distrust.server.dashboard import templates
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
-from distrust.server.dashboard.parties import arm_played
 from distrust.server.settings import ServerSettings
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
@@ -143,17 +143,18 @@ def test_an_aborted_cohort_is_explained_and_its_reason_is_escaped(tmp_path: Path
     assert f"may have a message of one. {' '.join(missed)} " in shown
 
 
-def test_the_page_says_by_which_party_the_arm_is_chosen() -> None:
-    cohort, everyone = REPORT.cohorts[0], REPORT.cohorts[0].model_copy(update={"arm": None})
-    choice, assigned = ContextualChoice(theta=[[0.5, 0.5]]), AssignedAction(actions=[0, 1], times=[3, 2])
-    warm_up = choice.model_copy(update={"only": 4})
-    for decision, shown in (
-        (choice, "chosen on each client's device"),
-        (warm_up, "4, for all clients"),
-        (assigned, "assigned by the shuffler"),
-    ):
-        assert arm_played(everyone, REPORT.model_copy(update={"decision": decision})) == shown
-    assert arm_played(cohort, REPORT) == str(cohort.arm)
+@pytest.mark.parametrize(
+    ("arm", "decision", "shown"),
+    [
+        (None, ContextualChoice(theta=[[0.5, 0.5]]), "chosen on each client's device"),
+        (None, ContextualChoice(theta=[[0.5, 0.5]], only=4), "4, for all clients"),
+        (None, AssignedAction(actions=[0, 1], times=[3, 2]), "assigned by the shuffler"),
+        (0, REPORT.decision, "0"),
+    ],
+)
+def test_the_page_says_by_which_party_the_arm_is_chosen(arm: int | None, decision: Decision, shown: str) -> None:
+    parts: Any = templates.get_template("parts.html").module
+    assert html.unescape(parts.arm_played(arm, decision)).strip() == shown
 
 
 def test_a_run_with_a_noise_seed_says_that_no_promise_holds(tmp_path: Path) -> None:

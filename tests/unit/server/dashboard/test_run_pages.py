@@ -162,21 +162,22 @@ def test_a_comparison_says_which_promises_are_equal_and_which_do_not_compare(tmp
     one, other = config("one", unsafe=None), config("other", unsafe=None, policy={"first_batch": 6})
     local = config("alone", unsafe=None, mechanism={"name": "local-laplace-discrete", "epsilon": 1.0})
     bare = config("bare", unsafe=None, mechanism={"name": "identity"})
-    with playing(tmp_path, one, other, local, bare, config("seeded")) as client:
+    none = config("none", unsafe=None, mechanism={"name": "identity"})
+    with playing(tmp_path, one, other, local, bare, none, config("seeded")) as client:
         verdict = {
             names: re.findall(r'id="verdict">([^<]+)<', client.get(f"/compare?a={names[0]}&b={names[1]}").text)[0]
-            for names in (("one", "other"), ("one", "alone"), ("bare", "one"), ("bare", "bare"), ("one", "seeded"))
+            for names in (("one", "other"), ("one", "alone"), ("bare", "one"), ("bare", "none"), ("one", "seeded"))
         }
         form = client.get("/compare").text
         half = client.get("/compare?b=seeded").text
     assert "The two promises are equal" in verdict["one", "other"]
     assert "that of one is of the distributed model and that of alone is of the local model" in verdict["one", "alone"]
     assert "that of one is the stronger one" in verdict["bare", "one"]
-    assert "This is one run" in verdict["bare", "bare"]
+    assert "Neither run promises privacy" in verdict["bare", "none"]
     assert "The noise of seeded comes from a seed" in verdict["one", "seeded"]
     assert "No runs are compared yet. Choose two" in words(form)
-    assert re.findall(r"<option selected>([^<]+)", form) == ["seeded", "bare"]
-    assert re.findall(r"<option selected>([^<]+)", half) == ["bare", "seeded"]
+    assert re.findall(r"<option selected>([^<]+)", form) == ["seeded", "none"]
+    assert re.findall(r"<option selected>([^<]+)", half) == ["none", "seeded"]
 
 
 def test_unknown_runs_are_refused_as_pages(tmp_path: Path) -> None:
