@@ -89,27 +89,23 @@ class Keeping:
         """Return the runs by name, or one of them: also those whose configuration cannot be read any more."""
         columns = [RUNS.c[name] for name in ("run", "run_id", "digest", "state", "started", "ended")]
         query = select(*columns) if run is None else select(*columns).where(RUNS.c.run == run)
-        with self._database.reading() as connection:
-            rows = connection.execute(query).all()
         return {
             row.run: StoredRun(
                 row.run, row.run_id, run_digest(row.digest, row.run_id), row.state, row.started, row.ended
             )
-            for row in rows
+            for row in self._store.read(query)
         }
 
     def tombstones(self) -> list[Tombstone]:
         """Return what is left of pruned runs, oldest first."""
         query = select(TOMBSTONES.c.body).order_by(TOMBSTONES.c.number)
-        with self._database.reading() as connection:
-            return [Tombstone.model_validate_json(body) for (body,) in connection.execute(query)]
+        return [Tombstone.model_validate_json(body) for (body,) in self._store.read(query)]
 
     def untold(self, via: Via) -> dict[str, list[str]]:
         """Return by run ended cohorts of an intermediary, which must be told that they are collected no more."""
         told: dict[str, list[str]] = {}
-        with self._database.reading() as connection:
-            for row in connection.execute(_UNTOLD, {"at": via}):
-                told.setdefault(row.run, []).append(row.cohort)
+        for row in self._store.read(_UNTOLD, {"at": via}):
+            told.setdefault(row.run, []).append(row.cohort)
         return told
 
     @repeated

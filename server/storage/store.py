@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from sqlalchemy import Connection, Select, bindparam, delete, false, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
@@ -193,33 +193,38 @@ class Store:
             yield writing
             writing.add_events()
 
+    def read(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[Any]:
+        """Return the rows of a query, each with its columns as attributes, in a transaction of its own."""
+        with self.database.reading() as connection:
+            return connection.execute(query, values).all()
+
+    def value(self, query: Select[Any], values: Mapping[str, Any]) -> Any:
+        """Return the first row's first column; None without a row."""
+        with self.database.reading() as connection:
+            return connection.execute(query, values).scalar()
+
     def runs(self) -> list[RunRow | UnreadRun]:
         """Return all runs, oldest first."""
-        with self.database.reading() as connection:
-            rows = connection.execute(select(RUNS).order_by(RUNS.c.number)).all()
-        identities = [RunIdentity(row.run_id, PublicKeys(row.ticket_key, row.seal_key)) for row in rows]
-        return [
-            read_run(row.run, row.config, identity, row.state, row.reason)
-            for row, identity in zip(rows, identities, strict=True)
-        ]
+        stored = []
+        for row in self.read(select(RUNS).order_by(RUNS.c.number)):
+            identity = RunIdentity(row.run_id, PublicKeys(row.ticket_key, row.seal_key))
+            stored.append(read_run(row.run, row.config, identity, row.state, row.reason))
+        return stored
 
     def open_runs(self) -> dict[str, bytes]:
         """Return R of each run that is not over, by its name; also of one whose configuration is refused today."""
         query = select(RUNS.c.run, RUNS.c.digest, RUNS.c.run_id).where(RUNS.c.state == "running")
-        with self.database.reading() as connection:
-            return {row.run: run_digest(row.digest, row.run_id) for row in connection.execute(query)}
+        return {row.run: run_digest(row.digest, row.run_id) for row in self.read(query)}
 
     def state(self, run: str) -> tuple[RunState, str | None]:
         """Return a run's state and its reason."""
-        with self.database.reading() as connection:
-            state, reason = connection.execute(select(RUNS.c.state, RUNS.c.reason).where(RUNS.c.run == run)).one()
+        ((state, reason),) = self.read(select(RUNS.c.state, RUNS.c.reason).where(RUNS.c.run == run))
         return state, reason
 
     def outcomes(self, run: str) -> list[ReleasedCohort | LostCohort]:
         """Return a run's outcomes in the order in which they were absorbed."""
         query = select(OUTCOMES.c.body).where(OUTCOMES.c.run == run).order_by(OUTCOMES.c.number)
-        with self.database.reading() as connection:
-            return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]
+        return [OUTCOME_JSON.validate_json(body) for (body,) in self.read(query)]
 
     def cohorts(self, run: str, first: int, last: int | None = None) -> dict[str, CohortRow]:
         """Return the opened cohorts of a run's rounds `first` to `last`; without `last` of one round.
@@ -227,102 +232,80 @@ class Store:
         Each call looks at all cohorts of the run.
         """
         rounds = {"run": run, "first": first, "last": first if last is None else last}
-        with self.database.reading() as connection:
-            rows = [CohortRow(*row) for row in connection.execute(_RUN_COHORTS, rounds)]
-        return {row.cohort: row for row in rows}
+        return {row.cohort: CohortRow(*row) for row in self.read(_RUN_COHORTS, rounds)}
 
     def intermediaries(self, run: str) -> set[Via]:
         """Return the intermediaries at which this run has opened cohorts."""
-        query = select(COHORTS.c.via).where(COHORTS.c.run == run).distinct()
-        with self.database.reading() as connection:
-            return set(connection.execute(query).scalars())
+        return {row.via for row in self.read(select(COHORTS.c.via).where(COHORTS.c.run == run).distinct())}
 
     def known_digests(self, run: str, via: Via, digests: Sequence[bytes]) -> set[bytes]:
         """Return those of the digests that are of a run's cohorts at an intermediary."""
-        known: set[bytes] = set()
-        with self.database.reading() as connection:
-            for start in range(0, len(digests), _DIGESTS_ASKED):
-                values = {"run": run, "via": via, "digests": digests[start : start + _DIGESTS_ASKED]}
-                known.update(connection.execute(_KNOWN_DIGESTS, values).scalars())
-        return known
+        parts = (digests[start : start + _DIGESTS_ASKED] for start in range(0, len(digests), _DIGESTS_ASKED))
+        at = {"run": run, "via": via}
+        return {row.digest for part in parts for row in self.read(_KNOWN_DIGESTS, {**at, "digests": part})}
 
     def count_cohorts(self, run: str, via: Via) -> int:
         """Return how many cohorts a run has opened at an intermediary."""
-        with self.database.reading() as connection:
-            return connection.execute(
-                select(func.count()).select_from(COHORTS).where(*_AT), {"run": run, "via": via}
-            ).scalar_one()
+        return int(self.value(select(func.count()).select_from(COHORTS).where(*_AT), {"run": run, "via": via}))
 
     def released_digests(self, run: str, via: Via) -> set[bytes]:
         """Return the digests of a run's cohorts at an intermediary that have a released outcome."""
-        with self.database.reading() as connection:
-            return set(connection.execute(_RELEASED_DIGESTS, {"run": run, "via": via}).scalars())
+        return {row.digest for row in self.read(_RELEASED_DIGESTS, {"run": run, "via": via})}
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
         """Return by state (cohorts, tickets issued)."""
         columns = (COHORTS.c.state, func.count(), func.sum(COHORTS.c.granted))
         query = select(*columns).where(COHORTS.c.run == run).group_by(COHORTS.c.state)
-        with self.database.reading() as connection:
-            return {state: (int(cohorts), int(granted)) for state, cohorts, granted in connection.execute(query)}
+        return {state: (int(cohorts), int(granted)) for state, cohorts, granted in self.read(query)}
 
     def cohort_message(self, cohort: str) -> Cohort | None:
         """Return the cohort as it was opened at its intermediary, byte for byte."""
-        with self.database.reading() as connection:
-            text = connection.execute(_MESSAGE, {"cohort": cohort}).scalar_one_or_none()
+        text = self.value(_MESSAGE, {"cohort": cohort})
         return None if text is None else Cohort.model_validate_json(text)
 
     def outcome(self, cohort: str) -> ReleasedCohort | LostCohort | None:
-        with self.database.reading() as connection:
-            body = connection.execute(_OUTCOME, {"cohort": cohort}).scalar_one_or_none()
+        body = self.value(_OUTCOME, {"cohort": cohort})
         return None if body is None else OUTCOME_JSON.validate_json(body)
 
     def batch(self, cohort: str) -> BatchAnswer | None:
-        with self.database.reading() as connection:
-            body = connection.execute(_BATCH, {"cohort": cohort}).scalar_one_or_none()
+        body = self.value(_BATCH, {"cohort": cohort})
         return None if body is None else BatchAnswer.model_validate_json(body)
 
     def has_batch(self, cohort: str) -> bool:
         """Return whether a cohort's batch was collected, also where it was scrubbed since."""
-        with self.database.reading() as connection:
-            return connection.execute(_HAS_BATCH, {"cohort": cohort}).first() is not None
+        return self.value(_HAS_BATCH, {"cohort": cohort}) is not None
 
     def scrubbed(self, cohort: str) -> float | None:
         """Return when a cohort's batch was scrubbed."""
-        with self.database.reading() as connection:
-            return connection.execute(_SCRUBBED, {"cohort": cohort}).scalar_one_or_none()
+        return cast("float | None", self.value(_SCRUBBED, {"cohort": cohort}))
 
     def receipts(self, cohort: str) -> dict[int, bool]:
         """Return by slot what clients have said: whether their records are in the batch."""
-        with self.database.reading() as connection:
-            return {row.slot: row.present for row in connection.execute(_RECEIPTS, {"cohort": cohort})}
+        return {row.slot: row.present for row in self.read(_RECEIPTS, {"cohort": cohort})}
 
     def regret(self, run: str) -> RegretCurve | None:
         """Return the curve that a driver posted last."""
-        with self.database.reading() as connection:
-            body = connection.execute(select(REGRETS.c.body).where(REGRETS.c.run == run)).scalar_one_or_none()
+        body = self.value(select(REGRETS.c.body).where(REGRETS.c.run == bindparam("run")), {"run": run})
         return None if body is None else RegretCurve.model_validate_json(body)
 
     def grants(self, run: str, request: str) -> list[GrantRow]:
         """Return the slots that this request got before, in order."""
-        return self._grants(_REQUEST_GRANTS, {"run": run, "request": request})
+        return [GrantRow(*row) for row in self.read(_REQUEST_GRANTS, {"run": run, "request": request})]
 
     def with_taken(self, rows: dict[str, CohortRow]) -> dict[str, CohortRow]:
         """Return opened cohorts with the slots that callers with a limit have in each."""
         taken: dict[str, dict[str, int]] = {}
-        with self.database.reading() as connection:
-            for start in range(0, len(rows), _DIGESTS_ASKED):
-                names = list(rows)[start : start + _DIGESTS_ASKED]
-                for cohort, participant, count in connection.execute(_TAKEN, {"cohorts": names}):
-                    taken.setdefault(cohort, {})[participant] = int(count)
+        for start in range(0, len(rows), _DIGESTS_ASKED):
+            for cohort, participant, count in self.read(_TAKEN, {"cohorts": [*rows][start : start + _DIGESTS_ASKED]}):
+                taken.setdefault(cohort, {})[participant] = int(count)
         return rows | {cohort: replace(rows[cohort], taken=theirs) for cohort, theirs in taken.items()}
 
     def spent(self, participant: str) -> int:
         """Return how many slots a participant with a quota has got."""
-        with self.database.reading() as connection:
-            return connection.execute(_SPENT, {"participant": participant}).scalar_one_or_none() or 0
+        return self.value(_SPENT, {"participant": participant}) or 0
 
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
-        return self._grants(_COHORT_GRANTS, {"cohort": cohort})
+        return [GrantRow(*row) for row in self.read(_COHORT_GRANTS, {"cohort": cohort})]
 
     def key_hashes(self, cohort: str) -> bytes:
         """Return the hashes that came with a cohort's ticket requests, 32 bytes a slot, slot by slot."""
@@ -330,21 +313,13 @@ class Store:
 
     def statements(self, cohort: str) -> list[Statement]:
         """Return a cohort's statements in the order of its stages."""
-        with self.database.reading() as connection:
-            rows = connection.execute(_STATEMENTS, {"cohort": cohort})
-            return [Statement(stage=stage, digest=digest) for stage, digest in rows]
+        return [Statement(stage=stage, digest=digest) for stage, digest in self.read(_STATEMENTS, {"cohort": cohort})]
 
     def events(self, run: str, after: int, limit: int) -> list[RunEvent]:
         """Return the events with a number above `after`, in order."""
-        with self.database.reading() as connection:
-            rows = connection.execute(_LATER_EVENTS, {"run": run, "after": after, "limit": limit}).all()
+        rows = self.read(_LATER_EVENTS, {"run": run, "after": after, "limit": limit})
         return [RunEvent.model_validate({**json.loads(body), "number": number}) for number, body in rows]
 
     def newest_event(self, run: str) -> int:
         """Return the number of the run's newest event, 0 before the first."""
-        with self.database.reading() as connection:
-            return connection.execute(_NEWEST_EVENT, {"run": run}).scalar_one() or 0
-
-    def _grants(self, query: Select[Any], values: dict[str, str]) -> list[GrantRow]:
-        with self.database.reading() as connection:
-            return [GrantRow(*row) for row in connection.execute(query, values)]
+        return self.value(_NEWEST_EVENT, {"run": run}) or 0
