@@ -133,8 +133,8 @@ async def prune_run(
 
     After 503 the same call goes on. A run that is running is refused: cancel it first.
     """
-    if run not in {active.config.run for active in service.running()}:
-        coordinator.forget(run)  # before its name is another run's
+    await run_in_threadpool(service.prunable, run)  # raises for one that stays
+    coordinator.forget(run)  # before its name is another run's
     return await housekeeper.prune(run)
 
 

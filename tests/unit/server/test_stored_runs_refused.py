@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import select, update
 
 from distrust.common.errors import Conflict, RunFailed, Unavailable
+from distrust.server.runs.coordinator import RunCoordinator
 from distrust.server.runs.intermediaries import Housekeeper
 from distrust.server.storage import tables
+from distrust.server.storage.rows import UnreadRun
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
+from tests.unit.server.test_api import OPERATOR, create, over_http
 from tests.unit.server.test_lost_confirmations import Faults
 
 Change = Callable[[dict[str, Any]], None]
@@ -136,6 +140,27 @@ def test_an_open_run_that_cannot_be_read_can_be_cancelled_and_pruned_and_its_key
     assert again.service.prune("old", digest).state == "cancelled"
     assert states(again) == {"demo": "running"}
     again.database.close()
+
+
+def test_a_run_that_may_not_be_pruned_is_refused_before_its_collection_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(RunCoordinator, "forget", lambda _, run: forgotten.append(run))
+
+    async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
+        service = client._transport.app.state.service
+        for run in ("old", "demo"):
+            await create(client, run=run)
+        service._unread["old"] = UnreadRun("old", {}, "withdrawn", "running")
+        del service._runs["old"]
+        refused = [await client.delete(f"/runs/{run}/data", headers=OPERATOR) for run in ("old", "demo", "none")]
+        assert ([answer.status_code for answer in refused], forgotten) == ([409, 409, 404], [])
+        await client.delete("/runs/old", headers=OPERATOR)
+        assert (await client.delete("/runs/old/data", headers=OPERATOR)).status_code == 200
+        assert forgotten == ["old", "old"]
+
+    over_http(tmp_path, body)
 
 
 @pytest.mark.parametrize("state", ["running", "cancelled"])
