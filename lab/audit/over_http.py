@@ -54,7 +54,7 @@ from distrust.lab.stack.stack import Urls
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.learner.analyzer import check_count, content_sums
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
-from distrust.server.runs.round_messages import round_message
+from distrust.server.runs.active_run import round_message
 from distrust.server.runs.ticket_issuer import sign
 from distrust.server.storage.keys import Keys, new_keys
 

@@ -20,14 +20,13 @@ from distrust.common.protocol.crypto.context import run_digest
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunState, Snapshot
-from distrust.common.protocol.run.round import Round, RoundView
+from distrust.common.protocol.run.round import Assignment, Round, RoundView, cohort_channel, cohort_terms
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.wire import Via
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.learner.rounds import RoundPlan
 from distrust.server.policies.base import ArmKey
-from distrust.server.runs.round_messages import round_message
-from distrust.server.storage.keys import KeyFolder, Keys, RunIdentity, new_keys, new_run_id
+from distrust.server.storage.keys import KeyFolder, Keys, PublicKeys, RunIdentity, new_keys, new_run_id
 from distrust.server.storage.rows import CohortRow, RunRow
 from distrust.server.storage.store import Store
 
@@ -225,6 +224,37 @@ class ActiveRun:
         """Return the open round's cohorts without an outcome, in cohort order."""
         round_ = self.round()
         return [] if round_ is None else [assignment.cohort for assignment in round_.assignments]
+
+
+def round_message(config: RunConfig, run_digest: bytes, plan: RoundPlan, keys: PublicKeys) -> Round:
+    """Return a round of the run with digest R, with all that is public of its cohorts that have no outcome."""
+    round_ = Round(
+        run=config.run,
+        number=plan.number,
+        decision=plan.decision,
+        statistic=plan.statistic,
+        mechanism=plan.mechanism,
+        dropout=config.intermediary.dropout,
+        corrupt=config.intermediary.corrupt,
+        assignments=[],
+    )
+    for cohort in plan.cohorts:
+        message = Cohort(
+            run=config.run,
+            round=plan.number,
+            cohort=cohort.cohort,
+            clients=cohort.clients,
+            minimum=cohort.minimum,
+            stage_seconds=config.intermediary.stage_seconds,
+            keep_seconds=config.intermediary.keep_seconds,
+            run_digest=run_digest,
+            ticket_key=keys.ticket,
+            channel=cohort_channel(config, round_, cohort.mechanism, cohort.minimum, keys.seal),
+            terms=cohort_terms(round_, cohort.arm, cohort.mechanism),
+        )
+        own = None if cohort.mechanism == plan.mechanism else cohort.mechanism
+        round_.assignments.append(Assignment(arm=cohort.arm, cohort=message, mechanism=own))
+    return round_
 
 
 def _replayed(config: RunConfig, store: Store) -> tuple[Learner | None, str | None]:

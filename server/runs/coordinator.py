@@ -311,17 +311,17 @@ class RunCoordinator:
                 answer = _aborted(cohort, error)
         places = [] if alone or answer.batch is None else self.places.unanswered(cohort.run)
         try:
-            begun = await self._settle_and_serve(cohort, answer, places)
+            begun = await self._settle(cohort, answer, places)
         except NotComparedError:
             await self._compare(cohort.run, cohort.via)
             try:
-                begun = await self._settle_and_serve(cohort, answer, places)
+                begun = await self._settle(cohort, answer, places)
             except NotComparedError:  # it numbers the batch behind the end of its list
                 why = misnumbered(self._service.active_run(cohort.run), cohort, answer)
                 await asyncio.to_thread(self._service.fail, cohort.run, cohort.run_digest, why)
                 return True
         except BadMessage as error:
-            begun = await self._settle_and_serve(cohort, _aborted(cohort, error), [])
+            begun = await self._settle(cohort, _aborted(cohort, error), [])
         if begun is not None:
             self._note_opening(begun)
             self._watch(begun)
@@ -356,14 +356,12 @@ class RunCoordinator:
             self._receipted[receipts.cohort].set()
         return answer
 
-    async def _settle_and_serve(
-        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
-    ) -> Cohort | None:
-        """Call the service in a thread. The call goes on when its caller is cancelled."""
-        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle_and_serve, cohort, answer, places))
+    async def _settle(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Cohort | None:
+        """Settle in a thread, and return the next cohort if it was begun. Goes on when its caller is cancelled."""
+        settling = asyncio.ensure_future(asyncio.to_thread(self._service.settle, cohort, answer, places))
         self._recording.add(settling)
         settling.add_done_callback(self._recording.discard)
-        return await asyncio.shield(settling)
+        return (await asyncio.shield(settling))[1]
 
     async def _final_answer(self, cohort: Cohort, *, opening: bool) -> BatchAnswer | None:
         """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted.

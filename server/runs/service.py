@@ -209,15 +209,14 @@ class Service(KnownRuns):
         with active.lock:
             return cohort.cohort in self.store.cohorts(cohort.run, cohort.round) if cohort in active.pending() else None
 
-    def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """Settle a cohort with an intermediary's last answer as `settle_and_serve`. Return False if it was before."""
-        return self._settle(cohort, answer, ())[0]
+    def settle(
+        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace] = ()
+    ) -> tuple[bool, Cohort | None]:
+        """Settle a cohort with an intermediary's last answer, and serve requests that wait, `places`, with its outcome.
 
-    def settle_and_serve(self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]) -> Cohort | None:
-        """Settle a cohort, and serve requests that wait for tickets with those of the run's next one.
-
-        Return the next cohort if it was begun. Its intermediary must open it, and has just answered: so these tickets
-        do not wait until it has. A request that gets none here is answered as if it came now.
+        Return whether it is settled now, and the run's next cohort if it was begun. Its intermediary must open that
+        one, and has just answered: so these tickets do not wait until it has. A request that gets none here is answered
+        as if it came now.
 
         Outcome and tickets are one transaction. If it fails, or only its confirmation is lost, no request has an
         answer, and the next cohort may be recorded all the same: `waiting_for` names it then.
@@ -225,12 +224,6 @@ class Service(KnownRuns):
         Raises NotComparedError while deliveries before this batch are not compared; RunFailed where the intermediary
         has released what this server does not know; BadMessage for a batch that is not numbered.
         """
-        return self._settle(cohort, answer, places)[1]
-
-    def _settle(
-        self, cohort: Cohort, answer: BatchAnswer, places: Sequence[WaitingPlace]
-    ) -> tuple[bool, Cohort | None]:
-        """Return whether the cohort is settled now, and the next one if it was begun."""
         active = self.active_run(cohort.run)
         with self._ended_by_a_fault(cohort.run):
             self._deliveries.confirm(active, cohort, answer)

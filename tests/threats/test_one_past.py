@@ -224,8 +224,8 @@ def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_
     assert [answer.delivery for answer in answers] == [1, 2, 3]
     with pytest.raises(NotComparedError):  # the first two are not known yet
         harness.service.settle(third, answers[2])
-    assert harness.service.settle(first, answers[0])
-    assert not harness.service.settle(first, answers[0])  # collected a second time
+    assert harness.service.settle(first, answers[0])[0]
+    assert not harness.service.settle(first, answers[0])[0]  # collected a second time
     with pytest.raises(RunFailed, match=LOST):
         harness.service.settle(second, answers[1].model_copy(update={"delivery": 1}))
     assert (harness.reader.view("demo").state, len(released(harness))) == ("failed", 1)
@@ -347,7 +347,7 @@ def test_a_batch_in_other_bytes_has_the_same_estimate(via: str, tmp_path: Path) 
                 content = content.model_copy(update={"body": b"".join(reversed(records))})
             batch = answer.batch.model_copy(update={"content": content, "disputes": 1})
             answer = answer.model_copy(update={"batch": batch})
-        assert harness.service.settle(cohort, answer)
+        assert harness.service.settle(cohort, answer)[0]
         estimates.append(released(harness)[cohort.cohort])
         harness.database.close()
     assert estimates[0] == estimates[1]

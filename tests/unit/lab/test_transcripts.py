@@ -22,7 +22,7 @@ from distrust.lab.play.run_file import RunFile, parse
 from distrust.lab.services.outline import Outline, Pages, Party, Wanted
 from distrust.lab.services.transcripts import Inspection, PartyView, described, print_party_views
 from distrust.server.learner.learner import Learner
-from distrust.server.runs.round_messages import round_message
+from distrust.server.runs.active_run import round_message
 from distrust.server.storage.keys import PublicKeys
 from tests.support.round_report import REPORT
 

@@ -273,16 +273,16 @@ def test_a_request_that_was_told_that_no_slot_is_free_gets_none_afterwards(
             settled.wait(60)
             return told
 
-        settle_and_serve = service.settle_and_serve
+        settle = service.settle
 
         def settling(*given: Any) -> Any:
             try:
-                return settle_and_serve(*given)
+                return settle(*given)
             finally:
                 settled.set()
 
         monkeypatch.setattr(service, "advance", late)
-        monkeypatch.setattr(service, "settle_and_serve", settling)
+        monkeypatch.setattr(service, "settle", settling)
         second = asyncio.create_task(ask(client, json=wish(7, 1)))
         assert await asyncio.to_thread(asked.wait, 60)
         clients.answer(view.round, first)

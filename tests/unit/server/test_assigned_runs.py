@@ -108,7 +108,7 @@ LOCAL = {"name": "local-laplace-discrete", "epsilon": 1.0}
 def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(harness: ServerHarness) -> None:
     harness.service.create(config(mechanism=LOCAL))
     cohort = opened(harness)
-    assert harness.service.settle(cohort, answer(cohort, cohort.clients))
+    assert harness.service.settle(cohort, answer(cohort, cohort.clients))[0]
     outcome = harness.service.store.outcome(cohort.cohort)
     assert isinstance(outcome, LostCohort)
     assert outcome.reason.startswith("refused: ")
@@ -119,7 +119,7 @@ def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(ha
 def test_a_batch_below_the_minimum_is_never_opened(harness: ServerHarness) -> None:
     harness.service.create(config(mechanism=LOCAL))
     cohort = opened(harness)
-    assert harness.service.settle(cohort, answer(cohort, cohort.minimum - 1))
+    assert harness.service.settle(cohort, answer(cohort, cohort.minimum - 1))[0]
     outcome = harness.service.store.outcome(cohort.cohort)
     assert isinstance(outcome, LostCohort)
     assert "needed: nothing is released" in outcome.reason

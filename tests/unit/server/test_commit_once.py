@@ -58,7 +58,7 @@ def test_an_estimate_that_could_not_be_committed_is_shown_nowhere(
             harness.reader.round_view("demo")
     assert cohort in harness.service.active_run("demo").pending()
     assert harness.reader.round_report("demo", 1).cohorts[0].estimate is None
-    assert harness.service.settle(cohort, answer) is True
+    assert harness.service.settle(cohort, answer)[0] is True
     committed = harness.service.store.outcomes("demo")
     assert [harness.reader.round_report("demo", 1).cohorts[0].estimate] == [one.sum for one in committed]  # type: ignore[union-attr]
 
@@ -72,7 +72,7 @@ def test_a_commit_whose_confirmation_is_lost_is_not_repeated_with_fresh_noise(
         with pytest.raises(Unavailable):
             harness.service.settle(cohort, answer)
     (committed,) = harness.service.store.outcomes("demo")
-    assert harness.service.settle(cohort, answer) is False
+    assert harness.service.settle(cohort, answer)[0] is False
     assert harness.service.store.outcomes("demo") == [committed]
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_ended_behind_a_lost_confirmation_is_over(
 
 def test_a_cohort_is_settled_once_however_often_the_intermediary_answers(harness: ServerHarness) -> None:
     (cohort, answer), *_ = asyncio.run(played(harness))
-    assert [harness.service.settle(cohort, answer) for _ in range(3)] == [True, False, False]
+    assert [harness.service.settle(cohort, answer)[0] for _ in range(3)] == [True, False, False]
     assert len(harness.service.store.outcomes("demo")) == 1
 
 

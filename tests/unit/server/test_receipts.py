@@ -74,7 +74,7 @@ class Crowd:
         )
 
     def settled(self, answer: BatchAnswer) -> ReleasedCohort | LostCohort:
-        assert self.harness.service.settle(self.cohort, answer)
+        assert self.harness.service.settle(self.cohort, answer)[0]
         outcome = self.harness.service.store.outcome(self.cohort.cohort)
         assert outcome is not None
         return outcome

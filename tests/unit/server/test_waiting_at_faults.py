@@ -104,9 +104,9 @@ def test_a_server_that_stops_waits_for_a_settlement_that_is_under_way(
     async def play() -> None:
         harness = ServerHarness(tmp_path, intermediaries)
         finish = await fill_first_round(harness)
-        settle, begun, ended = harness.service.settle_and_serve, threading.Event(), threading.Event()
+        settle, begun, ended = harness.service.settle, threading.Event(), threading.Event()
 
-        def slowly(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Cohort | None:
+        def slowly(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> tuple[bool, Cohort | None]:
             begun.set()
             time.sleep(0.1)
             try:
@@ -114,7 +114,7 @@ def test_a_server_that_stops_waits_for_a_settlement_that_is_under_way(
             finally:
                 ended.set()
 
-        monkeypatch.setattr(harness.service, "settle_and_serve", slowly)
+        monkeypatch.setattr(harness.service, "settle", slowly)
         finish()
         await until(begun.is_set)
         await harness.coordinator.stop()

@@ -109,14 +109,14 @@ def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_a
         finish = await fill_first_round(harness)
         waiting = [asyncio.create_task(harness.wait("demo", 3)) for _ in range(6)]
         await until(lambda: harness.waiting("demo") == 6)
-        settle = harness.service.settle_and_serve
+        settle = harness.service.settle
 
-        def counted(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> Cohort | None:
+        def counted(cohort: Cohort, answer: BatchAnswer, places: list[WaitingPlace]) -> tuple[bool, Cohort | None]:
             begun = settle(cohort, answer, places)
             served.extend(place.answer is not None for place in places)
             return begun
 
-        monkeypatch.setattr(harness.service, "settle_and_serve", counted)
+        monkeypatch.setattr(harness.service, "settle", counted)
         finish()
         answers = [await task for task in waiting]
         assert sum(served) == requests
