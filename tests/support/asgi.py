@@ -1,6 +1,8 @@
 """Calls to a real app through httpx without a socket: by a client of one event loop, and by our own `Http`."""
 
 import asyncio
+import html
+import re
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -40,6 +42,11 @@ class AsgiClient:
     ) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()
+
+
+def words(page: str) -> str:
+    """Return what a reader sees of a page, in one line."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", page)).split())
 
 
 class OverHttpx:

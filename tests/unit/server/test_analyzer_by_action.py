@@ -81,11 +81,6 @@ def test_an_action_without_reports_has_a_sum_of_nothing() -> None:
     assert (sums[1], counts) == (0.0, [18, 0])
 
 
-def test_below_the_minimum_no_group_is_opened() -> None:
-    with pytest.raises(TooSmall):
-        analyzed(grouped([9, 6, 2]), 17)
-
-
 BAD: dict[str, tuple[Content, int]] = {
     "another number of groups": (grouped([15, 5], np.repeat([0, 1, 2], TIMES).tolist()), N),
     "more records than were dealt": (grouped([9, 5, 6]), N),

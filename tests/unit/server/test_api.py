@@ -348,3 +348,19 @@ def test_what_is_no_number_of_a_version_is_a_bad_field(tmp_path: Path, version: 
         assert "version" in refused.json()["detail"]
 
     over_http(tmp_path, body)
+
+
+def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
+        for number in range(20):
+            answers = [
+                await client.post(f"/runs/unknown-{number}/tickets", json=wish(50, 1), headers=OPERATOR),
+                await client.get(f"/runs/unknown-{number}/round", params={"wait": 5}),
+                await client.get(f"/runs/unknown-{number}/events"),
+            ]
+            assert [answer.status_code for answer in answers] == [404] * 3
+        state = client._transport.app.state
+        assert state.coordinator._ticket_locks == {}
+        assert state.notifier._watches == state.notifier._waits == {}
+
+    over_http(tmp_path, body)

@@ -6,14 +6,17 @@ from typing import Any
 import pytest
 
 from distrust.common.dp.accounting.guarantee import BudgetSpec, Guarantee
-from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
+from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger, parallel
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.protocol.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.rounds import ReleasedCohort, RoundRecord, run_ledger
+from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan, RoundRecord, run_ledger
 from tests.support.limits import lenient
 from tests.support.picked import picked
+
+CORNERS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]
+GAUSSIAN = ["distributed-skellam", "distributed-discrete-gaussian", "central-gaussian"]
 
 
 def config(**changes: Any) -> RunConfig:
@@ -214,3 +217,46 @@ def test_the_clients_admit_what_the_learner_admits(name: str, policy: str, delta
                 assert not fits
             else:
                 assert fits
+
+
+def played_design(mechanism: str, means: list[float]) -> Learner:
+    """Return a learner of DP-DPE whose clients all answered with these means."""
+    config = RunConfig.model_validate(
+        {
+            "run": "kinds",
+            "arms": 3,
+            "horizon": 4000,
+            "policy": {"name": "dp-dpe", "actions": {"kind": "given", "vectors": CORNERS}, "deviation": 0.0},
+            "mechanism": {"name": mechanism, "epsilon": 8.0, "delta": 1e-3},
+        }
+    )
+
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
+        assert plan.decision.kind == "play-design"
+        sums = [cohort.clients * means[action] for action in plan.decision.actions]
+        return ReleasedCohort(cohort=cohort.cohort, sum=sums, survivors=cohort.clients)
+
+    learner = Learner(config)
+    learner.run_cohorts(outcome)
+    return learner
+
+
+@pytest.mark.parametrize("mechanism", GAUSSIAN)
+@pytest.mark.parametrize(
+    ("means", "kind"),
+    [
+        pytest.param([0.0, 0.0, 0.0], "renyi", id="all-actions-stay"),
+        pytest.param([1.4, -1.4, 0.0], "approximate", id="one-action-is-left"),
+    ],
+)
+def test_rounds_of_vectors_and_of_one_coordinate_together_promise_an_epsilon_at_delta(
+    mechanism: str, means: list[float], kind: str
+) -> None:
+    learner = played_design(mechanism, means)
+    sizes = {record.ask.statistic.dimension for record in learner.rounds}
+    assert (1 in sizes) == (kind == "approximate")
+    total = learner.snapshot().guarantee
+    rounds = [record.cost.guarantee for record in learner.rounds]
+    assert total.kind == kind
+    assert (total.epsilon, total.delta) == (max(one.epsilon or 0.0 for one in rounds), 1e-3)
+    assert total.kind == parallel(rounds).kind

@@ -1,8 +1,6 @@
 """Tests that an estimate is drawn, committed and shown once, and is never shown uncommitted."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -10,9 +8,10 @@ import pytest
 from distrust.common.errors import Unavailable
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
-from distrust.server.storage.store import Store, Writing
+from distrust.server.storage.store import Store
 from tests.support.in_memory_intermediaries import InMemoryClients
 from tests.support.server_harness import REWARDS, ServerHarness, config
+from tests.unit.server.test_lost_confirmations import Faults, away
 
 CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregator"}
 
@@ -26,22 +25,6 @@ async def played(harness: ServerHarness, **changes: Any) -> list[tuple[Cohort, B
     await harness.coordinator.stop()
     cohorts = [assignment.cohort for assignment in round_.assignments]
     return [(cohort, await harness.intermediaries.collect(cohort)) for cohort in cohorts]
-
-
-def away(*_: object) -> Any:
-    raise Unavailable("the database is away")
-
-
-def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store], Any]:
-    """Return `writing` with a commit whose confirmation is lost."""
-
-    @contextmanager
-    def patched(store: Store) -> Iterator[Writing]:
-        with writing(store) as result:
-            yield result
-        raise Unavailable("the connection was lost behind the commit")
-
-    return patched
 
 
 def test_an_estimate_that_could_not_be_committed_is_shown_nowhere(
@@ -67,10 +50,9 @@ def test_a_commit_whose_confirmation_is_lost_is_not_repeated_with_fresh_noise(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cohort, answer), *_ = asyncio.run(played(harness))
-    with monkeypatch.context() as broken:
-        broken.setattr(Store, "writing", ends_but_says_it_failed(Store.writing))
-        with pytest.raises(Unavailable):
-            harness.service.settle(cohort, answer)
+    Faults(["lost"], monkeypatch)
+    with pytest.raises(Unavailable):
+        harness.service.settle(cohort, answer)
     (committed,) = harness.service.store.outcomes("demo")
     assert harness.service.settle(cohort, answer)[0] is False
     assert harness.service.store.outcomes("demo") == [committed]
@@ -82,10 +64,9 @@ def test_a_run_that_ended_behind_a_lost_confirmation_is_over(
     *others, (cohort, answer) = asyncio.run(played(harness, horizon=97))
     for one, its in others:
         harness.service.settle(one, its)
-    with monkeypatch.context() as broken:
-        broken.setattr(Store, "writing", ends_but_says_it_failed(Store.writing))
-        with pytest.raises(Unavailable):
-            harness.service.settle(cohort, answer)
+    Faults(["lost"], monkeypatch)
+    with pytest.raises(Unavailable):
+        harness.service.settle(cohort, answer)
     assert harness.reader.round_view("demo").state == "finished"
     assert harness.reader.view("demo").state == "finished"
 
@@ -102,10 +83,9 @@ def test_a_slot_whose_grant_was_not_committed_is_granted_to_the_next_request(
     async def round_() -> None:
         harness.service.create(config())
         assert [(grant.first, grant.count) for grant in (await harness.ask("demo", 3)).grants] == [(0, 3)]
-        with monkeypatch.context() as broken:
-            broken.setattr(Store, "writing", away)
-            with pytest.raises(Unavailable):
-                await harness.ask("demo", 4)
+        Faults(["refused"], monkeypatch)
+        with pytest.raises(Unavailable):
+            await harness.ask("demo", 4)
         assert [(one.first, one.count) for one in (await harness.ask("demo", 5)).grants] == [(3, 5)]
         await harness.coordinator.stop()
 
@@ -118,10 +98,9 @@ def test_a_slot_whose_grant_was_committed_behind_a_lost_confirmation_is_granted_
     async def round_() -> None:
         harness.service.create(config())
         name = "ab" * 16
-        with monkeypatch.context() as broken:
-            broken.setattr(Store, "writing", ends_but_says_it_failed(Store.writing))
-            with pytest.raises(Unavailable):
-                await harness.ask("demo", 32, name)
+        Faults(["lost"], monkeypatch)
+        with pytest.raises(Unavailable):
+            await harness.ask("demo", 32, name)
         later = (await harness.ask("demo", 4)).grants
         repeated = (await harness.ask("demo", 32, name)).grants
         slots = [(one.cohort, slot) for one in [*later, *repeated] for slot in range(one.first, one.first + one.count)]

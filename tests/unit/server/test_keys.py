@@ -45,14 +45,6 @@ def test_keys_are_never_written_over_a_file_that_is_there(tmp_path: Path) -> Non
     assert raw(folder.read(R, keys.public)) == raw(keys)
 
 
-def test_a_key_file_that_others_may_read_is_refused_by_name(tmp_path: Path) -> None:
-    folder, keys = key_folder(tmp_path), new_keys()
-    folder.write(R, keys)
-    folder.file(R).chmod(0o640)
-    with pytest.raises(Unavailable, match=rf"key file .*{R.hex()}\.key: others may read it; chmod 600"):
-        folder.read(R, keys.public)
-
-
 def test_a_folder_that_others_may_use_is_refused_by_name(tmp_path: Path) -> None:
     key_folder(tmp_path).path.chmod(0o750)
     with pytest.raises(Unavailable, match=r"key folder .*server\.keys: others may use it; chmod 700"):
@@ -73,24 +65,12 @@ def test_a_damaged_key_file_is_a_sentence_about_its_run(tmp_path: Path, damage: 
         folder.read(R, keys.public)
 
 
-def test_a_key_file_that_is_gone_is_a_sentence_about_its_run(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"^its key file is gone: the run had ended before"):
-        key_folder(tmp_path).read(R, new_keys().public)
-
-
 def test_a_folder_that_is_gone_is_refused_while_a_run_is_open_and_not_made(tmp_path: Path) -> None:
     """Another working directory must not end every run."""
     folder = KeyFolder(tmp_path / "server.keys")
     with pytest.raises(Unavailable, match=r"not there, and run alpha is open: name its folder in DISTRUST_KEYS"):
         folder.make({"beta", "alpha"})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_key_file_of_an_earlier_version_is_refused_and_kept(tmp_path: Path) -> None:
-    (tmp_path / "server.keys").write_text("{}")
-    with pytest.raises(Unavailable, match=r"is the key file of an earlier version, .* ended: remove it"):
-        key_folder(tmp_path)
-    assert (tmp_path / "server.keys").read_text() == "{}"
 
 
 def test_two_servers_never_share_a_folder(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from distrust.common.dp.accounting.guarantee import Guarantee
 from distrust.common.dp.mechanisms import MechanismSpec
 from distrust.common.errors import WrongCohort, WrongStage
 from distrust.server.learner.rounds import promise_to_survivors
@@ -110,3 +111,27 @@ def test_watchers_are_rung_for_their_own_run(harness: ServerHarness) -> None:
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
     assert set(harness.rung) == {"demo"}
     assert len(harness.rung) >= 6
+
+
+def guarantees_of(harness: ServerHarness) -> list[Guarantee]:
+    """Return every guarantee that the server shows of its run."""
+    reader = harness.reader
+    ledger = reader.ledger("demo")
+    rounds = reader.rounds("demo", 0, 50).rounds
+    lines = [line.guarantee for line in ledger.lines]
+    return [reader.view("demo").snapshot.guarantee, ledger.total, *lines, *(record.guarantee for record in rounds)]
+
+
+def test_an_unsafe_run_shows_no_privacy_and_why_everywhere(harness: ServerHarness) -> None:
+    harness.service.create(config(unsafe={"noise_seed": 1}))
+    serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
+    result = guarantees_of(harness)
+    assert len(result) >= 6
+    assert {(one.kind, one.epsilon, one.line()) for one in result} == {("none", None, "no privacy")}
+    assert all("noise_seed" in " ".join(one.assumptions) for one in result)
+
+
+def test_the_same_run_with_noise_from_the_operating_system_keeps_its_promise(harness: ServerHarness) -> None:
+    harness.service.create(config(unsafe=None))
+    serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
+    assert {(one.kind, one.claimed) for one in guarantees_of(harness)} == {("pure", 2.0)}

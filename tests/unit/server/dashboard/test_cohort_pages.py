@@ -25,7 +25,7 @@ from distrust.server.app import server_app
 from distrust.server.dashboard import templates
 from distrust.server.dashboard.laws import FLIPPED, Drawn, flip_chart, law_chart, stairs
 from distrust.server.settings import ServerSettings
-from tests.support.asgi import AsgiClient
+from tests.support.asgi import AsgiClient, words
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.round_report import REPORT
 from tests.support.server_harness import ServerHarness, config, serve
@@ -69,10 +69,6 @@ def played(path: Path, *, quitting: dict[str, int] | None = None, **more: Any) -
         yield client
         assert (intermediaries.asked, len(intermediaries.opened)) == (before, len(set(intermediaries.opened)))
     app.state.database.close()
-
-
-def words(text: str) -> str:
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -16,12 +18,18 @@ from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[AsgiClient]:
-    app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
+@contextmanager
+def server(path: Path, **settings: Any) -> Iterator[AsgiClient]:
+    app = server_app(ServerSettings(database=f"sqlite:///{path}/server.sqlite3", **settings), InMemoryIntermediaries())
     with AsgiClient(app) as asgi:
         yield asgi
     app.state.database.close()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[AsgiClient]:
+    with server(tmp_path) as asgi:
+        yield asgi
 
 
 def test_a_server_without_runs_says_how_to_start_one(client: AsgiClient) -> None:
@@ -122,33 +130,27 @@ def test_the_form_asks_for_nothing_that_only_clients_may_know_and_for_no_unsafe_
 def test_a_form_that_is_sent_without_its_script_leaves_the_token_out_of_the_address(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("operator's secret")
-    settings = ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3", operator_token_file=token)
-    app = server_app(settings, InMemoryIntermediaries())
-    with AsgiClient(app) as client:
+    with server(tmp_path, operator_token_file=token) as client:
         for path in ("/start", "/privacy"):
             secret = re.findall(r'<input [^>]*type="password"[^>]*>', client.get(path).text)
             assert len(secret) == 1
             assert " name=" not in secret[0]  # browsers send fields with a name only
-    app.state.database.close()
 
 
-def test_too_many_readers_are_refused_and_clients_are_not(tmp_path: Path) -> None:
-    app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
-    app.state.readers = Readers(0, waiting=0)
-    with AsgiClient(app) as client:
-        for path in ("/", "/runs/demo", "/compare", "/runs/demo/cohorts/demo.1.0.0"):
-            refused = client.get(path)
-            assert refused.status_code == 503
-            assert "too many readers at once" in refused.text
-            assert refused.headers["content-type"].startswith("text/html")
-        for path in ("rounds", "rounds/1", "ledger", "intervals"):
-            assert client.get(f"/v1/runs/demo/{path}").json()["title"] == "unavailable"
-        assert client.get("/v1/runs/demo").json()["title"] == "unavailable"  # a run of many arms is a long list
-        for path in ("/config", "/round", "/events", "/cohorts/demo.1.0.0/keys", "/cohorts/demo.1.0.0/messages"):
-            assert client.get(f"/v1/runs/demo{path}").json()["title"] == "wrong cohort"  # no such run: it was looked up
-        assert client.get("/static/app.css").status_code == 200
-        assert client.get("/v1/runs").status_code == 200
-    app.state.database.close()
+def test_too_many_readers_are_refused_and_clients_are_not(client: AsgiClient) -> None:
+    client.app.state.readers = Readers(0, waiting=0)
+    for path in ("/", "/runs/demo", "/compare", "/runs/demo/cohorts/demo.1.0.0"):
+        refused = client.get(path)
+        assert refused.status_code == 503
+        assert "too many readers at once" in refused.text
+        assert refused.headers["content-type"].startswith("text/html")
+    for path in ("rounds", "rounds/1", "ledger", "intervals"):
+        assert client.get(f"/v1/runs/demo/{path}").json()["title"] == "unavailable"
+    assert client.get("/v1/runs/demo").json()["title"] == "unavailable"  # a run of many arms is a long list
+    for path in ("/config", "/round", "/events", "/cohorts/demo.1.0.0/keys", "/cohorts/demo.1.0.0/messages"):
+        assert client.get(f"/v1/runs/demo{path}").json()["title"] == "wrong cohort"  # no such run: it was looked up
+    assert client.get("/static/app.css").status_code == 200
+    assert client.get("/v1/runs").status_code == 200
 
 
 def test_a_server_without_a_token_answers_to_no_domain_that_a_page_may_have_resolved_to_loopback(
@@ -164,21 +166,16 @@ def test_a_server_without_a_token_answers_to_no_domain_that_a_page_may_have_reso
     for host in ("127.0.0.1:8701", "localhost:8701", "LOCALHOST", "a.localhost", "[::1]:8701", "127.8.9.1"):
         assert client.get("/", headers={"Host": host}).status_code == 200
     (tmp_path / "token").write_text("operator's secret")
-    settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", operator_token_file=tmp_path / "token")
-    app = server_app(settings, InMemoryIntermediaries())
-    with AsgiClient(app) as guarded:
+    (tmp_path / "own").mkdir()
+    with server(tmp_path / "own", operator_token_file=tmp_path / "token") as guarded:
         assert guarded.get("/", headers={"Host": "runs.example"}).status_code == 200
-    app.state.database.close()
 
 
 def test_a_server_without_a_token_answers_to_the_names_that_its_operator_lists(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="host_names"):
         ServerSettings(host_names="gate:8701")
-    settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", host_names="gate,Runs.Example")
-    app = server_app(settings, InMemoryIntermediaries())
-    with AsgiClient(app) as client:
+    with server(tmp_path, host_names="gate,Runs.Example") as client:
         for host in ("gate:8701", "runs.example", "RUNS.example.:80", "localhost"):
             assert client.get("/healthz", headers={"Host": host}).status_code == 200
         for host in ("server", "a.gate", "gate.example"):
             assert client.get("/healthz", headers={"Host": host}).status_code == 401
-    app.state.database.close()

@@ -16,12 +16,10 @@ from distrust.common.dp.calculator.query import PrivacyQuery
 from distrust.common.dp.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
 from distrust.common.dp.mechanisms import MECHANISMS
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.server.app import server_app
 from distrust.server.dashboard import calculator
 from distrust.server.dashboard.calculator import DEFAULTS, CpuAccount, OneAtATime, question
-from distrust.server.settings import ServerSettings
-from tests.support.asgi import AsgiClient
-from tests.support.in_memory_intermediaries import InMemoryIntermediaries
+from tests.support.asgi import AsgiClient, words
+from tests.unit.server.dashboard.test_pages import server as pages
 
 TOKEN = "operator's secret"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -31,15 +29,8 @@ OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 def server(path: Path, **settings: Any) -> Iterator[AsgiClient]:
     token = path / "token"
     token.write_text(TOKEN)
-    whole = {"database": f"sqlite:///{path}/server.sqlite3", "operator_token_file": token, **settings}
-    app = server_app(ServerSettings(**whole), InMemoryIntermediaries())
-    with AsgiClient(app) as client:
+    with pages(path, operator_token_file=token, **settings) as client:
         yield client
-    app.state.database.close()
-
-
-def words(text: str) -> str:
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 SHOWN = ["distributed-polya", "central-gaussian", "local-sphere", "identity", "tree", "shuffled-binomial"]

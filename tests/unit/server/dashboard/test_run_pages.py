@@ -15,14 +15,13 @@ import pytest
 from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RegretCurve, RunView
-from distrust.server.app import server_app
 from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner
 from distrust.server.policies.elimination import Elimination
-from distrust.server.settings import ServerSettings
-from tests.support.asgi import AsgiClient
+from tests.support.asgi import AsgiClient, words
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config, serve, unnamed
+from tests.unit.server.dashboard.test_pages import server
 
 TOKEN = "operator's secret"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -40,17 +39,8 @@ def playing(path: Path, *configs: RunConfig, quitting: dict[str, int] | None = N
     harness.database.close()
     token = path / "token"
     token.write_text(TOKEN)
-    files = {"database": f"sqlite:///{path}/server.sqlite3", "keys": harness.keys.path, "operator_token_file": token}
-    settings = ServerSettings(**files)
-    app = server_app(settings, InMemoryIntermediaries())
-    with AsgiClient(app) as client:
+    with server(path, keys=harness.keys.path, operator_token_file=token) as client:
         yield client
-    app.state.database.close()
-
-
-def words(text: str) -> str:
-    """Return what a reader sees of a page, in one line."""
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
 def test_the_intervals_of_each_closed_round_are_served_and_end_as_the_estimates(tmp_path: Path) -> None:
