@@ -37,7 +37,7 @@ def law_chart(drawn: Drawn) -> Markup:
     means = [float(law.masses @ law.support) for law in drawn.laws]
     words = [
         f"{name}: mean {tick_label((mean - drawn.center) * drawn.step)}, most likely around "
-        f"{tick_label((_mode(law) - drawn.center) * drawn.step)}"
+        f"{tick_label((law.first + int(np.argmax(law.logs)) - drawn.center) * drawn.step)}"
         for (_, name), mean, law in zip(drawn.names, means, drawn.laws, strict=True)
     ]
     outlines = stairs(drawn, bins)
@@ -64,7 +64,9 @@ def flip_chart(view: FlipView, title: str) -> Markup | None:
 
 def stairs(drawn: Drawn, bins: Bins) -> list[list[tuple[float, float]]]:
     """Return each law's outline as points (x, probability): two for each interval, at its ends."""
-    ends = [(bins.first + place * bins.width - 0.5 - drawn.center) * drawn.step for place in range(_count(bins) + 1)]
+    ends = [
+        (bins.first + place * bins.width - 0.5 - drawn.center) * drawn.step for place in range(bins.masses[0].size + 1)
+    ]
     return [
         [(end, mass) for place, mass in enumerate(masses.tolist()) for end in ends[place : place + 2]]
         for masses in bins.masses
@@ -88,11 +90,3 @@ def _plot(
         plot.area(outline, kind)
         plot.curve(outline, kind, name)
     return plot.markup()
-
-
-def _count(bins: Bins) -> int:
-    return int(bins.masses[0].size)
-
-
-def _mode(law: Pmf) -> int:
-    return law.first + int(np.argmax(law.logs))

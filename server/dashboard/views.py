@@ -104,7 +104,10 @@ def run_context(reader: Runs, run: str) -> dict[str, Any]:
         "arms": _shown_arms(view.snapshot.arms, view.snapshot.chosen),
         "rounds": rounds,
         "newest": newest,
-        "live": [_live(reader, *one) for one in waiting[:COHORTS]],
+        "live": [
+            LiveCohort(cohort, known_stage(reader, cohort, message), message.minimum, message.channel.quorum)
+            for cohort, message in waiting[:COHORTS]
+        ],
         "waiting": len(waiting),
         "aborted": [(one, cohort) for one in rounds for cohort in one.cohorts if cohort.state == "aborted"][:COHORTS],
         "parameters": _parameters(newest),
@@ -232,11 +235,6 @@ def _waiting(reader: Runs, view: RunView, newest: RoundReport | None) -> list[tu
     open_round = reader.round_view(view.run).round
     messages = {one.cohort.cohort: one.cohort for one in open_round.assignments} if open_round else {}
     return [(cohort, messages[cohort.cohort]) for cohort in newest.cohorts if cohort.cohort in messages]
-
-
-def _live(reader: Runs, cohort: CohortView, message: Cohort) -> LiveCohort:
-    """Return a cohort of the open round as the page shows it."""
-    return LiveCohort(cohort, known_stage(reader, cohort, message), message.minimum, message.channel.quorum)
 
 
 def known_stage(reader: Runs, cohort: CohortView, message: Cohort) -> str:

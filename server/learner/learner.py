@@ -20,7 +20,7 @@ from distrust.server.learner.rounds import (
     spent_at_most,
 )
 from distrust.server.learner.run_config import build_policy, check_run_config
-from distrust.server.policies.base import ArmKey, Ask, Estimate, Interval, Policy, Query, StoppedPolicy
+from distrust.server.policies.base import ArmKey, Ask, Estimate, Policy, Query, StoppedPolicy
 
 MOST_FORMED = 1000
 """Intervals of one round that are kept for watchers: 160 bytes each, until the run's last round is forgotten."""
@@ -306,13 +306,11 @@ def blank_snapshot(config: RunConfig) -> Snapshot:
 
 def _arms(learner: Learner) -> list[ArmView]:
     dropped = {arm: record.number for record in learner.rounds for arm in record.eliminated}
-    latest = {interval.arm: interval for interval in learner.policy.intervals}
-    return [_arm(arm, pulls, dropped.get(arm), latest.get(arm)) for arm, pulls in enumerate(learner.pulls)]
-
-
-def _arm(arm: int, pulls: int, dropped: int | None, interval: Interval | None) -> ArmView:
-    plain = ArmView(arm=arm, active=dropped is None, pulls=pulls, eliminated=dropped)
-    if interval is None:
-        return plain
-    bounds = {"batch": interval.batch, "mean": interval.mean, "lower": interval.lower, "upper": interval.upper}
-    return plain.model_copy(update=bounds)
+    views = [
+        ArmView(arm=arm, active=arm not in dropped, pulls=pulls, eliminated=dropped.get(arm))
+        for arm, pulls in enumerate(learner.pulls)
+    ]
+    for interval in learner.policy.intervals:
+        bounds = {"batch": interval.batch, "mean": interval.mean, "lower": interval.lower, "upper": interval.upper}
+        views[interval.arm] = views[interval.arm].model_copy(update=bounds)
+    return views

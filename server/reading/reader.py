@@ -1,7 +1,6 @@
 """Reads runs for those who watch them: their state, rounds, costs, events, and what each party said of a cohort."""
 
 import math
-from collections.abc import Mapping
 from itertools import accumulate
 from typing import Literal
 
@@ -32,7 +31,6 @@ from distrust.server.reading.transcript import cohort_transcript, cohort_view
 from distrust.server.runs.active_run import ActiveRun
 from distrust.server.runs.admission import OPERATOR, Caller
 from distrust.server.runs.service import Service
-from distrust.server.storage.keeping import StoredRun
 from distrust.server.storage.rows import CohortRow, UnreadRun
 
 
@@ -47,7 +45,11 @@ class Reader:
         stored = self._service.keeping.stored()
         known, unread, pruned = self._service.known()
         lines = [*map(_line, known), *map(_unread_line, unread)]
-        return RunList(runs=[_with_times(line, stored) for line in lines], pruned=pruned)
+        timed = [
+            line.model_copy(update={"started": run.started, "ended": run.ended}) if run else line
+            for line, run in ((line, stored.get(line.run)) for line in lines)
+        ]
+        return RunList(runs=timed, pruned=pruned)
 
     def view(self, run: str) -> RunView:
         """Return configuration, state, estimates, and the number of clients."""
@@ -253,12 +255,6 @@ def _line(active: ActiveRun) -> RunLine:
     return RunLine(
         run=config.run, state=active.state, arms=config.arms, horizon=config.horizon, mechanism=config.mechanism.name
     )
-
-
-def _with_times(line: RunLine, stored: Mapping[str, StoredRun]) -> RunLine:
-    """Return a line with the times at which its run began and ended."""
-    run = stored.get(line.run)
-    return line if run is None else line.model_copy(update={"started": run.started, "ended": run.ended})
 
 
 def _unread_line(unread: UnreadRun) -> RunLine:

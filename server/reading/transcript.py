@@ -137,6 +137,7 @@ def _plan(message: Cohort) -> CohortPlan:
 def cohort_view(record: RoundRecord, plan: CohortPlan, row: CohortRow | None, store: Store) -> CohortView:
     """Return one cohort of a round. row: None while it is only planned."""
     state: CohortState = "planned" if row is None else row.state
+    lost = store.outcome(plan.cohort) if state == "aborted" else None
     released = record.released.get(plan.arm) if state == "released" else None
     return CohortView(
         cohort=plan.cohort,
@@ -151,13 +152,8 @@ def cohort_view(record: RoundRecord, plan: CohortPlan, row: CohortRow | None, st
         counts=released.counts if released else None,
         liars=released.liars if released else [],
         disputes=released.disputes if released else 0,
-        reason=_reason(plan.cohort, store) if state == "aborted" else None,
+        reason=lost.reason if isinstance(lost, LostCohort) else None,
     )
-
-
-def _reason(cohort: str, store: Store) -> str | None:
-    outcome = store.outcome(cohort)
-    return outcome.reason if isinstance(outcome, LostCohort) else None
 
 
 def cohort_transcript(

@@ -144,7 +144,8 @@ class KeyFolder:
 
     def write(self, run_digest: bytes, keys: Keys) -> None:
         """Write the keys of a new run, and wait until the disk has the file and its name. Raises Unavailable."""
-        file, raw = self.file(run_digest), _raw(keys)
+        file = self.file(run_digest)
+        raw = keys.ticket.private_bytes_raw() + keys.seal.private_bytes_raw() + keys.noise
         try:
             _fill(file, "xb", raw + hashlib.sha256(raw).digest())
             _sync(self.path)
@@ -242,10 +243,6 @@ def _remove(file: Path) -> bool:
     file.unlink()
     _sync(file.parent)
     return True
-
-
-def _raw(keys: Keys) -> bytes:
-    return keys.ticket.private_bytes_raw() + keys.seal.private_bytes_raw() + keys.noise
 
 
 def _fill(file: Path, mode: str, raw: bytes) -> None:
