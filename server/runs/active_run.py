@@ -5,7 +5,6 @@ Learner and state are changed under one lock, together with the store.
 
 import threading
 from dataclasses import dataclass
-from typing import Literal
 
 import structlog
 
@@ -28,7 +27,7 @@ from distrust.server.learner.rounds import RoundPlan
 from distrust.server.policies.base import ArmKey
 from distrust.server.storage.keys import KeyFolder, Keys, PublicKeys, RunIdentity, new_keys, new_run_id
 from distrust.server.storage.rows import CohortRow, RunRow
-from distrust.server.storage.store import Store
+from distrust.server.storage.store import EndState, Store
 
 _log = structlog.get_logger("distrust.server")
 
@@ -116,13 +115,12 @@ class ActiveRun:
             _log.error("run_failed", run=self.config.run, why=error.detail)
             learner.stop(error.detail)
         if learner.finished:
-            self._commit_end("failed" if learner.fault else "finished", learner.fault)
+            self._commit_end(_end_of(learner), learner.fault)
 
     @repeated
-    def _commit_end(self, state: Literal["failed", "finished"], reason: str | None) -> None:
+    def _commit_end(self, state: EndState, reason: str | None) -> None:
         with self._store.writing() as writing:
             writing.end(self.config.run, self.config.intermediary.keep_seconds, state, reason)
-            writing.event(self.config.run, kind=state, detail=reason)
         self.end(state, reason)
 
     def end(self, state: RunState, reason: str | None) -> None:
@@ -161,7 +159,7 @@ class ActiveRun:
         """Take over the learner's end. Call after each committed change, once the next round is planned."""
         learner = self._learner
         if self.state == "running" and learner is not None and learner.finished:
-            self.end(state_of(learner), learner.fault)
+            self.end(_end_of(learner), learner.fault)
 
     def plan_next(self, learner: Learner) -> None:
         """Build the next round's message. A run whose round has none fails, or each client would see the error."""
@@ -268,8 +266,6 @@ def _replayed(config: RunConfig, store: Store) -> tuple[Learner | None, str | No
         return None, f"its stored configuration is refused: {why}"
 
 
-def state_of(learner: Learner) -> RunState:
-    """Return the state of a run that was not cancelled."""
-    if not learner.finished:
-        return "running"
+def _end_of(learner: Learner) -> EndState:
+    """Return the state of a finished run that was not cancelled."""
     return "failed" if learner.fault else "finished"

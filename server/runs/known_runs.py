@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import structlog
 
@@ -15,7 +15,7 @@ from distrust.common.protocol.run.progress import RunState
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.server.learner.rounds import spent_by_all
 from distrust.server.runs.active_run import ActiveRun
-from distrust.server.storage.keeping import Keeping, StoredRun, tombstone_of
+from distrust.server.storage.keeping import Keeping, StoredRun
 from distrust.server.storage.keys import KeyFolder
 from distrust.server.storage.rows import UnreadRun
 from distrust.server.storage.store import Store
@@ -113,7 +113,6 @@ class KnownRuns:
         if self.store.state(unread.run)[0] == "running":  # else the confirmation of a call before was lost
             with self.store.writing() as writing:
                 writing.end(unread.run, unread.keep_seconds, "cancelled", reason)
-                writing.event(unread.run, kind="cancelled", detail=reason)
         return self.store.state(unread.run)[0]
 
     def pruned(self, run: str) -> Tombstone | None:
@@ -146,7 +145,8 @@ class KnownRuns:
                 raise WrongCohort(f"run {run} is not known here with R = {run_digest.hex()}")
             _check_over(stored)
             with nullcontext() if active is None else active.lock:
-                tombstone = tombstone_of(stored, _spent(active), self.store.clock.now())
+                now, spent = self.store.clock.now(), _spent(active)
+                tombstone = Tombstone(**asdict(stored), guarantee=spent, pruned=now)
                 try:
                     self.keeping.prune(tombstone)
                 except Exception:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 import structlog
 
@@ -32,7 +31,7 @@ from distrust.server.runs.ticket_issuer import TicketIssuer
 from distrust.server.runs.waiting_places import Serving, WaitingPlace
 from distrust.server.storage.keys import KeyFolder
 from distrust.server.storage.rows import RunRow
-from distrust.server.storage.store import Store
+from distrust.server.storage.store import EndState, Store
 
 _log = structlog.get_logger("distrust.server")
 
@@ -109,9 +108,7 @@ class Service(KnownRuns):
             raise
 
     @repeated
-    def _stop(
-        self, run: str, state: Literal["cancelled", "failed"], reason: str, run_digest: bytes | None = None
-    ) -> None:
+    def _stop(self, run: str, state: EndState, reason: str, run_digest: bytes | None = None) -> None:
         """Commit the end of a run that is still running, and tell its watchers. run_digest: R, if no other is meant."""
         active = self.active_run(run)
         if run_digest not in {None, active.run_digest}:
@@ -121,7 +118,6 @@ class Service(KnownRuns):
                 try:
                     with self.store.writing() as writing:
                         writing.end(run, active.config.intermediary.keep_seconds, state, reason)
-                        writing.event(run, kind=state, detail=reason)
                     active.end(state, reason)
                     if state == "failed":
                         _log.error("run_failed", run=run, why=reason)
@@ -145,8 +141,10 @@ class Service(KnownRuns):
         that the last call returned, which its intermediary has opened by now. `others`: callers of the other requests
         that want slots now.
         """
-        step, recorded, filled = self.issuer.advance(self.active_run(run), request, opened, caller, others)
-        if recorded or filled:  # who has its share of a cohort that is full now may begin the next one
+        got = self.issuer.grant(self.active_run(run), request, opened, caller, others)
+        step = self.issuer.signed(got) if got.missing is None else got.missing
+        recorded = got.fresh is not None
+        if recorded or got.filled:  # who has its share of a cohort that is full now may begin the next one
             self._notify(run)
         return step, recorded
 

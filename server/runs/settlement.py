@@ -16,14 +16,13 @@ from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import EventKind
 from distrust.common.protocol.storage.database_faults import repeated
 from distrust.common.randomness import KeyedStream, Stream, UnsafeSeededStream
 from distrust.server.learner.analyzer import analyze, content_sums
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.base import ArmKey
-from distrust.server.runs.active_run import ActiveRun, CountedStream, state_of
+from distrust.server.runs.active_run import ActiveRun, CountedStream
 from distrust.server.runs.receipts import ReceiptBook
 from distrust.server.runs.waiting_places import Serving
 from distrust.server.storage.keys import Keys
@@ -168,7 +167,6 @@ class Settlement:
             outcome = _faulted(cohort, "the learner refused it", error)
             learner.absorb(outcome)
         active.plan_next(learner)
-        state = state_of(learner)
         named = self._receipts.named(active, cohort) if cohort.receipts else None
         rows = rows if len(learner.rounds) == number else {}  # cohorts are opened once their round is committed
         with serving.planned(rows), self._store.writing() as writing:
@@ -177,10 +175,11 @@ class Settlement:
             if answer.batch is not None and not cohort.receipts:  # else it was stored as it was listed
                 writing.batch(answer)
             writing.outcome(cohort, outcome, answer, noted=row is not None and bool(row.taken))
-            if state != "running":
-                writing.end(active.config.run, active.config.intermediary.keep_seconds, state, learner.fault)
             _announce(writing, active.config.run, cohort, outcome, named, unread(outcome, answer))
             _announce_progress(writing, active.config.run, learner, number)
+            if learner.finished:
+                keep, arm = active.config.intermediary.keep_seconds, learner.policy.chosen
+                writing.end(active.config.run, keep, "failed" if learner.fault else "finished", learner.fault, arm)
             serving.write(writing)
         if learner.error is not None:
             _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
@@ -216,12 +215,9 @@ def _announce(  # noqa: PLR0917  what an event and a log line say
 
 
 def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
-    """Record the events that this outcome caused: eliminations of round `number`, another round, the end."""
+    """Record the events that this outcome caused: eliminations of round `number`, another round."""
     moved = len(learner.rounds) > number or learner.finished
     for arm in learner.rounds[number - 1].eliminated if moved else ():
         writing.event(run, kind="arm-eliminated", round=number, arm=arm)
     if len(learner.rounds) > number:
         writing.event(run, kind="round-opened", round=len(learner.rounds))
-    if learner.finished:
-        kind: EventKind = "failed" if learner.fault else "finished"
-        writing.event(run, kind, arm=learner.policy.chosen, detail=learner.fault)

@@ -96,31 +96,8 @@ class TicketIssuer:
         self.admission, self.spending = admission, threading.RLock()
         self._store, self._window = store, window
 
-    def advance(
-        self,
-        active: ActiveRun,
-        request: TicketRequest,
-        opened: Cohort | None = None,
-        caller: Caller = OPERATOR,
-        others: Sequence[Caller] = (),
-    ) -> tuple[Cohort | TicketAnswer, bool, bool]:
-        """Return the cohort that must be opened before this request can be served in full, or else its tickets.
-
-        opened  the cohort that the last call returned. Its intermediary has opened it by now.
-        others  callers of the other requests that want slots now.
-
-        Return also whether `opened` was recorded. It is not if that was known, or if the cohort is no longer needed.
-        Return last whether this request took the last free slot.
-        The record and the grants are one transaction. A request that names no round gets none of a run that is over.
-        Raises WrongStage for a round that is over, Conflict for a changed request; NotAdmitted, ForeignToken for a
-        caller that gets no slots any more.
-        """
-        got = self._grant(active, request, opened, caller, others)
-        step = self.signed(got) if got.missing is None else got.missing
-        return step, got.fresh is not None, got.filled
-
     @repeated
-    def _grant(
+    def grant(
         self,
         active: ActiveRun,
         request: TicketRequest,
@@ -128,7 +105,15 @@ class TicketIssuer:
         caller: Caller,
         others: Sequence[Caller],
     ) -> Granted:
-        """Commit grants for a request, and the record of `opened`, as `advance` needs it."""
+        """Commit grants for a request, and the record of `opened`, in one transaction.
+
+        opened  the cohort that the last call returned as `missing`. Its intermediary has opened it by now. It is not
+                recorded if that was known, or if the cohort is no longer needed.
+        others  callers of the other requests that want slots now.
+
+        A request that names no round gets none of a run that is over. Raises WrongStage for a round that is over,
+        Conflict for a changed request; NotAdmitted, ForeignToken for a caller that gets no slots any more.
+        """
         caller = self.admission.again(caller)
         with active.lock, nullcontext() if caller.quota is None else self.spending:
             got = self.decided(active, active.rows(), request, opened, caller=caller, others=others)

@@ -167,7 +167,7 @@ class Serving:
             slots += sum(grant.count for grant in got.grants)
 
     def _decided(self, place: WaitingPlace, following: Cohort, held: ExitStack) -> Granted:
-        """Return what a request gets besides those before it. Raises as `TicketIssuer.advance`."""
+        """Return what a request gets besides those before it. Raises as `TicketIssuer.grant`."""
         request, caller = place.request, self._issuer.admission.again(place.caller)
         if request.request in self._grants:  # another caller's; what that one gets is not stored yet
             raise Conflict(f"ticket request {request.request} is made twice at once")

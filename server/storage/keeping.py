@@ -9,12 +9,11 @@ As at an intermediary, a batch is scrubbed in its place, and a row is deleted on
 
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Integer, bindparam, delete, func, insert, literal_column, select, text, update
 
-from distrust.common.dp.accounting.guarantee import ShownGuarantee
 from distrust.common.protocol.crypto.context import run_digest
 from distrust.common.protocol.messages.status import MOST_SETTLED
 from distrust.common.protocol.run.listing import Tombstone
@@ -70,11 +69,6 @@ class StoredRun:
     state: RunState
     started: float | None
     ended: float | None
-
-
-def tombstone_of(stored: StoredRun, guarantee: ShownGuarantee | None, now: float) -> Tombstone:
-    """Return what is left of a run that is pruned now."""
-    return Tombstone(**asdict(stored), guarantee=guarantee, pruned=now)
 
 
 class Keeping:

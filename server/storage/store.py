@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 from sqlalchemy import Connection, Select, bindparam, delete, false, func, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
@@ -37,6 +37,8 @@ from distrust.server.storage.tables import (
     STATEMENTS,
     VERSION,
 )
+
+EndState = Literal["finished", "failed", "cancelled"]
 
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
 _RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
@@ -93,8 +95,12 @@ class Writing:
         keys = {"ticket_key": identity.keys.ticket, "seal_key": identity.keys.seal}
         self._do(insert(RUNS).values({**row, "run_id": identity.run_id, **keys, "started": self._now}))
 
-    def end(self, run: str, keep_seconds: float, state: RunState, reason: str | None) -> None:
-        """End a run. Its open cohorts will have no outcome: nothing of them is collected."""
+    def end(self, run: str, keep_seconds: float, state: EndState, reason: str | None, arm: int | None = None) -> None:
+        """End a run, and tell its listeners. Its open cohorts will have no outcome: nothing of them is collected.
+
+        arm  that was chosen.
+        """
+        self.event(run, state, arm=arm, detail=reason)
         self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason, ended=self._now))
         self._do(update(GRANTS).where(GRANTS.c.run == run).values(participant=None))
         due = self._now + keep_seconds
