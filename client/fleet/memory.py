@@ -14,7 +14,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Literal, NoReturn
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from distrust.common.dp.accounting.guarantee import Guarantee
 from distrust.common.dp.mechanisms import AnyMechanism, promise_of
 from distrust.common.errors import LATER, BadParameter, ProtocolError, Refused, Unavailable
 from distrust.common.protocol.crypto.context import cohort_digest
@@ -73,17 +72,6 @@ class HeldSlots:
     cohort: Cohort
     mechanism: AnyMechanism
     slots: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """Cost of consecutive slots, `first` to `last`: each client has spent one contribution at this guarantee."""
-
-    round: int
-    cohort: str
-    first: int
-    last: int
-    guarantee: Guarantee
 
 
 class Memory:
@@ -149,20 +137,6 @@ class Memory:
         with self._explained():
             return [_mechanisms.validate_json(mechanism) for (mechanism,) in rows]
 
-    def contributions(self, run: bytes) -> list[Contribution]:
-        """Return what clients have spent in a run, in order of rounds, cohorts and slots."""
-        query = """
-            SELECT round, cohort, first, last, guarantee FROM contributions JOIN costs ON cost = number
-            WHERE contributions.run = ? ORDER BY round, cohort, first
-        """
-        with self._transaction() as connection:
-            rows = connection.execute(query, (_number(connection, run),)).fetchall()
-        with self._explained():
-            return [
-                Contribution(round_, cohort, first, last, Guarantee.model_validate_json(guarantee))
-                for round_, cohort, first, last, guarantee in rows
-            ]
-
     @contextmanager
     def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[sqlite3.Connection]:
         """Yield the connection; IMMEDIATE: with the write lock. Commit at the end, and roll back on any error."""
@@ -226,12 +200,9 @@ def _make(file: Path) -> None:
     part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        connection = sqlite3.connect(part, isolation_level=None)
-        try:
+        with closing(sqlite3.connect(part, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")  # one write to the disk a commit; the file keeps the mode
             connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
-        finally:
-            connection.close()
         os.link(part, file)
         log.info("memory_made", file=str(file))
     except FileExistsError:  # another fleet was faster
@@ -247,9 +218,8 @@ def _make(file: Path) -> None:
 
 def _check_file(connection: sqlite3.Connection, file: Path) -> None:
     """Raise BadParameter for another program's file, another version's, and for one that is damaged."""
-    (program,), (version,) = (
-        connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
-    )
+    (program,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if program != _PROGRAM:
         raise BadParameter(FIELD, str(file), "is no file of a fleet; name another")
     if version != _VERSION:
@@ -266,9 +236,8 @@ def _explain(file: Path | None, error: sqlite3.Error) -> NoReturn:
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:  # the last: a table is not there
             raise BadParameter(FIELD, str(file), _DAMAGED) from error
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            raise BadParameter(
-                FIELD, str(file), "cannot be written; check its owner and mode, and its folder's"
-            ) from error
+            advice = "cannot be written; check its owner and mode, and its folder's"
+            raise BadParameter(FIELD, str(file), advice) from error
     causes = {
         sqlite3.SQLITE_FULL: "the disk is full",
         sqlite3.SQLITE_IOERR: "the disk failed, or is full",
@@ -304,7 +273,8 @@ def _hold(connection: sqlite3.Connection, held: HeldSlots, run: int) -> None:
         found = (run, cohort.round, cohort.cohort, last)
         row = connection.execute(f"{before} ORDER BY first DESC LIMIT 1", found).fetchone()
         if row is not None and row[1] >= first:
-            slots = _spelled(max(first, row[0]), min(last, row[1]))
+            again = sorted({max(first, row[0]), min(last, row[1])})
+            slots = f"slot {again[0]}" if len(again) == 1 else f"slots {again[0]} to {again[1]}"
             raise Refused(f"{slots} of cohort {cohort.cohort} a second time: each client takes part once")
         values = (run, cohort.round, cohort.cohort, first, last, cohort_digest(cohort), cost)
         connection.execute("INSERT INTO contributions VALUES (?, ?, ?, ?, ?, ?, ?)", values)
@@ -316,11 +286,9 @@ def _cost(connection: sqlite3.Connection, run: int, mechanism: AnyMechanism) -> 
     row = connection.execute("SELECT number FROM costs WHERE (run, mechanism) = (?, ?)", (run, stored)).fetchone()
     if row is not None:
         return int(row[0])
-    promised = promise_of(mechanism).model_dump_json()
-    values = (run, stored, promised)
-    return int(
-        connection.execute("INSERT INTO costs (run, mechanism, guarantee) VALUES (?, ?, ?)", values).lastrowid or 0
-    )
+    values = (run, stored, promise_of(mechanism).model_dump_json())
+    new = connection.execute("INSERT INTO costs (run, mechanism, guarantee) VALUES (?, ?, ?)", values)
+    return int(new.lastrowid or 0)
 
 
 def _ranges(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -328,7 +296,3 @@ def _ranges(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
     for _, group in groupby(enumerate(sorted(slots)), lambda pair: pair[1] - pair[0]):
         members = [slot for _, slot in group]
         yield members[0], members[-1]
-
-
-def _spelled(first: int, last: int) -> str:
-    return f"slot {first}" if first == last else f"slots {first} to {last}"

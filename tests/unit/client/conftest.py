@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.cohort.randomizer import World
-from distrust.client.environments import Bernoulli, build_environment, read_spec
+from distrust.client.environments import build_environment, read_spec
+from distrust.client.environments.arms import Bernoulli
+from distrust.client.fleet.memory import Memory
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
+from distrust.common.dp.accounting.guarantee import Guarantee
 from distrust.common.dp.mechanisms import plan
 from distrust.common.protocol.crypto.context import run_digest
 from distrust.common.protocol.intermediary.service import Intermediary
@@ -36,6 +39,24 @@ ALMOST_FREE = {
     "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]},
 }
 Kind = TypeVar("Kind", bound=Intermediary)
+
+
+class Spent(NamedTuple):
+    """Consecutive slots, `first` to `last`: each client has spent one contribution at this guarantee."""
+
+    round: int
+    cohort: str
+    first: int
+    last: int
+    guarantee: Guarantee
+
+
+def spent(memory: Memory, run: bytes) -> list[Spent]:
+    """Return what clients have spent in a run, in order of rounds, cohorts and slots, as their file has it."""
+    tables = "contributions c JOIN costs ON cost = costs.number JOIN runs ON c.run = runs.number"
+    query = f"SELECT round, cohort, first, last, guarantee FROM {tables} WHERE runs.digest = ?"
+    rows = memory._connection.execute(f"{query} ORDER BY round, cohort, first", (run,)).fetchall()
+    return [Spent(*row[:4], Guarantee.model_validate_json(row[4])) for row in rows]
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness, config_of, serve
 from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
+from tests.unit.client.conftest import spent
 
 MakeRound = Callable[..., Round]
 Answer = TypeVar("Answer")
@@ -232,7 +233,7 @@ def test_a_fleet_that_is_killed_at_any_call_and_starts_again_randomizes_no_slot_
 def noted(file: Path, round_: Round) -> set[int]:
     """Return the slots of the round's cohort in the file."""
     run = round_.assignments[0].cohort.run_digest
-    return {slot for one in Memory(file).contributions(run) for slot in range(one.first, one.last + 1)}
+    return {slot for row in spent(Memory(file), run) for slot in range(row.first, row.last + 1)}
 
 
 def test_an_upload_is_repeated_with_the_same_bytes_and_counts_once(
@@ -263,8 +264,8 @@ def test_a_cohort_that_fails_after_messages_left_has_cost_its_clients_a_contribu
     memory = Memory(tmp_path / "clients.sqlite3")
     with pytest.raises(Unavailable):
         serve(Fleet(Aborting([round_], shuffler, TICKET_KEY), world, USUAL, FleetOptions(), memory))
-    (spent,) = Memory(tmp_path / "clients.sqlite3").contributions(round_.assignments[0].cohort.run_digest)
-    assert (spent.cohort, spent.first, spent.last, spent.guarantee.epsilon) == ("demo.1.0.1", 0, 19, 1.0)
+    (row,) = spent(Memory(tmp_path / "clients.sqlite3"), round_.assignments[0].cohort.run_digest)
+    assert (row.cohort, row.first, row.last, row.guarantee.epsilon) == ("demo.1.0.1", 0, 19, 1.0)
 
 
 def test_fleets_of_one_machine_share_a_file_and_a_cohort(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from distrust.client.fleet import memory as module
-from distrust.client.fleet.memory import Contribution, HeldSlots, Memory
+from distrust.client.fleet.memory import HeldSlots, Memory
 from distrust.client.fleet.settings import FleetSettings
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import Reward
@@ -24,6 +24,7 @@ from distrust.common.protocol.channels.sealed import Sealed
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.round import Assignment, Round
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
+from tests.unit.client.conftest import spent
 
 R, OTHER_RUN = b"r" * 32, b"s" * 32
 CLIENTS = 100
@@ -105,11 +106,11 @@ def test_a_slot_is_held_once_also_after_a_restart(
     memory, cohort = reopen(), cohort_of()
     hold(memory, cohort, 4, 5, 6, 7)
     hold(memory, cohort, *range(20, 30))
-    before = memory.contributions(R)
+    before = spent(memory, R)
     for again in (memory, reopen()):
         with pytest.raises(Refused, match=f"^{named} of cohort demo.1.0.1 a second time: each client takes part once$"):
             hold(again, cohort, *slots)
-        assert again.contributions(R) == before  # nothing of the block is noted
+        assert spent(again, R) == before  # nothing of the block is noted
     hold(reopen(), cohort, 8, 19, 30)  # the slots between are other clients'
 
 
@@ -119,7 +120,7 @@ def test_a_slot_twice_in_one_block_is_refused_with_the_whole_block() -> None:
         memory.hold([HeldSlots(cohort_of(), MECHANISM, range(5)), HeldSlots(cohort_of(), MECHANISM, range(3, 9))])
     with pytest.raises(Refused, match="slot 3 of cohort"):
         hold(memory, cohort_of(), 3, 3)
-    assert memory.contributions(R) == []
+    assert spent(memory, R) == []
 
 
 def test_rounds_go_forward_only_also_after_a_restart_and_each_run_has_its_own(reopen: Callable[[], Memory]) -> None:
@@ -161,11 +162,11 @@ def test_contributions_are_counted_by_slot_with_what_they_cost(reopen: Callable[
     strong, weak = promise_of(MECHANISM), promise_of(WEAKER)
     assert (strong.epsilon, weak.epsilon) == (1.0, 2.0)
     again = reopen()
-    assert again.contributions(R) == [
-        Contribution(1, "demo.1.0.1", 0, 3, strong),
-        Contribution(1, "demo.1.1.1", 3, 4, weak),
-        Contribution(1, "demo.1.1.1", 9, 9, weak),
-        Contribution(2, "demo.2.0.1", 0, 4, strong),
+    assert spent(again, R) == [
+        (1, "demo.1.0.1", 0, 3, strong),
+        (1, "demo.1.1.1", 3, 4, weak),
+        (1, "demo.1.1.1", 9, 9, weak),
+        (2, "demo.2.0.1", 0, 4, strong),
     ]
     assert again.mechanisms(R) == [MECHANISM, WEAKER]
     assert again.mechanisms(OTHER_RUN) == [MECHANISM]
@@ -314,9 +315,9 @@ def test_what_cannot_be_noted_is_an_error_and_what_was_noted_stays(
     hold(memory, cohort_of(), 1)
     with harm(memory, file), pytest.raises(error, match=words):
         _fill(memory)
-    spent = {(contribution.round, contribution.first) for contribution in memory.contributions(R)}
-    assert (1, 1) in spent
-    assert {(one.round, one.first) for one in Memory(file).contributions(R)} == spent
+    noted = spent(memory, R)
+    assert noted[0][:4] == (1, "demo.1.0.1", 1, 1)
+    assert spent(Memory(file), R) == noted
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -392,8 +393,8 @@ class _Clients(RuleBasedStateMachine):
 
     @invariant()
     def has_what_was_held(self) -> None:
-        spent = ((one.round, slot) for one in self.memory.contributions(R) for slot in range(one.first, one.last + 1))
-        assert sorted(spent) == sorted(self.held)
+        noted = ((row.round, slot) for row in spent(self.memory, R) for slot in range(row.first, row.last + 1))
+        assert sorted(noted) == sorted(self.held)
 
 
 TestAnyOrder = _Clients.TestCase
