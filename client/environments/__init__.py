@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from distrust.client.environments.arms import Bernoulli, BernoulliSpec, ClippedGaussian, GaussianSpec
-from distrust.client.environments.auto_lending import AutoLending, AutoLendingSpec
+from distrust.client.environments.arms import BernoulliSpec, GaussianSpec
+from distrust.client.environments.auto_lending import AutoLendingSpec
 from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
 from distrust.client.environments.contextual import (
     ContextualSpec,
@@ -18,15 +18,13 @@ from distrust.client.environments.contextual import (
     ContextualWorld,
     GlmSphereSpec,
 )
-from distrust.client.environments.contextual_mslr import ContextualMslr, ContextualMslrSpec
+from distrust.client.environments.contextual_mslr import ContextualMslrSpec
 from distrust.client.environments.linear import (
-    LinearDistributed,
     LinearDistributedSpec,
-    LinearSphere,
     LinearSphereSpec,
     SideBySide,
 )
-from distrust.client.environments.mslr import Mslr, MslrSpec
+from distrust.client.environments.mslr import MslrSpec
 from distrust.common.errors import BadParameter
 from distrust.common.explain import first
 from distrust.common.extensions import allow_named
@@ -84,25 +82,9 @@ def build_environment(spec: EnvironmentSpec) -> AnyWorld:
 __all__ = [
     "ENVIRONMENTS",
     "AnyWorld",
-    "AutoLending",
-    "AutoLendingSpec",
-    "Bernoulli",
-    "BernoulliSpec",
-    "ClippedGaussian",
-    "ContextualMslr",
-    "ContextualMslrSpec",
-    "ContextualSyntheticSpec",
     "ContextualWorld",
     "Environment",
     "EnvironmentSpec",
-    "GaussianSpec",
-    "GlmSphereSpec",
-    "LinearDistributed",
-    "LinearDistributedSpec",
-    "LinearSphere",
-    "LinearSphereSpec",
-    "Mslr",
-    "MslrSpec",
     "SideBySide",
     "build_environment",
     "read_spec",

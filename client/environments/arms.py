@@ -4,13 +4,14 @@ The clipped ones are the easy and the hard instance of Chowdhury & Zhou, Distrib
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.client.environments.base import EnvironmentSpec, KnownMeans, Seed
 from distrust.common.errors import BadParameter
 from distrust.common.extras import stats
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
@@ -33,8 +34,8 @@ class BernoulliSpec(EnvironmentSpec):
         return Bernoulli(np.array(self.means, dtype=np.float64))
 
 
-@dataclass(frozen=True, slots=True)
-class Bernoulli:
+@dataclass(frozen=True)
+class Bernoulli(KnownMeans):
     """Arm a pays 1 with probability means[a], else 0.
 
     Domain  2 arms or more, means in [0, 1].
@@ -50,14 +51,6 @@ class Bernoulli:
         for index, mean in enumerate(self.means.tolist()):
             if not 0 <= mean <= 1:
                 raise BadParameter(f"environment.means[{index}]", mean, "must lie in [0, 1]")
-
-    @property
-    def arms(self) -> int:
-        return len(self.means)
-
-    @property
-    def best(self) -> int:
-        return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Return zeros and ones, shape (count,)."""
@@ -86,8 +79,8 @@ class GaussianSpec(EnvironmentSpec):
         return ClippedGaussian(self.name, centres, self.deviation)
 
 
-@dataclass(frozen=True, slots=True)
-class ClippedGaussian:
+@dataclass(frozen=True)
+class ClippedGaussian(KnownMeans):
     """Arm a pays N(centres[a], deviation²), clipped to [0, 1].
 
     `means` are those of the clipped law, which clipping moves away from the centres; regret counts these.
@@ -97,17 +90,9 @@ class ClippedGaussian:
     centres: NDArray[np.float64]
     deviation: float
 
-    @property
-    def arms(self) -> int:
-        return len(self.centres)
-
-    @property
+    @cached_property
     def means(self) -> NDArray[np.float64]:
         return clipped_mean(self.centres, self.deviation)
-
-    @property
-    def best(self) -> int:
-        return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Return rewards in [0, 1], shape (count,)."""

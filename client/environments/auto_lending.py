@@ -16,7 +16,7 @@ of our own invention: nothing in it was fitted to the data set, and figures on i
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -293,9 +293,9 @@ def _customers(reader: "csv.DictReader[str]", path: Path, field: str) -> Custome
     answers = table[:, -1].astype(np.int64)
     if len(set(answers.tolist())) < 2:
         raise BadParameter(field, str(path), f"{ANSWER} must be 1 for some customers and 0 for others")
-    names = _distinct(kinds, path, field)
-    places = {name: place for place, name in enumerate(names)}
-    categories = np.array([places[kind] for kind in kinds], dtype=np.int64)
+    names, categories = np.unique(np.array(kinds, dtype=object), return_inverse=True)
+    if len(names) > MOST_CATEGORIES:
+        raise BadParameter(field, str(path), f"{CATEGORY} has {len(names)} values: at most {MOST_CATEGORIES}")
     return Customers(table[:, : len(FEATURES)], categories, _imputed(table), answers)
 
 
@@ -325,10 +325,3 @@ def _fault(row: dict[str, float]) -> str:
     if wrong:
         return f"{wrong[0]} must be above 0"
     return "" if row["onemonth"] >= 0 else "onemonth must be at least 0"
-
-
-def _distinct(kinds: Iterable[str], path: Path, field: str) -> list[str]:
-    names = sorted(set(kinds))
-    if len(names) > MOST_CATEGORIES:
-        raise BadParameter(field, str(path), f"{CATEGORY} has {len(names)} values: at most {MOST_CATEGORIES}")
-    return names

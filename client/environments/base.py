@@ -26,26 +26,39 @@ class Environment(Protocol):
     @property
     def name(self) -> str:
         """Return the name that a run file has for it."""
-        ...
 
     @property
     def arms(self) -> int:
         """Return K, the number of arms."""
-        ...
 
     @property
     def means(self) -> NDArray[np.float64]:
         """Return the true mean reward of each arm, shape (K,)."""
-        ...
 
     @property
     def best(self) -> int:
         """Return the arm of the largest mean; the first of them on ties."""
-        ...
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Return independent rewards of `arm`, shape (count,). The same stream gives the same rewards."""
-        ...
+
+
+class KnownMeans:
+    """The part of `Environment` that follows from the means."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def means(self) -> NDArray[np.float64]:
+            """Return the true mean reward of each arm, shape (K,)."""
+
+    @property
+    def arms(self) -> int:
+        return len(self.means)
+
+    @property
+    def best(self) -> int:
+        return int(np.argmax(self.means))
 
 
 class EnvironmentSpec(Message):

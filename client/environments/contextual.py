@@ -63,54 +63,43 @@ class ContextualWorld(Protocol):
     @property
     def name(self) -> str:
         """Return the name that a run file has for it."""
-        ...
 
     @property
     def arms(self) -> int:
         """Return K, the number of arms."""
-        ...
 
     @property
     def dimension(self) -> int:
         """Return d, the numbers of a context."""
-        ...
 
     @property
     def link(self) -> Link:
         """Return μ, the link that the run's policies assume."""
-        ...
 
     @property
     def parameters(self) -> Parameters:
         """Return whether the arms share θ ("single") or have one each ("multi")."""
-        ...
 
     @property
     def rewards(self) -> tuple[float, float]:
         """Return the least and the largest value of a reward."""
-        ...
 
     @property
     def weights(self) -> tuple[float, ...] | None:
         """Return the public value of a reward of 1 of each arm, in [0, 1], shape (K,); None where all are worth 1."""
-        ...
 
     @property
     def clipped(self) -> int:
         """Return how many rows of the world's data were longer than 1 and were shortened; 0 for drawn contexts."""
-        ...
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
         """Return what `count` clients meet; the same stream gives the same."""
-        ...
 
     def means(self, features: Floats) -> Floats:
         """Return the true mean reward of each arm, shape (…, n, K), for contexts of shape (…, n, A, d)."""
-        ...
 
     def pay(self, means: Floats, payout_draws: Floats) -> Floats:
         """Return rewards of clients whose arms have these means; all of one shape."""
-        ...
 
 
 class ContextualSpec(EnvironmentSpec):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtim
 import numpy as np
 from pydantic import Field
 
-from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.client.environments.base import EnvironmentSpec, KnownMeans, Seed
 from distrust.common.bandit.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
 from distrust.common.bandit.error_law import Floats
 from distrust.common.errors import BadParameter
@@ -124,11 +124,10 @@ class SideBySide(Protocol):
 
     def averages(self, arms: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> Floats:
         """Return average rewards of `count` clients over `times[j]` plays of `arms[j]`, shape (count, s)."""
-        ...
 
 
 @dataclass(frozen=True)
-class LinearDistributed:
+class LinearDistributed(KnownMeans):
     """Means ⟨θ*, x⟩; client u keeps its θ_u. An average of Gaussian rewards is drawn as one Gaussian."""
 
     vectors: Floats
@@ -137,19 +136,11 @@ class LinearDistributed:
     noise: float
     name: str = "linear-distributed"
 
-    @property
-    def arms(self) -> int:
-        return len(self.vectors)
-
     @cached_property
     def means(self) -> Floats:
         """Return the true mean reward of each action, shape (k,), in [-1, 1]."""
         means: Floats = self.vectors @ self.theta
         return means
-
-    @property
-    def best(self) -> int:
-        return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> Floats:
         """Return one reward of each of `count` clients, shape (count,)."""
@@ -165,26 +156,18 @@ class LinearDistributed:
 
 
 @dataclass(frozen=True)
-class LinearSphere:
+class LinearSphere(KnownMeans):
     """Action x pays 1 with probability (1 + ⟨θ*, x⟩)/2, else -1, to every client alike."""
 
     vectors: Floats
     theta: Floats
     name: str = "linear-sphere"
 
-    @property
-    def arms(self) -> int:
-        return len(self.vectors)
-
     @cached_property
     def means(self) -> Floats:
         """Return the true mean reward of each action, shape (k,), in [-1, 1]."""
         means: Floats = np.clip(self.vectors @ self.theta, -1, 1)
         return means
-
-    @property
-    def best(self) -> int:
-        return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> Floats:
         """Return plus and minus ones, shape (count,)."""

@@ -7,6 +7,7 @@ a table from LETOR files.
 import csv
 import io
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.client.environments.base import EnvironmentSpec, KnownMeans, Seed
 from distrust.common.errors import BadParameter
 from distrust.common.inputs import MOST_TABLE, read_file
 from distrust.common.randomness import Stream, generator
@@ -80,8 +81,8 @@ class MslrSpec(EnvironmentSpec):
         return Mslr(counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Mslr:
+@dataclass(frozen=True)
+class Mslr(KnownMeans):
     """Arm a pays label / 4 of a row drawn uniformly, with replacement, from the rows of the arm.
 
     counts  int64, shape (K, 5): rows of each arm with relevance label 0..4, at least one row an arm.
@@ -90,17 +91,9 @@ class Mslr:
     counts: NDArray[np.int64]
     name: str = "mslr"
 
-    @property
-    def arms(self) -> int:
-        return len(self.counts)
-
-    @property
+    @cached_property
     def means(self) -> NDArray[np.float64]:
         return np.asarray(self.counts @ np.arange(5) / (4 * self.counts.sum(axis=1)), dtype=np.float64)
-
-    @property
-    def best(self) -> int:
-        return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Return multiples of 1/4, shape (count,)."""

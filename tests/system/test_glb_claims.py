@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from distrust.client.environments import AutoLending
-from distrust.client.environments.auto_lending import offers
+from distrust.client.environments.auto_lending import AutoLending, offers
 from distrust.lab.sweep.cells import cell_run_file, load_experiment
 from distrust.lab.sweep.row import Cell
 from tests.support.claims import published

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.client.checks.requirements import PrivacyRequirements
-from distrust.client.environments import Bernoulli, Mslr
+from distrust.client.environments.arms import Bernoulli
+from distrust.client.environments.mslr import Mslr
 from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BadParameter
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.client.environments import AutoLending, build_environment, read_spec
-from distrust.client.environments.auto_lending import made_up_customers, offers, read_customers
+from distrust.client.environments import build_environment, read_spec
+from distrust.client.environments.auto_lending import AutoLending, made_up_customers, offers, read_customers
 from distrust.client.environments.contextual import ContextualWorld, experience
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
 from distrust.common.errors import BadParameter

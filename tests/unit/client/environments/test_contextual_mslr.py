@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from distrust.client.environments import ContextualMslr, build_environment, read_spec
+from distrust.client.environments import build_environment, read_spec
 from distrust.client.environments.contextual import ContextualWorld, experience
-from distrust.client.environments.contextual_mslr import ContextTable, read_contexts, write_contexts
+from distrust.client.environments.contextual_mslr import ContextTable, ContextualMslr, read_contexts, write_contexts
 from distrust.client.environments.letor import build_contexts
 from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.errors import BadParameter

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from distrust.client.environments import Bernoulli, ClippedGaussian, Environment, build_environment, read_spec
+from distrust.client.environments import Environment, build_environment, read_spec
+from distrust.client.environments.arms import Bernoulli, ClippedGaussian
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.client.environments import Mslr, build_environment, read_spec
+from distrust.client.environments import build_environment, read_spec
 from distrust.client.environments.letor import build_counts
-from distrust.client.environments.mslr import read_counts, write_counts
+from distrust.client.environments.mslr import Mslr, read_counts, write_counts
 from distrust.common.errors import BadParameter
 
 CORNERS = [(0, 0), (900, 5), (30, 80000)]

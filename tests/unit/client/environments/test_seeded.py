@@ -1,6 +1,7 @@
 """Tests that `seeded` keeps a stated seed and draws a missing one."""
 
-from distrust.client.environments import BernoulliSpec, seeded
+from distrust.client.environments import seeded
+from distrust.client.environments.arms import BernoulliSpec
 
 
 def test_a_given_seed_is_kept() -> None:
