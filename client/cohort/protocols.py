@@ -1,13 +1,16 @@
 """Makes the messages that the clients of a cohort send, stage by stage. No I/O.
 
 `ClientProtocol` has two kinds. `ShuffleProtocol` sends one report a client to the shuffler, and in a crowd tells the
-server afterwards whether it arrived. `SecAggProtocol` answers the aggregator's five stages of secure aggregation.
+server afterwards whether it arrived. `SecAggProtocol` answers the aggregator's five stages of secure aggregation. Both
+have the same methods: `begin` and `answer`, which may take seconds of CPU, return messages; `refusals` has by slot why
+users did not answer a stage; `forget` drops the secrets of users that are done, lost or refused, never while their
+messages are made.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import structlog
@@ -27,41 +30,6 @@ log = structlog.get_logger("distrust.fleet")
 
 Check = bytes | Mapping[int, bytes]
 """The server's publication for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
-
-
-class ClientProtocol(Protocol):
-    """Makes the messages of one cohort's users in this process. A call may take seconds of CPU."""
-
-    @property
-    def first(self) -> AnyStage:
-        """Return the stage that users answer as soon as they have their tickets."""
-        ...
-
-    @property
-    def refusals(self) -> Mapping[int, str]:
-        """Return by slot why users did not answer a stage."""
-        ...
-
-    @property
-    def last(self) -> AnyStage:
-        """Return the last stage that users answer."""
-        ...
-
-    def assign(self, positions: Mapping[int, int]) -> None:
-        """Note the position of each slot, in a cohort whose actions the shuffler assigns."""
-        ...
-
-    def begin(self, users: Sequence[User]) -> list[Item]:
-        """Return the users' messages for the first stage."""
-        ...
-
-    def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
-        """Return messages for the stage that `view` shows, of those users that answer it. `refusals` has the others."""
-        ...
-
-    def forget(self, users: Iterable[User]) -> None:
-        """Drop these users' secrets: they are done, lost or refused. Never while their messages are made."""
-        ...
 
 
 class ShuffleProtocol:
@@ -196,3 +164,7 @@ class SecAggProtocol:
                 raise BadMessage(f"cohort {self._cohort.cohort}: the stage view has no roster")
             self._roster = Roster(self._cohort, view.members, view.roster)
         return self._roster
+
+
+ClientProtocol = ShuffleProtocol | SecAggProtocol
+"""The messages of one cohort's users in this process."""

@@ -1,8 +1,9 @@
 """Takes the users of one cohort in this process from their tickets to their last message."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -97,18 +98,14 @@ class CohortSession:
         """
         self.users |= {user.slot: user for user in users}
         self.stats.clients["joined"] += len(users)
-        try:
+        with self._losing(user.slot for user in users):
             # After a full block the fleet takes tickets while it sends. A refusal would interrupt it, and the tickets
             # on their way to it would be lost. For so many users one more call costs little.
             if not self._compared and (self.cohort.channel.compared_first or full):
                 await self.uploader.agree(self.cohort)
                 self._compared = True
-        except (Unavailable, Refused):
-            raise
-        except ProtocolError as error:
-            self._give_up([user.slot for user in users], error)
-            return False
-        return True
+            return True
+        return False
 
     async def begin(self, users: Sequence[User], noted: Awaitable[object]) -> list[Item]:
         """Return the first messages of users that joined, without those that leave at once.
@@ -119,49 +116,38 @@ class CohortSession:
         if self.cohort.channel.assigns or not all(user.answers(self.protocol.first) for user in users):
             await noted
         if self.cohort.channel.assigns:
-            users = await self._request_plays(users)
+            users = await self._assigned(users)
         staying = await self._without_leavers(self.protocol.first, users)
         alone = self.cohort.clients == 1
         return await self._run_in_thread(self.protocol.first, lambda: self.protocol.begin(staying), short=alone)
 
-    async def _request_plays(self, users: Sequence[User]) -> Sequence[User]:
-        try:
-            return await self._assigned(users)
-        except (Unavailable, Refused):
-            raise
-        except ProtocolError as error:
-            self._give_up([user.slot for user in users], error)
-            return []
-
     async def _assigned(self, users: Sequence[User]) -> Sequence[User]:
         """Return the users that know their action, and those that leave before they request one."""
         requesting = [user for user in users if user.answers("keys")]
-        positions = await self.uploader.request_actions(self.cohort, requesting)
-        self.protocol.assign(positions)
-        without = [user for user in requesting if user.slot not in positions]
-        self._drop(user.slot for user in without)
-        await self.uploader.leave(self.cohort, without)
-        staying = [user for user in users if user.slot in self.users]
-        return [] if await self._aborts_session([user.slot for user in staying]) else staying
+        with self._losing(user.slot for user in users):
+            positions = await self.uploader.request_actions(self.cohort, requesting)
+            self.protocol.assign(positions)
+            without = [user for user in requesting if user.slot not in positions]
+            self._drop(user.slot for user in without)
+            await self.uploader.leave(self.cohort, without)
+            staying = [user for user in users if user.slot in self.users]
+            return [] if await self._aborts_session([user.slot for user in staying]) else staying
+        return []
 
     async def open(self, items: Sequence[Item]) -> None:
         """Upload first messages. Drop the users that the intermediary refuses, or all if it refuses the upload.
 
         Raises Refused when the intermediary serves another cohort than the users agreed to, Unavailable.
         """
-        try:
+        with self._losing(item.slot for item in items if item.slot in self.users):
             await self._send(self.protocol.first, items)
-        except (Unavailable, Refused):
-            raise
-        except ProtocolError as error:
-            self._give_up([item.slot for item in items if item.slot in self.users], error)
 
     async def follow(self) -> None:
         """Answer stage after stage until no user is left. When the cohort aborts, count it and return.
 
         Raises Refused when the intermediary refuses messages as those of another cohort, Unavailable.
         """
-        try:
+        with self._losing(self.users):
             while self.users:
                 view = await self.uploader.stage(self.cohort, self.stage, self._unanswered_users(), LONGEST_POLL)
                 if view.stage == "done" and isinstance(self.protocol, ShuffleProtocol):
@@ -170,10 +156,19 @@ class CohortSession:
                         return  # the others' reports are on their way, and come too late
                 elif view.stage != self.stage:
                     await self._answer(view)
+
+    @contextmanager
+    def _losing(self, slots: Iterable[int]) -> Iterator[None]:
+        """Drop these users, which are named then, where their cohort has ended or the intermediary refuses them.
+
+        Raises Refused and Unavailable, which end the fleet.
+        """
+        try:
+            yield
         except (Unavailable, Refused):
             raise
         except ProtocolError as error:
-            self._give_up(list(self.users), error)
+            self._give_up(list(slots), error)
 
     def _give_up(self, slots: Sequence[int], error: ProtocolError) -> None:
         """Drop these users' secrets: their cohort has ended, or the intermediary refuses them."""

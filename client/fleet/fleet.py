@@ -240,11 +240,8 @@ class Fleet:
         newer = (await self._transport.round(0, 0.0)).round
         if newer is None or newer.number != round_.number:
             return round_
-        kept = [
-            one
-            for one in round_.assignments
-            if one.cohort.cohort not in {new.cohort.cohort for new in newer.assignments}
-        ]
+        replaced = {assignment.cohort.cohort for assignment in newer.assignments}
+        kept = [assignment for assignment in round_.assignments if assignment.cohort.cohort not in replaced]
         return newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
 
     def _holders(self, round_: Round, grants: list[Grant]) -> list[tuple[Assignment, list[User]]]:
@@ -305,7 +302,7 @@ class Fleet:
             before = self._agreed.get(name)
             if before is None:
                 cost = self._requirements.check(self._config, self._run_id, round_, assignment, self._costs)
-                self._costs = [*(one for one in self._costs if one != cost), cost]
+                self._costs = [*(entry for entry in self._costs if entry != cost), cost]
                 self._agreed[name] = bare, assignment
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
@@ -365,13 +362,13 @@ class Fleet:
         they take part.
         """
         try:
-            if self._alone(one.cohort for one in held):
+            if self._alone(slots.cohort for slots in held):
                 self._memory.hold(held)
                 noted = asyncio.get_running_loop().create_future()
                 noted.set_result(None)
             else:
                 noted = asyncio.wrap_future(self._notes.submit(self._memory.hold, held))
-                noted.add_done_callback(lambda one: one.cancelled() or one.exception())  # another block's may be first
+                noted.add_done_callback(lambda done: done.cancelled() or done.exception())  # another's may be first
             ready = [(session, await session.begin(users, noted)) for session, users in joining]
             await noted
         finally:
@@ -388,7 +385,7 @@ class Fleet:
         for name in old:
             del self._sessions[name]
             self._tasks.pop(name, None)
-        self._agreed = {name: one for name, one in self._agreed.items() if one[0].number >= number}
+        self._agreed = {name: agreed for name, agreed in self._agreed.items() if agreed[0].number >= number}
 
 
 def _first(several: BaseExceptionGroup[ProtocolError]) -> ProtocolError:
