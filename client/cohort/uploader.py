@@ -1,9 +1,9 @@
 """Sends the messages of many clients: cuts uploads to size, reads refusals, announces departures."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 
@@ -12,7 +12,7 @@ from distrust.client.cohort.stats import FleetStats
 from distrust.client.cohort.user import AnyStage, User
 from distrust.client.transport.base import Transport
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
-from distrust.common.protocol.crypto.context import cohort_digest
+from distrust.common.protocol.crypto.context import claim, cohort_digest
 from distrust.common.protocol.crypto.keys import KEY_HASH
 from distrust.common.protocol.crypto.receipts import ABSENT, PRESENT, read_list
 from distrust.common.protocol.messages.cohort import Cohort
@@ -96,7 +96,7 @@ class Uploader:
             answer = await self.transport.upload(cohort, upload)
         except Conflict:  # of the whole upload: its digest is not that of the intermediary's cohort
             await self._refuse(cohort, "refuses the messages of its clients as those of another cohort")
-        slots = [one.slot for one in answer.refused]
+        slots = [item.slot for item in answer.refused]
         if answer.reasons is not None:
             raise BadMessage(f"cohort {cohort.cohort}: of stage {stage} not all refusals are listed")
         if len(set(slots)) < len(slots) or not {item.slot for item in part}.issuperset(slots):
@@ -109,10 +109,7 @@ class Uploader:
 
     async def stage(self, cohort: Cohort, after: str, users: Sequence[User], wait: float) -> StageView:
         """Return the cohort's stage, with inboxes of these users. Wait up to `wait` seconds while it is `after`."""
-        asked = None
-        if users:
-            slots, tickets = [user.slot for user in users], b"".join(user.ticket for user in users)
-            asked = InboxRequest(cohort=cohort.cohort, slots=slots, tickets=tickets)
+        asked = InboxRequest(cohort=cohort.cohort, **_named(users)) if users else None
         return await self.transport.stage(cohort, after, asked, wait)
 
     async def agree(self, cohort: Cohort) -> None:
@@ -174,8 +171,7 @@ class Uploader:
 
     async def give_receipts(self, cohort: Cohort, users: Sequence[User], found: Mapping[int, bool]) -> None:
         """Tell the server for each user whether its record is in the list. A record that is not there is an error."""
-        for start in range(0, len(users), self.limits.items):
-            part = users[start : start + self.limits.items]
+        for part in self._parts(users):
             slots, secrets = [user.slot for user in part], b"".join(user.receipt for user in part)
             answers = b"".join(PRESENT if found[slot] else ABSENT for slot in slots)
             receipts = Receipts(cohort=cohort.cohort, slots=slots, secrets=secrets, answers=answers)
@@ -194,57 +190,52 @@ class Uploader:
         agreed to.
         """
         positions: dict[int, int] = {}
-        for start in range(0, len(users), self.limits.items):
+        for part in self._parts(users):
             if self.conflicts_exceeded:
-                self.stats.clients["refused"] += len(users) - start
-                break
-            part = users[start : start + self.limits.items]
-            slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
-            claims = b"".join(user.claim(cohort) for user in part)
-            request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets, claims=claims)
+                self.stats.clients["refused"] += len(part)
+                continue
+            claims = b"".join(claim(cohort, user.slot, user.secret) for user in part)
+            request = ActionRequest(cohort=cohort.cohort, **_named(part), claims=claims)
             answer = await self.transport.actions(cohort, request)
             if answer.digest != cohort_digest(cohort):
                 await self._refuse(cohort, "assigns its clients the actions of another cohort")
-            positions |= _positions_by_slot(cohort, slots, answer)
+            positions |= _positions_by_slot(cohort, request.slots, answer)
             self._count_refused(cohort, "actions", answer.refused)
         return positions
 
-    async def leave(self, cohort: Cohort, users: Iterable[User]) -> None:
+    async def leave(self, cohort: Cohort, users: Sequence[User]) -> None:
         """Announce that these users leave, unless departures are silent. It does not matter whether it is accepted."""
-        leaving = list(users)
-        if not leaving or self.silent:
-            return
         try:
-            for start in range(0, len(leaving), self.limits.items):
-                await self._depart(cohort, leaving[start : start + self.limits.items])
+            for part in [] if self.silent else self._parts(users):
+                keys = b"".join(user.key_hash for user in part)
+                await self.transport.leave(cohort, Leaving(cohort=cohort.cohort, **_named(part), keys=keys))
         except Unavailable:
             raise
         except ProtocolError as error:
-            log.info("departure_rejected", cohort=cohort.cohort, clients=len(leaving), code=error.code)
+            log.info("departure_rejected", cohort=cohort.cohort, clients=len(users), code=error.code)
 
-    async def _depart(self, cohort: Cohort, part: Sequence[User]) -> None:
-        slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
-        keys = b"".join(user.key_hash for user in part)
-        await self.transport.leave(cohort, Leaving(cohort=cohort.cohort, slots=slots, tickets=tickets, keys=keys))
+    def _parts(self, users: Sequence[User]) -> Iterator[Sequence[User]]:
+        """Yield the users in order, as many at a time as one request may name."""
+        for start in range(0, len(users), self.limits.items):
+            yield users[start : start + self.limits.items]
 
     def _count_refused(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
         before = self.conflicts_exceeded
-        for one in refused:
-            conflict = one.type == Conflict("").urn
-            write = log.error if conflict else log.warning
-            write(
-                "ticket_conflict" if conflict else "message_refused",
-                cohort=cohort.cohort,
-                stage=stage,
-                slot=one.slot,
-                why=one.detail,
-            )
-            self.stats.refuse(1, f"{one.type.rpartition(':')[2]}: {one.detail}", "robbed" if conflict else "refused")
-            self._conflicts.update([one.slot] if conflict else [])
+        for item in refused:
+            conflict = item.type == Conflict("").urn
+            write, event = (log.error, "ticket_conflict") if conflict else (log.warning, "message_refused")
+            write(event, cohort=cohort.cohort, stage=stage, slot=item.slot, why=item.detail)
+            self.stats.refuse(1, f"{item.type.rpartition(':')[2]}: {item.detail}", "robbed" if conflict else "refused")
+            self._conflicts.update([item.slot] if conflict else [])
         if self.conflicts_exceeded and not before:
             conflicts = len(self._conflicts)
             log.error("conflicts_exceeded", cohort=cohort.cohort, conflicts=conflicts, colluders=self.colluders)
-        return {one.slot for one in refused}
+        return {item.slot for item in refused}
+
+
+def _named(users: Sequence[User]) -> dict[str, Any]:
+    """Return slots and tickets of users, as requests to an intermediary have them."""
+    return {"slots": [user.slot for user in users], "tickets": b"".join(user.ticket for user in users)}
 
 
 def _positions_by_slot(cohort: Cohort, requested: Sequence[int], answer: ActionAnswer) -> dict[int, int]:

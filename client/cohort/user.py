@@ -13,10 +13,9 @@ from distrust.client.cohort.departures import NEVER, STAGES
 from distrust.client.cohort.secagg import Secrets
 from distrust.common.errors import BadMessage
 from distrust.common.protocol.channels.assigned import SECRET
-from distrust.common.protocol.crypto.context import claim
 from distrust.common.protocol.crypto.keys import key_hash
 from distrust.common.protocol.crypto.receipts import receipt_hash
-from distrust.common.protocol.messages.cohort import SIGNATURE, Cohort, Grant
+from distrust.common.protocol.messages.cohort import SIGNATURE, Grant
 from distrust.common.protocol.messages.upload import Item, Stage
 
 AnyStage = Stage | Literal["report", "receipt"]
@@ -54,10 +53,6 @@ class User:
         answers `confirm`.
         """
         return STAGES.index(_LIKE.get(stage) or stage) < self.leaves
-
-    def claim(self, cohort: Cohort) -> bytes:
-        """Return its commitment to the secret. It is the same for every repeat of its request."""
-        return claim(cohort, self.slot, self.secret)
 
     def item(self, body: bytes) -> Item:
         """Return its message for a stage."""
