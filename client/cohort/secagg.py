@@ -7,6 +7,7 @@ A client answers each stage once: a repeat of the same request gets the same byt
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -38,6 +39,7 @@ CHALLENGE = 32
 _Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Secrets:
     """Keys, seeds and neighbours' shares that one client holds for one cohort. `wipe` zeroes them at its end.
 
@@ -47,6 +49,7 @@ class Secrets:
     Keys and seeds are fresh from the operating system, for one slot of one cohort, and made before either is known.
 
     public        mask key ‖ channel key, 64 bytes: what stage `keys` sends, and whose hash goes to the server.
+    roster        from stage `shares` on.
     polynomials   of the self seed, the mask seed and the blinding, between the stages `shares` and `confirm`.
     channel_keys  by neighbour, between the stages `shares` and `confirm`: 32 bytes; a cipher object takes kilobytes.
     held          by neighbour that shared, from stage `confirm` on: shares of both seeds, 34 bytes, or none if the box
@@ -55,32 +58,22 @@ class Secrets:
     statement     of the stage answered last.
     """
 
-    __slots__ = (
-        "channel_keys",
-        "channel_pair",
-        "held",
-        "mask_pair",
-        "mask_seed",
-        "members",
-        "polynomials",
-        "public",
-        "roster",
-        "self_seed",
-        "statement",
-    )
+    mask_seed: bytearray = field(default_factory=new_seed, init=False)
+    self_seed: bytearray = field(default_factory=new_seed, init=False)
+    mask_pair: X25519PrivateKey | None = field(init=False)
+    channel_pair: X25519PrivateKey | None = field(default_factory=new_pair, init=False)
+    public: bytes = field(init=False)
+    roster: Roster = field(init=False)
+    polynomials: tuple[Polynomial, Polynomial, Polynomial] | None = field(default=None, init=False)
+    channel_keys: dict[int, bytearray] = field(default_factory=dict, init=False)
+    held: dict[int, bytearray | None] = field(default_factory=dict, init=False)
+    members: int = field(default=0, init=False)
+    statement: bytes = field(default=b"", init=False)
 
-    def __init__(self) -> None:
-        self.mask_seed, self.self_seed = new_seed(), new_seed()
-        pairs = pair_from_seed(self.mask_seed), new_pair()
-        self.public = b"".join(pair.public_key().public_bytes_raw() for pair in pairs)
-        self.mask_pair: X25519PrivateKey | None = pairs[0]
-        self.channel_pair: X25519PrivateKey | None = pairs[1]
-        self.roster: Roster | None = None
-        self.polynomials: tuple[Polynomial, Polynomial, Polynomial] | None = None
-        self.channel_keys: dict[int, bytearray] = {}
-        self.held: dict[int, bytearray | None] = {}
-        self.members = 0
-        self.statement = b""
+    def __post_init__(self) -> None:
+        self.mask_pair = pair_from_seed(self.mask_seed)
+        pairs = (self.mask_pair, self.channel_pair)
+        self.public = b"".join(pair.public_key().public_bytes_raw() for pair in pairs if pair is not None)
 
     def __repr__(self) -> str:
         return "Secrets(…)"
@@ -90,13 +83,6 @@ class Secrets:
         wipe(self.mask_seed, self.self_seed, *self.channel_keys.values(), *self.held.values())
         self.mask_pair = self.channel_pair = self.polynomials = None
         self.channel_keys, self.held = {}, {}
-
-    @property
-    def agreed(self) -> Roster:
-        """Return the roster of stage `shares`. Raises WrongStage before that."""
-        if self.roster is None:
-            raise WrongStage("no roster has been agreed on yet")
-        return self.roster
 
 
 class MaskingClient:
@@ -250,7 +236,7 @@ class MaskingClient:
     def _confirm(self, secrets: Secrets, shared: bytes, challenge: bytes, inbox: bytes, statement: bytes) -> bytes:
         if len(challenge) != CHALLENGE:
             raise BadMessage(f"the challenge has {len(challenge)} bytes, and must have {CHALLENGE}")
-        roster = secrets.agreed
+        roster = secrets.roster
         self._check_statement("confirm", statement, confirm_statement(roster.digest, self.cohort, shared, challenge))
         members = self._read_members(shared, roster.bits, "clients that shared")
         near = self._near(roster.neighbours(self.slot), members)
@@ -273,9 +259,8 @@ class MaskingClient:
     def _open(self, secrets: Secrets, near: list[int], inbox: bytes) -> list[bytearray | None]:
         """Return the contents of the neighbours' boxes, 51 bytes each; None for a box that does not open."""
         if len(inbox) != BOX * len(near):
-            raise BadMessage(
-                f"the inbox has {len(inbox)} bytes, and must have {BOX} for each of {len(near)} neighbours"
-            )
+            per = f"{BOX} for each of {len(near)} neighbours"
+            raise BadMessage(f"the inbox has {len(inbox)} bytes, and must have {per}")
         boxes = [inbox[i : i + BOX] for i in range(0, len(inbox), BOX)]
         return [self._open_one(secrets.channel_keys[v], v, box) for v, box in zip(near, boxes, strict=True)]
 
@@ -286,7 +271,7 @@ class MaskingClient:
             return None
 
     def _mask(self, secrets: Secrets, vector: Vector, members: bytes, statement: bytes) -> bytes:
-        roster = secrets.agreed
+        roster = secrets.roster
         _check_vector(vector, self._channel.dimension, self._channel.modulus)
         self._check_statement("masked", statement, masked_statement(secrets.statement, self.cohort, members))
         present = self._read_members(members, secrets.members, "members")
@@ -311,7 +296,7 @@ class MaskingClient:
     def _reveal(self, secrets: Secrets, survivors: bytes, statement: bytes) -> bytes:
         self._check_statement("unmask", statement, unmask_statement(secrets.statement, self.cohort, survivors))
         alive = self._read_members(survivors, secrets.members, "survivors")
-        fault = secrets.agreed.fault(secrets.members, alive, self._window)
+        fault = secrets.roster.fault(secrets.members, alive, self._window)
         if fault is not None:
             raise Refused(fault)
         kinds = [(pair, 0 if alive >> v & 1 else SHARE_SIZE) for v, pair in secrets.held.items()]
@@ -348,9 +333,8 @@ def _check_parameters(cohort: Cohort, dropout: float, corrupt: float) -> None:
     except BadParameter as error:
         raise Refused(f"no neighbour graph serves this cohort: {error.detail}") from error
     if (channel.neighbours, channel.threshold) != expected:
-        raise Refused(
-            f"k, t = {channel.neighbours}, {channel.threshold}, and the run's rates give {expected[0]}, {expected[1]}"
-        )
+        shown = f"k, t = {channel.neighbours}, {channel.threshold}"
+        raise Refused(f"{shown}, and the run's rates give {expected[0]}, {expected[1]}")
     if cohort.minimum < cohort.clients - int(dropout * cohort.clients):
         raise Refused(f"the cohort opens at {cohort.minimum} survivors, below what the dropout rate leaves")
 
@@ -363,8 +347,4 @@ def _check_vector(vector: Vector, dimension: int, modulus: int) -> None:
 
 
 def _digest(*parts: bytes) -> bytes:
-    hash_ = hashlib.sha256()
-    for part in parts:
-        hash_.update(len(part).to_bytes(8, "big"))
-        hash_.update(part)
-    return hash_.digest()
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
