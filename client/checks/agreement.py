@@ -16,8 +16,6 @@ from pydantic import TypeAdapter
 
 from distrust.client.environments import AnyWorld, ContextualWorld
 from distrust.common.bandit.contextual_choice import ContextualChoice
-from distrust.common.bandit.contextual_sum import NoiseSource
-from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.dp.mechanisms import AnyMechanism, MechanismSpec, plan, promise_of
 from distrust.common.errors import BadParameter, Refused, two_spellings
@@ -49,6 +47,14 @@ UNHEARD: Any = {"over": "ignore", "divide": "ignore", "invalid": "ignore"}
 DEEPEST = 64
 """Levels of lists and objects that the terms of a cohort may have; own terms have fewer than ten."""
 
+LARGEST = 1e100
+"""Largest number of a decision. Products of larger ones overflow for some contexts, and which ones would show."""
+
+ROUNDED_UP = 1 + 1e-9
+"""Factor on the largest length of the parameters that a residual is taken at, which every policy projects to a ball."""
+
+OWN_WORLD = "this client's own world has"  # the end of a refusal, before the world's value
+
 _statistics: TypeAdapter[Statistic] = TypeAdapter(Statistic)
 
 
@@ -58,9 +64,8 @@ def check_config(config: RunConfig, view: RoundView) -> None:
     if len(view.run_id) != RUN_ID:
         raise Refused(f"run_id: {len(view.run_id)} bytes, and the id of a run has {RUN_ID}")
     if config.digest() != view.config:
-        raise Refused(
-            f"config: the digest of run {view.run} is another one than that of the configuration that was served"
-        )
+        other = "is another one than that of the configuration that was served"
+        raise Refused(f"config: the digest of run {view.run} {other}")
 
 
 def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Assignment) -> None:
@@ -95,12 +100,8 @@ def check_round(config: RunConfig, run_id: bytes, round_: Round, assignment: Ass
     _check_policy(config, round_, assignment)
     _check_mechanism(config, round_, cohort.clients, mechanism)
     terms = cohort_terms(round_, assignment.arm, mechanism)
-    if terms == cohort.terms:
-        return
-    difference = first_difference(json.loads(terms), read_terms(cohort), "cohort.terms")
-    if difference is not None:
-        field, own, received = difference
-        raise Refused(f"{field} = {received!r}: the round itself says {own!r}")
+    if terms != cohort.terms:
+        same_values("cohort.terms", read_terms(cohort), json.loads(terms), "the round itself says")
 
 
 def read_terms(cohort: Cohort) -> Any:
@@ -129,7 +130,7 @@ def differing_field(own: Cohort, received: Cohort) -> tuple[str, Any, Any] | Non
     """Return the first field in which two cohorts differ, with both values; terms are compared field by field."""
     if own == received:
         return None
-    values = [{**one.model_dump(mode="json"), "terms": read_terms(one)} for one in (own, received)]
+    values = [{**cohort.model_dump(mode="json"), "terms": read_terms(cohort)} for cohort in (own, received)]
     difference = first_difference(values[0], values[1], "cohort")
     return difference or (None if own.terms == received.terms else ("cohort.terms", own.terms, received.terms))
 
@@ -160,31 +161,23 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
         _same("statistic.bound", bound, getattr(policy, "bound", None))
     expected = policy.statistic(config.arms, decision)
     if expected is not None and round_.statistic != expected:
-        own, received = expected.model_dump(mode="json"), round_.statistic.model_dump(mode="json")
-        field, expected_value, value = first_difference(own, received, "statistic") or (
-            "statistic",
-            expected,
-            round_.statistic,
-        )
-        raise Refused(f"{field} = {value!r}: {policy.name} asks for {expected_value!r}")
+        told, source = round_.statistic, f"{policy.name} asks for"
+        same_values("statistic", told.model_dump(mode="json"), expected.model_dump(mode="json"), source)
+        _same("statistic", told, expected, source)  # in what JSON leaves out
     if decision.kind == "assigned-arm":
         field, actions = "arm", [-1 if assignment.arm is None else assignment.arm]
     else:
         _same("arm", assignment.arm, None)
-        field, actions = _played(decision)
+        if isinstance(decision, ContextualChoice):
+            field, actions = "decision.only", [] if decision.only is None else [decision.only]
+        else:
+            field, actions = "decision.actions", decision.actions
     if not all(0 <= action < config.arms for action in actions):
         raise Refused(f"{field} = {actions!r}: the run has arms 0 to {config.arms - 1}")
     if round_.statistic.kind == "action-means":
         _same("statistic.actions", round_.statistic.actions, len(actions))
     if isinstance(decision, ContextualChoice):
         _check_choice(config, round_.number, assignment.cohort.clients, decision)
-
-
-LARGEST = 1e100
-"""Largest number of a decision. Products of larger ones overflow for some contexts, and which ones would show."""
-
-ROUNDED_UP = 1 + 1e-9
-"""Factor on the largest length of the parameters that a residual is taken at, which every policy projects to a ball."""
 
 
 def _check_choice(config: RunConfig, number: int, clients: int, decision: ContextualChoice) -> None:
@@ -211,12 +204,12 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
             continue
         if not known or len(vectors) != rows:
             raise Refused(f"decision.{field} = {len(vectors)} rows: {policy.name} asks for {rows if known else 'none'}")
-        if any(abs(one) > LARGEST for vector in vectors for one in vector):
+        if any(abs(number) > LARGEST for vector in vectors for number in vector):
             raise Refused(f"decision.{field}: no number may exceed {LARGEST:g}")
     _same("decision.theta: numbers a row", len(decision.theta[0]), policy.features)
     taken = decision.anchor or decision.theta
     most = policy.largest_theta
-    outside = policy.residual is not None and any(math.hypot(*one) > most * ROUNDED_UP for one in taken)
+    outside = policy.residual is not None and any(math.hypot(*theta) > most * ROUNDED_UP for theta in taken)
     if decision.beta > LARGEST or outside:
         words = f"a residual's parameters lie in the ball of radius {most:g}"
         raise Refused(f"decision: β may not exceed {LARGEST:g}, and {words}")
@@ -225,9 +218,6 @@ def _check_choice(config: RunConfig, number: int, clients: int, decision: Contex
     _same("decision.only", decision.only, policy.public_arm(size))
     _same("decision.weights", decision.weights, policy.weights)
     _same("decision.link", decision.link, "identity" if policy.weights is None else policy.link)
-
-
-OWN_WORLD = "this client's own world has"  # the end of a refusal, before the world's value
 
 
 def check_own_world(config: RunConfig, world: AnyWorld) -> None:
@@ -248,14 +238,6 @@ def check_own_world(config: RunConfig, world: AnyWorld) -> None:
     _same("config.policy.weights", policy.weights, weights, OWN_WORLD)
 
 
-def _played(decision: Decision) -> tuple[str, list[int]]:
-    """Return the arms that a decision names, and the field that names them."""
-    if isinstance(decision, ContextualChoice):
-        return "decision.only", [] if decision.only is None else [decision.only]
-    assert not isinstance(decision, AssignedArm)
-    return "decision.actions", decision.actions
-
-
 def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: AnyMechanism) -> None:
     spec = config.intermediary
     _same("mechanism.floor", received.floor, spec.min_honest(clients))
@@ -263,15 +245,9 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
     _same("mechanism.wrap", received.wrap, overflow_probability)
     assigned = round_.decision.kind == "assigned-action"
     table = config.mechanism.model_copy(update={"via": "shuffler"}) if assigned else config.mechanism
-    words = (table.model_dump_json(), clients, spec.min_survivors(clients), overflow_probability)
-    planned = partial(
-        _planned,
-        *words,
-        round_.statistic.model_dump_json(),
-        min_honest=received.floor,
-        assigned=assigned,
-        printed=config.policy.noise_source,
-    )
+    sizes = {"clients": clients, "min_survivors": spec.min_survivors(clients), "min_honest": received.floor}
+    more = {"overflow_probability": overflow_probability, "assigned": assigned, "printed": config.policy.noise_source}
+    planned = partial(_planned, table.model_dump_json(), round_.statistic.model_dump_json(), **sizes, **more)
     try:
         found = own = planned()
     except BadParameter as error:
@@ -295,30 +271,10 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
 
 
 @lru_cache(maxsize=256)
-def _planned(
-    table: str,
-    clients: int,
-    min_survivors: int,
-    overflow_probability: float,
-    statistic: str,
-    *,
-    min_honest: int,
-    assigned: bool,
-    printed: NoiseSource | None,
-    stated: tuple[tuple[str, float], ...] = (),
-) -> AnyMechanism:
+def _planned(table: str, statistic: str, stated: tuple[tuple[str, float], ...] = (), **words: Any) -> AnyMechanism:
     """Return the client's own plan, with the numbers that it was `stated`. Public values only: clients share it."""
-    return plan(
-        MechanismSpec.model_validate_json(table),
-        clients=clients,
-        min_survivors=min_survivors,
-        min_honest=min_honest,
-        overflow_probability=overflow_probability,
-        statistic=_statistics.validate_json(statistic),
-        assigned=assigned,
-        printed=printed,
-        stated=dict(stated),
-    )
+    spec = MechanismSpec.model_validate_json(table)
+    return plan(spec, statistic=_statistics.validate_json(statistic), stated=dict(stated), **words)
 
 
 def _overflow_probability(config: RunConfig, number: int, received: float) -> float:
@@ -366,7 +322,7 @@ def _check_promise(spec: MechanismSpec, received: AnyMechanism) -> None:
     if epsilon is None or promise.epsilon is None or promise.kind == "none":
         raise Refused(f"mechanism: {stated} gives no privacy, and the run's configuration ε = {epsilon}")
     if spec.delta is None and promise.kind != "pure":
-        spent = [(f"RDP({order:g})", one, order * epsilon**2 / 2) for order, one in promise.rdp]
+        spent = [(f"RDP({order:g})", kept, order * epsilon**2 / 2) for order, kept in promise.rdp]
         if not spent:
             raise Refused(f"mechanism: no Rényi divergence of {stated} is known")
     else:
@@ -381,8 +337,16 @@ def _listed(stated: Mapping[str, float]) -> str:
     return ", ".join(f"{name} = {number!r}" for name, number in stated.items())
 
 
+def same_values(path: str, received: object, own: object, source: str) -> None:
+    """Raise Refused, with the field, unless two trees of JSON values are equal. source: as in `_same`."""
+    difference = first_difference(own, received, path)
+    if difference is not None:
+        field, computed, told = difference
+        raise Refused(f"{field} = {told!r}: {source} {computed!r}")
+
+
 def _same(field: str, received: object, own: object, source: str = "the run's configuration gives") -> None:
     """Raise Refused unless both values are equal. source: where the own one is from, as the sentence says it."""
     if received != own:
-        shown = [one.hex() if isinstance(one, bytes) else repr(one) for one in (received, own)]
+        shown = [value.hex() if isinstance(value, bytes) else repr(value) for value in (received, own)]
         raise Refused(f"{field} = {shown[0]}: {source} {shown[1]}")

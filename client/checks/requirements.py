@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from distrust.client.checks.agreement import check_round, first_difference
+from distrust.client.checks.agreement import check_round, same_values
 from distrust.common.dp.accounting.composition import compose
 from distrust.common.dp.accounting.guarantee import IF_OTHERS_COLLUDE, BudgetSpec, Guarantee
 from distrust.common.dp.accounting.ledger import Entry, PrivacyLedger
@@ -66,7 +66,9 @@ class PrivacyRequirements:
         has been sent yet.
         """
         cohort, mechanism = assignment.cohort, round_.mechanism_of(assignment)
-        self._check_config_digest(config)
+        if self.config_digest is not None and config.digest() != self.config_digest:
+            reason = f"config: the digest of run {config.run} is {config.digest().hex()}"
+            raise Refused(f"{reason}, and this user takes part in {self.config_digest.hex()} only")
         check_round(config, run_id, round_, assignment)
         _check_channel(config, round_, mechanism, cohort)
         cost = self.cost(mechanism, agreed, config.budget)
@@ -130,11 +132,6 @@ class PrivacyRequirements:
             once = promised
         return Entry("a cohort", 1, 1, once, (), laws)
 
-    def _check_config_digest(self, config: RunConfig) -> None:
-        if self.config_digest is not None and config.digest() != self.config_digest:
-            reason = f"config: the digest of run {config.run} is {config.digest().hex()}"
-            raise Refused(f"{reason}, and this user takes part in {self.config_digest.hex()} only")
-
     def _check_floor(self, mechanism: AnyMechanism, default: int) -> None:
         least = default if self.min_survivors is None else self.min_survivors
         if mechanism.floor < least:
@@ -183,9 +180,8 @@ class PrivacyRequirements:
         except BudgetExceeded as error:
             if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, None):
                 raise
-            raise BudgetExceeded(
-                error.epsilon, self.contributions, error.budget, error.delta, limit="this user's limit"
-            ) from None
+            spent = error.epsilon, self.contributions, error.budget, error.delta
+            raise BudgetExceeded(*spent, limit="this user's limit") from None
 
 
 @lru_cache(maxsize=256)
@@ -206,12 +202,12 @@ def _check_channel(config: RunConfig, round_: Round, mechanism: AnyMechanism, co
     The rates give the graph: a sparser one, or a lower t, opens single vectors.
     """
     channel = cohort.channel
+    misfit = f"the {channel.kind} channel of cohort {cohort.cohort} does not fit its round"
     if mechanism.via != cohort.via:
         reason = f"cohort.channel.kind = {channel.kind!r}: {mechanism.name} travels via the {mechanism.via}"
         raise Refused(f"{reason}, and cohort {cohort.cohort} is served by the {cohort.via}")
     if channel.assigns != (round_.decision.kind == "assigned-action"):
-        reason = f"the {channel.kind} channel of cohort {cohort.cohort} does not fit its round"
-        raise Refused(f"cohort.channel.kind = {channel.kind!r}: {reason}, whose decision is {round_.decision.kind}")
+        raise Refused(f"cohort.channel.kind = {channel.kind!r}: {misfit}, whose decision is {round_.decision.kind}")
     if cohort.receipts != mechanism.receipted:
         raise Refused(f"cohort.channel.receipts = {cohort.receipts}: {mechanism.name} gives {mechanism.receipted}")
     if channel.assigns and not mechanism.divisible:
@@ -221,10 +217,5 @@ def _check_channel(config: RunConfig, round_: Round, mechanism: AnyMechanism, co
         channel.check(cohort.clients)
     except BadParameter as error:
         raise Refused(f"cohort.channel.{error.detail}") from error
-    if own == channel:  # else the fields are compared, which takes long for many actions
-        return
-    difference = first_difference(own.model_dump(), channel.model_dump(), "cohort.channel")
-    if difference is not None:
-        field, computed, received = difference
-        misfit = f"the {channel.kind} channel of cohort {cohort.cohort} does not fit its round"
-        raise Refused(f"{field} = {received!r}: {misfit}, which gives {computed!r}")
+    if own != channel:  # only then are the fields compared, which takes long for many actions
+        same_values("cohort.channel", channel.model_dump(), own.model_dump(), f"{misfit}, which gives")
