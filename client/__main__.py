@@ -68,8 +68,10 @@ def main() -> int:
         return _print(refused(error, field, FleetSettings.model_fields[field].description or ""))
     except ProtocolError as error:
         return _print(error)
-    except OSError as error:
-        return _print(_unwritten(error))
+    except OSError as error:  # of a report that cannot be written
+        if error.errno in LATER:
+            return _print(Unavailable(f"the report cannot be written: {error}"))
+        return _print(BadParameter("report", str(error.filename), f"cannot be written: {error.strerror}"))
     return 0
 
 
@@ -104,7 +106,9 @@ async def _serve(settings: FleetSettings) -> None:
             try:
                 state = await _until_stopped(fleet)
             finally:
-                report = _report(settings, fleet, http, run, state)
+                # Bytes on the wire are bodies and header lines, without request lines and TCP.
+                wire = {"sent_bytes": http.sent, "received_bytes": http.received}
+                report = fleet.stats.report(process=settings.process, run=run, state=state, **wire)
                 if settings.report is not None:
                     _write(report, settings.report)
                 log.info("fleet_ended", **report)
@@ -124,25 +128,12 @@ async def _until_stopped(fleet: Fleet) -> str:
         return "stopped"
 
 
-def _report(settings: FleetSettings, fleet: Fleet, http: Http, run: str, state: str) -> dict[str, Any]:
-    """Return the fleet's counts. Bytes on the wire are bodies and header lines, without request lines and TCP."""
-    wire = {"sent_bytes": http.sent, "received_bytes": http.received}
-    return fleet.stats.report(process=settings.process, run=run, state=state, **wire)
-
-
 def _write(report: dict[str, Any], path: Path) -> None:
     if path == STDOUT:
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
     else:
         write_report(report, path)
-
-
-def _unwritten(error: OSError) -> ProtocolError:
-    """Return the error of a report that cannot be written."""
-    if error.errno in LATER:
-        return Unavailable(f"the report cannot be written: {error}")
-    return BadParameter("report", str(error.filename), f"cannot be written: {error.strerror}")
 
 
 def _print(error: ProtocolError) -> int:

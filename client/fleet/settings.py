@@ -6,6 +6,7 @@ Four have an option of another name, which is that of the other commands: see `c
 import json
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,16 +145,9 @@ class FleetSettings(BaseSettings):
 
     def requirements(self) -> PrivacyRequirements:
         """Return the privacy that the users insist on."""
-        return PrivacyRequirements(
-            max_epsilon=self.max_epsilon,
-            max_delta=self.max_delta,
-            min_survivors=self.min_survivors,
-            max_survivors=self.max_survivors,
-            max_epsilon_alone=self.max_epsilon_alone,
-            allow_unsafe=self.allow_unsafe,
-            contributions=self.contributions,
-            config_digest=None if self.config_digest is None else bytes.fromhex(self.config_digest),
-        )
+        same = self.model_dump(include={field.name for field in fields(PrivacyRequirements)} - {"config_digest"})
+        pin = None if self.config_digest is None else bytes.fromhex(self.config_digest)
+        return PrivacyRequirements(**same, config_digest=pin)
 
     def options(self) -> FleetOptions:
         """Return how the fleet works: its blocks, limits and departures."""
