@@ -11,13 +11,13 @@ from distrust.client.fleet.settings import FleetSettings
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
 from distrust.lab.play import in_process
-from distrust.lab.play.run_file import BadRunFile, parse
+from distrust.lab.play.run_file import BadRunFile
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.lab.sweep.cells import Cell, cell_digest, play_cell
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Row
-from tests.support.extension_package import ENVIRONMENT, Own, install
+from tests.support.extension_package import ENVIRONMENT, Own, install, run_of
 from tests.support.forked import forking
 from tests.support.http_runs import over_http
 
@@ -29,34 +29,11 @@ def package(own: Own) -> str:
     return own(ENVIRONMENT, GROUP, {"coins": "Coins"})
 
 
-def words(name: str, more: str = "", run: str = "own", horizon: int = 700) -> str:
-    return f"""
-run = "{run}"
-horizon = {horizon}
-[policy]
-first_batch = 6
-[mechanism]
-name = "local-laplace-discrete"
-via = "shuffler"
-epsilon = 8.0
-[intermediary]
-minimum = 4
-[unsafe]
-noise_seed = 3
-[environment]
-name = "{name}"
-seed = 5
-{more}
-[fleet]
-processes = 1
-"""
-
-
 @pytest.mark.parametrize("form", ["{}-coins", "{}:Coins"])
 def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, package: str, tmp_path: Path) -> None:
     name = form.format(package)
     assert package not in sys.modules
-    result = in_process.run(parse(words(name, "gap = 0.6")))
+    result = in_process.run(run_of({"name": name, "gap": 0.6}))
     source = hashlib.sha256((tmp_path / f"{package}.py").read_bytes()).hexdigest()[:12]
     origin = Extension(kind="environment", name=name, distribution=f"{package}-dist", version="1.2.3", source=source)
     assert (result.chosen, result.best, result.environment) == (1, 1, name)
@@ -66,25 +43,13 @@ def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, pac
 
 
 def test_a_result_without_any_looks_as_it_always_did() -> None:
-    result = in_process.run(parse(words("bernoulli", "means = [0.1, 0.9]")))
+    result = in_process.run(run_of({"name": "bernoulli", "means": [0.1, 0.9]}))
     assert "extensions" not in result.model_dump()
 
 
 def test_a_contextual_one_plays_and_its_long_contexts_are_clipped_and_counted(package: str) -> None:
-    file = parse(f"""
-run = "own"
-horizon = 400
-[policy]
-name = "linucb"
-batch = 40
-[mechanism]
-name = "identity"
-[unsafe]
-noise_seed = 3
-[environment]
-name = "{package}:Shops"
-seed = 5
-""")
+    policy, plain = {"name": "linucb", "batch": 40}, {"name": "identity"}
+    file = run_of({"name": f"{package}:Shops"}, horizon=400, policy=policy, mechanism=plain, intermediary={})
     result = in_process.run(file)
     assert (result.clipped, result.hidden) == (300, 400)
     assert 0 < result.regret.final < 0.25 * 400
@@ -92,11 +57,11 @@ seed = 5
 
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
-    file = parse(words(f"{package}:Coins", horizon=250))
+    file = run_of({"name": f"{package}:Coins"}, horizon=250)
     with forking(), Stack(DataDir(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
-    assert [record.cohorts for record in served.rounds] == [one.cohorts for one in here.rounds]
+    assert [record.cohorts for record in served.rounds] == [record.cohorts for record in here.rounds]
     assert served.extensions == here.extensions != ()
 
 
@@ -115,20 +80,8 @@ def test_it_plays_in_a_sweep_whose_rows_depend_on_its_source(package: str, tmp_p
         "mechanism": {"name": "identity"},
         "environment": {"name": f"{package}:Coins"},
     }
-    overlay = {"label": "all"}
-    experiment = Experiment.model_validate(
-        {
-            "name": "own",
-            "title": "own",
-            "source": "",
-            "claim": "",
-            "repetitions": 1,
-            "points": 2,
-            "run": table,
-            "panels": [overlay],
-            "series": [overlay],
-        }
-    )
+    words = {"name": "own", "title": "own", "source": "", "claim": "", "repetitions": 1, "points": 2, "run": table}
+    experiment = Experiment.model_validate({**words, "panels": [{"label": "all"}], "series": [{"label": "all"}]})
     cell = Cell("all", "all", 0)
     row = play_cell(experiment, cell)
     assert isinstance(row, Row), row
@@ -155,14 +108,14 @@ def test_it_plays_in_a_sweep_whose_rows_depend_on_its_source(package: str, tmp_p
 @pytest.mark.few(4)
 def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, package: str) -> None:
     with pytest.raises((BadRunFile, BadParameter)) as refused:
-        parse(words(f"{package}:{name}"))
+        run_of({"name": f"{package}:{name}"})
     assert str(refused.value).startswith(f"environment.name = '{package}:{name}': ")
     assert says in str(refused.value)
 
 
 def test_its_own_numbers_are_checked_like_ours(package: str) -> None:
     with pytest.raises(BadRunFile, match=r"environment.gapp = 0.1: unknown key, did you mean gap\?"):
-        parse(words(f"{package}:Coins", "gapp = 0.1"))
+        run_of({"name": f"{package}:Coins", "gapp": 0.1})
 
 
 def test_a_name_of_two_packages_is_refused(package: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from distrust.lab.__main__ import app
 from distrust.lab.play import in_process
 from distrust.lab.play.lock_step import in_lock_step, play_together
 from distrust.lab.play.result import Result
-from distrust.lab.play.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play.run_file import BadRunFile, RunFile
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.server.dashboard.calculator import question
-from tests.support.extension_package import MECHANISM, STREAM, Own
+from tests.support.extension_package import MECHANISM, STREAM, Own, run_of
 from tests.support.forked import forking
 from tests.support.http_runs import over_http
 
@@ -33,28 +34,9 @@ GROUP = "distrust.mechanisms"
 WIRE: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
 
 
-def read(name: str, more: str = "epsilon = 8.0", run: str = "own", horizon: int = 700) -> RunFile:
-    return parse(
-        f"""
-run = "{run}"
-horizon = {horizon}
-[policy]
-first_batch = 6
-[mechanism]
-name = "{name}"
-{more}
-[intermediary]
-minimum = 4
-[unsafe]
-noise_seed = 3
-[environment]
-name = "bernoulli"
-seed = 5
-means = [0.05, 0.95]
-[fleet]
-processes = 1
-"""
-    )
+def read(name: str, words: Mapping[str, Any] = {"epsilon": 8.0}, run: str = "own", horizon: int = 700) -> RunFile:
+    world = {"name": "bernoulli", "means": [0.05, 0.95]}
+    return run_of(world, run, horizon, mechanism={"name": name, **words})
 
 
 @pytest.mark.parametrize("form", ["{}-twofold", "{}:Twofold"])
@@ -80,29 +62,11 @@ def test_the_wire_gives_back_the_same_value_in_its_class(own: Own) -> None:
         WIRE.validate_python({**made.model_dump(mode="json"), "precision": 2**40, "modulus": 2**60})
 
 
-def stream_run(mechanism: str) -> RunFile:
+def stream_run(**mechanism: Any) -> RunFile:
     """Return a run of ten batches by a policy that asks for prefix sums."""
-    return parse(
-        f"""
-run = "own"
-horizon = 200
-[policy]
-name = "linucb"
-batch = 20
-features = 2
-[mechanism]
-{mechanism}
-[unsafe]
-noise_seed = 3
-[environment]
-name = "contextual-synthetic"
-seed = 5
-arms = 4
-dimension = 2
-[fleet]
-processes = 1
-"""
-    )
+    world = {"name": "contextual-synthetic", "arms": 4, "dimension": 2}
+    policy = {"name": "linucb", "batch": 20, "features": 2}
+    return run_of(world, horizon=200, policy=policy, mechanism=mechanism, intermediary={})
 
 
 def released(result: Result) -> np.ndarray:
@@ -112,8 +76,8 @@ def released(result: Result) -> np.ndarray:
 
 def test_a_stream_of_its_own_releases_prefix_sums_and_the_policy_takes_them_as_such(own: Own) -> None:
     """Without noise, prefix sums are the running totals of `identity`'s batches, and clients choose the same arms."""
-    file = stream_run(f'name = "{own(STREAM, GROUP, {})}:Running"\nbatches = 10')
-    plain = stream_run('name = "identity"\nprecision = 1000')
+    file = stream_run(name=f"{own(STREAM, GROUP, {})}:Running", batches=10)
+    plain = stream_run(name="identity", precision=1000)
     own_result, plain_result = in_process.run(file), in_process.run(plain)
     assert own_result.fault is None
     np.testing.assert_allclose(released(own_result), np.cumsum(released(plain_result), axis=0), atol=1e-9)
@@ -125,7 +89,7 @@ def test_a_stream_of_its_own_releases_prefix_sums_and_the_policy_takes_them_as_s
 
 @pytest.mark.slow
 def test_over_http_a_stream_of_its_own_releases_what_one_process_does(own: Own, tmp_path: Path) -> None:
-    file = stream_run(f'name = "{own(STREAM, GROUP, {})}:Running"\nbatches = 10')
+    file = stream_run(name=f"{own(STREAM, GROUP, {})}:Running", batches=10)
     with forking(), Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
         served = over_http(stack, file)
     assert released(served).tolist() == released(in_process.run(file)).tolist()
@@ -133,21 +97,19 @@ def test_over_http_a_stream_of_its_own_releases_what_one_process_does(own: Own, 
 
 def test_a_stream_that_cannot_count_is_refused(own: Own) -> None:
     with pytest.raises(BadRunFile, match="it counts a stream, so it needs nodes, counter of its own"):
-        stream_run(f'name = "{own(STREAM, GROUP, {})}:Uncounted"\nbatches = 10')
+        stream_run(name=f"{own(STREAM, GROUP, {})}:Uncounted", batches=10)
 
 
 @pytest.mark.slow
 def test_over_http_the_sums_through_each_intermediary_are_those_of_one_process(own: Own, tmp_path: Path) -> None:
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
-    files = [
-        read(f"{module}:Twofold", f'epsilon = 8.0\nvia = "{via}"', run=via, horizon=250)
-        for via in ("shuffler", "aggregator")
-    ]
+    vias = ("shuffler", "aggregator")
+    files = [read(f"{module}:Twofold", {"epsilon": 8.0, "via": via}, run=via, horizon=250) for via in vias]
     with forking(), Stack(DataDir(tmp_path / "data"), 0, files[0].extensions) as stack:
         results = [over_http(stack, file) for file in files]
     for served, file in zip(results, files, strict=True):
         here = in_process.run(file)
-        assert [record.cohorts for record in served.rounds] == [one.cohorts for one in here.rounds]
+        assert [record.cohorts for record in served.rounds] == [record.cohorts for record in here.rounds]
         assert served.guarantee == here.guarantee
         assert served.extensions == here.extensions != ()
 
@@ -221,11 +183,11 @@ def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, say
 def test_the_words_are_checked_by_the_facts_that_it_states(own: Own) -> None:
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
     for more, says in (
-        ("", "mechanism.epsilon is missing: must lie in"),
-        ("epsilon = 1.0\ndelta = 1e-6", "mechanism.delta = 1e-06: .* has none: leave it out"),
-        ("epsilon = 1.0\nscale = 2.0", "mechanism.scale = 2.0: .* has none"),
-        ("epsilon = 1.0\nbatches = 2", "mechanism.batches = 2: .* has none"),
-        ('epsilon = 1.0\nnoise = "continuous"', "mechanism.noise = 'continuous': .* on the grid only"),
+        ({}, "mechanism.epsilon is missing: must lie in"),
+        ({"epsilon": 1.0, "delta": 1e-6}, "mechanism.delta = 1e-06: .* has none: leave it out"),
+        ({"epsilon": 1.0, "scale": 2.0}, "mechanism.scale = 2.0: .* has none"),
+        ({"epsilon": 1.0, "batches": 2}, "mechanism.batches = 2: .* has none"),
+        ({"epsilon": 1.0, "noise": "continuous"}, "mechanism.noise = 'continuous': .* on the grid only"),
     ):
         with pytest.raises(BadParameter, match=says):
             read(f"{module}-twofold", more)

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,40 +11,18 @@ from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.protocol.run.config import RunConfig
 from distrust.lab.play import in_process
-from distrust.lab.play.run_file import BadRunFile, RunFile, parse
+from distrust.lab.play.run_file import BadRunFile, RunFile
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from tests.support.extension_package import POLICY, Own
+from tests.support.extension_package import POLICY, Own, run_of
 from tests.support.forked import forking
 from tests.support.http_runs import over_http
 
 GROUP = "distrust.policies"
 
 
-def read(name: str, more: str = "", run: str = "own") -> RunFile:
-    return parse(
-        f"""
-run = "{run}"
-horizon = 700
-[policy]
-name = "{name}"
-{more}
-[mechanism]
-name = "local-laplace-discrete"
-via = "shuffler"
-epsilon = 8.0
-[intermediary]
-minimum = 4
-[unsafe]
-noise_seed = 3
-[environment]
-name = "bernoulli"
-seed = 5
-means = [0.1, 0.9, 0.2, 0.3]
-[fleet]
-processes = 1
-"""
-    )
+def read(name: str, run: str = "own", **words: Any) -> RunFile:
+    return run_of({"name": "bernoulli", "means": [0.1, 0.9, 0.2, 0.3]}, run, policy={"name": name, **words})
 
 
 @pytest.mark.parametrize("form", ["{}-halving", "{}:Halving"])
@@ -51,7 +30,7 @@ def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, own
     module = own(POLICY, GROUP, {"halving": "HalvingSpec"})
     name = form.format(module).replace(":Halving", ":HalvingSpec")
     assert module not in sys.modules
-    file = read(name, "clients = 80")
+    file = read(name, clients=80)
     result = in_process.run(file)
     source = hashlib.sha256((tmp_path / f"{module}.py").read_bytes()).hexdigest()[:12]
     origin = Extension(kind="policy", name=name, distribution=f"{module}-dist", version="1.2.3", source=source)
@@ -73,12 +52,12 @@ def test_its_configuration_goes_over_the_wire_and_back_with_its_digest(own: Own)
 def test_over_http_the_sums_are_those_of_one_process(own: Own, tmp_path: Path) -> None:
     """The policy is named by its entry point and by its module, in two runs on the same services."""
     module = own(POLICY, GROUP, {"halving": "HalvingSpec"})
-    named, offered = read(f"{module}:HalvingSpec", "clients = 30"), read(f"{module}-halving", "clients = 30", "offered")
+    named, offered = read(f"{module}:HalvingSpec", clients=30), read(f"{module}-halving", "offered", clients=30)
     with forking(), Stack(DataDir(tmp_path / "data"), 0, named.extensions) as stack:
         results = [over_http(stack, file) for file in (named, offered)]
     for served, file in zip(results, (named, offered), strict=True):
         here = in_process.run(file)
-        assert [record.cohorts for record in served.rounds] == [one.cohorts for one in here.rounds]
+        assert [record.cohorts for record in served.rounds] == [record.cohorts for record in here.rounds]
         assert served.extensions == here.extensions != ()
 
 
@@ -138,9 +117,9 @@ def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, say
 def test_its_own_numbers_are_checked_like_ours(own: Own) -> None:
     module = own(POLICY, GROUP, {})
     with pytest.raises(BadRunFile, match=r"policy.client = 3: unknown key"):
-        read(f"{module}:HalvingSpec", "client = 3")
+        read(f"{module}:HalvingSpec", client=3)
     with pytest.raises(BadRunFile, match=r"policy.clients = 'many': must be a whole number"):
-        read(f"{module}:HalvingSpec", 'clients = "many"')
+        read(f"{module}:HalvingSpec", clients="many")
 
 
 def test_no_caller_makes_a_process_import_a_module() -> None:

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from distrust.lab.play.run_file import RunFile, parse_table
 
 ENVIRONMENT = '''
 from dataclasses import dataclass
@@ -336,3 +339,11 @@ def install(folder: Path, module: str, text: str, entries: dict[str, dict[str, s
 
 
 Own = Callable[[str, str, dict[str, str]], str]
+
+
+def run_of(environment: dict[str, Any], run: str = "own", horizon: int = 700, **tables: dict[str, Any]) -> RunFile:
+    """Return a seeded run of small cohorts, with these tables in place of its own."""
+    mechanism = {"name": "local-laplace-discrete", "via": "shuffler", "epsilon": 8.0}
+    own = {"policy": {"first_batch": 6}, "mechanism": mechanism, "intermediary": {"minimum": 4}}
+    more = {"unsafe": {"noise_seed": 3}, "fleet": {"processes": 1}, "environment": {"seed": 5, **environment}}
+    return parse_table({"run": run, "horizon": horizon, **own, **more, **tables})
