@@ -115,27 +115,37 @@ def test_a_fleet_of_another_version_stops_before_it_asks_for_tickets(step: int, 
     assert [request.url.path for request in seen] == ["/v1/runs/demo/round"]
 
 
-def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_back(make_round: MakeRound) -> None:
-    transport, seen = _answering((503, ""), (502, ""), (200, '{"accepted":0,"refused":[]}'))
-    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+UNKNOWN = WrongCohort("cohort demo.1.0.1 is not known here")
+NOT_OPEN = 404, Problem(type=UNKNOWN.urn, title="x", status=404, detail=UNKNOWN.detail).model_dump_json()
+
+
+@pytest.fixture
+def cohort(make_round: MakeRound) -> Cohort:
+    return make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+
+def _sent(transport: httpx.MockTransport, cohort: Cohort, patience: Patience = QUICK) -> UploadAnswer:
+    """Upload a report, and return the answer."""
 
     async def send() -> UploadAnswer:
-        async with Http(QUICK, sender=OverHttpx(transport)) as http:
+        async with Http(patience, sender=OverHttpx(transport)) as http:
             upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
             return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
-    assert asyncio.run(send()).accepted == 0
+    return asyncio.run(send())
+
+
+def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_back(cohort: Cohort) -> None:
+    transport, seen = _answering((503, ""), (502, ""), (200, '{"accepted":0,"refused":[]}'))
+    assert _sent(transport, cohort).accepted == 0
     assert {str(request.url) for request in seen} == {f"http://shuffler/v1/cohorts/{cohort.address}/reports"}
     assert len({request.content for request in seen}) == 1
     assert len(seen) == 3
 
 
-def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(make_round: MakeRound) -> None:
+def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(cohort: Cohort) -> None:
     """The cohort would wait for these clients until its deadline."""
-    error = WrongCohort("cohort demo.1.0.1 is not known here")
-    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
-    transport, seen = _answering(unknown, (200, '{"accepted":1,"refused":[]}'))
-    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+    transport, seen = _answering(NOT_OPEN, (200, '{"accepted":1,"refused":[]}'))
 
     async def leave() -> UploadAnswer:
         async with Http(QUICK, sender=OverHttpx(transport)) as http:
@@ -148,64 +158,37 @@ def test_a_departure_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_
 
 @pytest.mark.parametrize("answers", [0, 1])
 def test_an_intermediary_that_was_away_has_as_long_to_open_a_cohort_as_one_that_was_not(
-    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, answers: int
+    cohort: Cohort, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
     """It is away before its first answer, or after it."""
     monkeypatch.setattr("distrust.client.transport.http.OPENING_SECONDS", 0.5)
-    error = WrongCohort("cohort demo.1.0.1 is not known here")
-    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
     away = [(503, "")] * 8
-    transport, seen = _answering(*[unknown] * answers, *away, unknown, (200, '{"accepted":1,"refused":[]}'))
-    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
-
-    async def send() -> UploadAnswer:
-        async with Http(Patience(first=0.05, longest=0.15, total=60.0), sender=OverHttpx(transport)) as http:
-            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
-            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
-
+    transport, seen = _answering(*[NOT_OPEN] * answers, *away, NOT_OPEN, (200, '{"accepted":1,"refused":[]}'))
     began = time.monotonic()
-    assert asyncio.run(send()).accepted == 1
+    assert _sent(transport, cohort, Patience(first=0.05, longest=0.15, total=60.0)).accepted == 1
     assert time.monotonic() - began > 0.5
     assert len(seen) == 10 + answers
 
 
-@pytest.mark.parametrize("opened", [True, False])
-def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(
-    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch, *, opened: bool
-) -> None:
-    monkeypatch.setattr("distrust.client.transport.http.OPENING_SECONDS", 60.0 if opened else 0.05)
-    error = WrongCohort("cohort demo.1.0.1 is not known here")
-    unknown = 404, Problem(type=error.urn, title="x", status=404, detail=error.detail).model_dump_json()
-    transport, seen = _answering(unknown, unknown, (200, '{"accepted":1,"refused":[]}') if opened else unknown)
-    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
-
-    async def send() -> UploadAnswer:
-        async with Http(QUICK, sender=OverHttpx(transport)) as http:
-            upload = Upload(cohort=cohort.cohort, digest=bytes(32), stage="report", items=[])
-            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
-
-    if opened:
-        assert asyncio.run(send()).accepted == 1
-        assert len(seen) == 3
-    else:
-        with pytest.raises(WrongCohort, match="not known here"):
-            asyncio.run(send())
-        assert 1 < len(seen) < 9  # pauses double
-    assert len({request.content for request in seen}) == 1
+def test_a_message_that_is_faster_than_the_call_that_opens_its_cohort_is_sent_again(cohort: Cohort) -> None:
+    transport, seen = _answering(NOT_OPEN, NOT_OPEN, (200, '{"accepted":1,"refused":[]}'))
+    assert _sent(transport, cohort).accepted == 1
+    assert (len(seen), len({request.content for request in seen})) == (3, 1)
 
 
-def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
-    transport, seen = _answering(
-        (410, Problem(type=Aborted("").urn, title="aborted", status=410, detail="too few").model_dump_json())
-    )
-    cohort = make_round().assignments[0].cohort
+def test_a_message_of_a_cohort_that_stays_unknown_is_given_up(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distrust.client.transport.http.OPENING_SECONDS", 0.05)
+    transport, seen = _answering(NOT_OPEN)
+    with pytest.raises(WrongCohort, match="not known here"):
+        _sent(transport, cohort)
+    assert 1 < len(seen) < 9  # pauses double
 
-    async def look() -> None:
-        async with Http(QUICK, sender=OverHttpx(transport)) as http:
-            await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", None, 0.0)
 
+def test_a_refusal_is_not_repeated(cohort: Cohort) -> None:
+    aborted = Problem(type=Aborted("").urn, title="aborted", status=410, detail="too few").model_dump_json()
+    transport, seen = _answering((410, aborted))
     with pytest.raises(Aborted, match="too few"):
-        asyncio.run(look())
+        _sent(transport, cohort)
     assert len(seen) == 1
 
 
@@ -219,11 +202,9 @@ def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
     ],
 )
 def test_auto_is_the_newest_run_that_is_not_over(states: list[str], found: str | None) -> None:
-    lines = [
-        f'{{"run":"run-{i}","state":"{state}","arms":2,"horizon":9,"mechanism":"identity"}}'
-        for i, state in enumerate(states)
-    ]
-    transport, _ = _answering((200, f'{{"runs":[{",".join(lines)}]}}'))
+    facts = {"arms": 2, "horizon": 9, "mechanism": "identity"}
+    lines = [{"run": f"run-{number}", "state": state, **facts} for number, state in enumerate(states)]
+    transport, _ = _answering((200, json.dumps({"runs": lines})))
 
     async def ask() -> str:
         async with Http(Patience(total=-1), sender=OverHttpx(transport)) as http:
