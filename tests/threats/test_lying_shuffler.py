@@ -203,37 +203,32 @@ def test_no_request_to_the_shuffler_has_a_secret_of_a_receipt(tmp_path: Path, mo
     assert not any(secret.encode() in sent for secret in given)
 
 
-def test_a_server_that_shortens_the_list_is_answered_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(lambda hashes: hashes[: len(hashes) - RECORD_HASH], "the server's list of records", id="shorter"),
+        pytest.param(
+            lambda hashes: hashes and bytes(RECORD_HASH) + hashes[RECORD_HASH:],
+            "whose digest the shuffler states",
+            id="other-records-in-length-and-order-of-the-list",
+        ),
+    ],
+)
+def test_a_server_that_changes_the_list_is_answered_by_nobody(
+    change: Callable[[bytes], bytes], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its clients' word "absent" would tell it whose records it left out: those whose reward is 0, say."""
     listed = ReceiptBook.listed
 
-    def shorter(self: ReceiptBook, cohort: Cohort, *, over: bool) -> RecordList:
+    def changed(self: ReceiptBook, cohort: Cohort, *, over: bool) -> RecordList:
         whole = listed(self, cohort, over=over)
-        return whole.model_copy(update={"hashes": whole.hashes[: len(whole.hashes) - RECORD_HASH]})
+        return whole.model_copy(update={"hashes": change(whole.hashes)})
 
-    monkeypatch.setattr(ReceiptBook, "listed", shorter)
+    monkeypatch.setattr(ReceiptBook, "listed", changed)
     exchanges: list[Exchange] = []
-    with pytest.raises(Refused, match="the server's list of records"):
+    with pytest.raises(Refused, match=why):
         record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
     assert any(exchange.url.path.endswith("/records") for exchange in exchanges)
-    assert not any(one.url.path.endswith("/receipts") for one in exchanges)
-
-
-def test_a_server_that_lists_other_records_is_answered_by_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The list has the right length and order. The shuffler's digest is of another one."""
-    listed = ReceiptBook.listed
-
-    def other(self: ReceiptBook, cohort: Cohort, *, over: bool) -> RecordList:
-        whole = listed(self, cohort, over=over)
-        hashes = bytes(RECORD_HASH) + whole.hashes[RECORD_HASH:] if whole.hashes else b""
-        return whole.model_copy(update={"hashes": hashes})
-
-    monkeypatch.setattr(ReceiptBook, "listed", other)
-    exchanges: list[Exchange] = []
-    with pytest.raises(Refused, match="whose digest the shuffler states"):
-        record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
     assert not any(exchange.url.path.endswith("/receipts") for exchange in exchanges)
 
 
