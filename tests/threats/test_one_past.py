@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,24 @@ FORGOTTEN = "of cohorts that this server never began: its database is an old cop
 LOST = "the aggregator's database was lost or is an old copy"
 
 
+made: list[ServerHarness] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close the databases of a test's servers at its end."""
+    yield
+    while made:
+        made.pop().database.close()
+
+
+def served(folder: Path, intermediaries: InMemoryIntermediaries) -> ServerHarness:
+    """Return a server over the database in a folder."""
+    folder.mkdir(exist_ok=True)
+    made.append(ServerHarness(folder, intermediaries))
+    return made[-1]
+
+
 def private() -> RunConfig:
     """Return a run whose analyzer draws its noise, and whose noise has no seed."""
     return config(mechanism=CENTRAL, unsafe=None)
@@ -55,15 +74,13 @@ def released(harness: ServerHarness) -> dict[str, list[float]]:
 
 def play_and_copy(folder: Path, intermediaries: InMemoryIntermediaries, rounds: int) -> tuple[Path, dict[str, Any]]:
     """Play a run to its end. Return a copy of the server's database as round `rounds` began, and what was released."""
-    (folder / "first").mkdir()
-    harness = ServerHarness(folder / "first", intermediaries)
+    harness = served(folder / "first", intermediaries)
     clients = InMemoryClients(intermediaries, REWARDS)
     harness.service.create(private())
     serve(harness, "demo", clients, until=rounds)
     saved = copy(folder / "first", folder / "copy")
     assert serve(harness, "demo", clients).state == "finished"
     whole = released(harness)
-    harness.database.close()
     return saved, whole
 
 
@@ -72,7 +89,7 @@ def test_a_server_restored_from_an_old_copy_releases_nothing_and_ends_the_run(tm
     """Without the comparison it opened the forgotten rounds again: 6 of 8 cohorts had a second estimate."""
     intermediaries = InMemoryIntermediaries()
     saved, whole = play_and_copy(tmp_path, intermediaries, rounds=2)
-    restored = ServerHarness(saved, intermediaries)
+    restored = served(saved, intermediaries)
     known, clients = released(restored), InMemoryClients(intermediaries, REWARDS, seed=2)
     assert 0 < len(known) < len(whole)
     view = serve(restored, "demo", clients) if asked == "by-a-client" else asyncio.run(started(restored))
@@ -80,10 +97,8 @@ def test_a_server_restored_from_an_old_copy_releases_nothing_and_ends_the_run(tm
     assert FORGOTTEN in (view.reason or "")
     assert restored.reader.events("demo", 0)[0][-1].kind == "failed"
     assert clients.sent == {}
-    restored.database.close()
-    again = ServerHarness(saved, intermediaries)  # the end is stored
+    again = served(saved, intermediaries)  # the end is stored
     assert again.reader.view("demo").reason == view.reason
-    again.database.close()
 
 
 async def started(harness: ServerHarness) -> RunView:
@@ -97,8 +112,7 @@ async def started(harness: ServerHarness) -> RunView:
 def test_a_batch_that_a_restored_server_had_begun_gets_the_noise_that_it_had_before(tmp_path: Path) -> None:
     """The copy has the cohorts as open, so nothing is forgotten: the same batches give the same estimates."""
     intermediaries = InMemoryIntermediaries()
-    (tmp_path / "first").mkdir()
-    harness = ServerHarness(tmp_path / "first", intermediaries)
+    harness = served(tmp_path / "first", intermediaries)
     ends = []
 
     async def first() -> None:
@@ -113,8 +127,7 @@ def test_a_batch_that_a_restored_server_had_begun_gets_the_noise_that_it_had_bef
 
     asyncio.run(first())
     ends.append(released(harness))
-    harness.database.close()
-    restored = ServerHarness(tmp_path / "copy", intermediaries)
+    restored = served(tmp_path / "copy", intermediaries)
 
     async def second() -> None:
         await restored.coordinator.start()
@@ -123,7 +136,6 @@ def test_a_batch_that_a_restored_server_had_begun_gets_the_noise_that_it_had_bef
 
     asyncio.run(second())
     ends.append(released(restored))
-    restored.database.close()
     assert ends[0] == ends[1]
 
 
@@ -131,11 +143,9 @@ def test_a_server_that_lost_its_database_makes_another_run_of_the_same_file(tmp_
     """Names of cohorts are the same, addresses and digests are not: no old batch is the new cohort's."""
     runs = []
     for folder in ("first", "second"):
-        (tmp_path / folder).mkdir()
-        harness = ServerHarness(tmp_path / folder, InMemoryIntermediaries())
+        harness = served(tmp_path / folder, InMemoryIntermediaries())
         harness.service.create(private())
         runs.append(harness.service.active_run("demo"))
-        harness.database.close()
     one, other = (run.pending()[0] for run in runs)
     assert (one.cohort, runs[0].digest) == (other.cohort, runs[1].digest)
     assert one.address != other.address
@@ -154,13 +164,12 @@ def test_a_copy_of_the_database_alone_releases_nothing_of_a_run_that_has_ended_s
     shutil.copytree(tmp_path / "first" / "server.keys", saved / "server.keys")
     for digests in intermediaries.delivered_digests.values():
         del digests[3:]
-    restored = ServerHarness(saved, intermediaries)
+    restored = served(saved, intermediaries)
     known, clients = released(restored), InMemoryClients(intermediaries, REWARDS, seed=2)
     assert len(known) == 3
     view = serve(restored, "demo", clients)
     assert (view.state, released(restored), clients.sent) == ("failed", known, {})
     assert str(view.reason).startswith("its key file is gone: the run had ended before its database was restored")
-    restored.database.close()
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -170,19 +179,18 @@ def test_an_intermediary_that_lost_its_database_ends_the_run_at_the_servers_star
     saved, _ = play_and_copy(tmp_path, intermediaries, rounds=2)
     for digests in intermediaries.delivered_digests.values():
         del digests[kept:]
-    restored = ServerHarness(saved, intermediaries)
+    restored = served(saved, intermediaries)
     view = asyncio.run(started(restored))
     assert (view.state, len(released(restored))) == ("failed", 3)
     assert f"has released {kept} batches of run demo, and not all of the 3 that this server has settled: {LOST}" in (
         view.reason or ""
     )
-    restored.database.close()
 
 
 @pytest.mark.parametrize("lie", ["an-earlier-place", "another-past"])
 def test_an_intermediary_that_loses_its_database_while_the_server_runs_is_noticed(tmp_path: Path, lie: str) -> None:
     intermediaries = InMemoryIntermediaries()
-    harness = ServerHarness(tmp_path, intermediaries)
+    harness = served(tmp_path, intermediaries)
 
     async def play() -> RunView:
         send = await fill_first_round(harness)
@@ -199,7 +207,6 @@ def test_an_intermediary_that_loses_its_database_while_the_server_runs_is_notice
     view = asyncio.run(play())
     assert "old copy" in (view.reason or "")
     assert len(released(harness)) == 2
-    harness.database.close()
 
 
 def answer_of(harness: ServerHarness, cohort: Cohort) -> BatchAnswer:
@@ -208,7 +215,7 @@ def answer_of(harness: ServerHarness, cohort: Cohort) -> BatchAnswer:
 
 def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_path: Path) -> None:
     intermediaries = InMemoryIntermediaries()
-    harness = ServerHarness(tmp_path, intermediaries)
+    harness = served(tmp_path, intermediaries)
 
     async def fill() -> list[Cohort]:
         harness.service.create(private())
@@ -229,12 +236,11 @@ def test_a_batch_is_settled_only_at_its_own_place_in_the_list_of_deliveries(tmp_
     with pytest.raises(RunFailed, match=LOST):
         harness.service.settle(second, answers[1].model_copy(update={"delivery": 1}))
     assert (harness.reader.view("demo").state, len(released(harness))) == ("failed", 1)
-    harness.database.close()
 
 
 def test_batches_that_come_while_the_list_is_read_are_no_other_past(tmp_path: Path) -> None:
     """The page was answered before they were released, or ends in the middle of them."""
-    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness = served(tmp_path, InMemoryIntermediaries())
     harness.service.create(private())
     run, digests = harness.service.active_run("demo"), [hashlib.sha256(bytes([i])).digest() for i in range(5)]
     with pytest.MonkeyPatch.context() as known:
@@ -245,14 +251,13 @@ def test_batches_that_come_while_the_list_is_read_are_no_other_past(tmp_path: Pa
             assert run.delivered["aggregator"] == digests[: max(4, listed)]
         with pytest.raises(RunFailed, match="lists other batches"):
             harness.service.compare("demo", "aggregator", 1, [digests[1], digests[3]])
-    harness.database.close()
 
 
 @pytest.mark.parametrize("lie", ["beyond-the-list", "a-batch-twice", "without-end"])
 def test_an_intermediary_whose_list_cannot_be_ends_the_run(tmp_path: Path, lie: str) -> None:
     """It gains nothing by it; the server reads no more of a list than the run has cohorts there, and one."""
     intermediaries = InMemoryIntermediaries()
-    harness, honest, collect = ServerHarness(tmp_path, intermediaries), intermediaries.delivered, intermediaries.collect
+    harness, honest, collect = served(tmp_path, intermediaries), intermediaries.delivered, intermediaries.collect
     pages = []
 
     async def listed(run_digest: bytes, via: str, after: int) -> DeliveryList:
@@ -279,7 +284,6 @@ def test_an_intermediary_whose_list_cannot_be_ends_the_run(tmp_path: Path, lie: 
     assert fields.get(lie, "lists a batch of run demo twice") in (view.reason or "")
     assert len(pages) <= 4
     assert len(released(harness)) == 2
-    harness.database.close()
 
 
 def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
@@ -287,7 +291,7 @@ def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
     intermediaries = InMemoryIntermediaries()
     saved, whole = play_and_copy(tmp_path, intermediaries, rounds=1)
     del whole
-    restored, honest, answers = ServerHarness(saved, intermediaries), intermediaries.delivered, []
+    restored, honest, answers = served(saved, intermediaries), intermediaries.delivered, []
 
     async def listed(run_digest: bytes, via: str, after: int) -> DeliveryList:
         answers.append(after)
@@ -296,7 +300,6 @@ def test_a_list_of_ragged_digests_is_read_again(tmp_path: Path) -> None:
     intermediaries.delivered = listed  # type: ignore[method-assign]
     view = asyncio.run(started(restored))
     assert (len(answers), view.state, released(restored)) == (3, "failed", {})
-    restored.database.close()
 
 
 def test_the_analyzers_noise_is_that_of_its_totals_and_of_its_streams_past() -> None:
@@ -324,10 +327,9 @@ def test_a_batch_in_other_bytes_has_the_same_estimate(via: str, tmp_path: Path) 
     """A shuffler that was restored, too, permutes again; an aggregator that lies names a dispute more."""
     estimates = []
     for changed in (False, True):
-        (tmp_path / f"{changed}").mkdir()
         if not changed:
             intermediaries = InMemoryIntermediaries()
-            harness = ServerHarness(tmp_path / "False", intermediaries)
+            harness = served(tmp_path / "False", intermediaries)
             harness.service.create(config(mechanism={**CENTRAL, "via": via}, unsafe=None))
             round_ = harness.reader.round_view("demo").round
             assert round_ is not None
@@ -337,7 +339,7 @@ def test_a_batch_in_other_bytes_has_the_same_estimate(via: str, tmp_path: Path) 
             cohort = round_.assignments[0].cohort
             answer = answer_of(harness, cohort)
         else:
-            harness = ServerHarness(tmp_path / "copy", intermediaries)
+            harness = served(tmp_path / "copy", intermediaries)
             harness.service.active_run("demo").delivered[cohort.via] = []
             assert answer.batch is not None
             content = answer.batch.content
@@ -349,7 +351,6 @@ def test_a_batch_in_other_bytes_has_the_same_estimate(via: str, tmp_path: Path) 
             answer = answer.model_copy(update={"batch": batch})
         assert harness.service.settle(cohort, answer)[0]
         estimates.append(released(harness)[cohort.cohort])
-        harness.database.close()
     assert estimates[0] == estimates[1]
 
 
