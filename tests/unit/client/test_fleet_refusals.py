@@ -19,6 +19,7 @@ from distrust.common.errors import (
     Refused,
     exit_status,
 )
+from distrust.common.protocol.intermediary.service import Intermediary
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
 from distrust.common.protocol.messages.upload import Upload, UploadAnswer
 from distrust.common.protocol.run.round import Round, TicketAnswer
@@ -27,6 +28,12 @@ from tests.support.fleet_harness import PATIENCE, TICKET_KEY, FleetHarness, Lyin
 from tests.support.limits import lenient
 
 MakeRound = Callable[..., Round]
+Parties = dict[str, Intermediary]
+
+
+@pytest.fixture
+def parties(shuffler: Shuffler, aggregator: Aggregator) -> Parties:
+    return {"shuffler": shuffler, "aggregator": aggregator}
 
 
 @pytest.mark.parametrize(
@@ -106,24 +113,27 @@ def test_users_whose_sealed_reports_are_refused_by_their_digest_are_all_counted_
     assert report["reasons"] == {f"refused: {raised.value.detail}": 20}
 
 
-@pytest.fixture(params=["shuffled-binomial", "distributed-polya"])
-def read_in_part(request: pytest.FixtureRequest, make_round: MakeRound) -> Round:
-    """Return a round whose intermediary reads clients' messages, or adds them."""
-    result: Round = make_round(request.param, clients=20, delta=1e-2 if request.param == "shuffled-binomial" else None)
-    return result
+LIES = [
+    ({"minimum": 17}, r"minimum = 17, and its clients 18"),
+    ({"minimum": 1}, r"minimum = 1, and its clients 18"),
+    ({"stage_seconds": 1.0}, r"stage_seconds = 1\.0, and its clients 60"),
+]
+BLOCKS = {"shuffled-laplace": [7], "shuffled-binomial": [7, 40], "distributed-polya": [7, 40]}
+"""By mechanism, the blocks of clients that compare their cohort first: of sealed records only those that fill one."""
 
 
-@pytest.mark.parametrize("block", [7, 40])
-def test_labelled_bits_and_masked_inputs_never_leave_before_the_cohort_is_compared(
-    read_in_part: Round, world: World, shuffler: Shuffler, aggregator: Aggregator, block: int
+@pytest.mark.parametrize(("changes", "why"), LIES)
+@pytest.mark.parametrize(("name", "block"), [(name, block) for name, blocks in BLOCKS.items() for block in blocks])
+def test_an_intermediary_that_was_told_another_cohort_is_found_out_before_anything_is_sent(
+    make_round: MakeRound, world: World, parties: Parties, *, name: str, block: int, changes: dict[str, Any], why: str
 ) -> None:
-    cohort = read_in_part.assignments[0].cohort
-    shown = cohort.model_copy(update={"minimum": 1})
-    party = shuffler if cohort.via == "shuffler" else aggregator
-    harness = LyingFleetHarness(read_in_part, shown, party, TICKET_KEY)
-    with pytest.raises(Refused, match=rf"the {cohort.via} was told cohort\.minimum = 1"):
+    round_ = make_round(name, clients=20, delta=1e-2 if name.startswith("shuffled") else None)
+    cohort = round_.assignments[0].cohort
+    harness = LyingFleetHarness(round_, cohort.model_copy(update=changes), parties[cohort.via], TICKET_KEY)
+    with pytest.raises(Refused, match=rf"the {cohort.via} was told cohort\.{why}"):
         serve(Fleet(harness, world, lenient(), FleetOptions(block=block)))
     assert (harness.uploads, harness.looks) == ([], [cohort.cohort])
+    assert [leaving.cohort for leaving in harness.departures] == [cohort.cohort]  # the others need not wait for them
 
 
 class _Stubborn(FleetHarness):
@@ -137,11 +147,11 @@ class _Stubborn(FleetHarness):
 
 @pytest.mark.parametrize("name", ["local-laplace-discrete", "distributed-polya"])
 def test_an_intermediary_that_refuses_messages_of_the_cohort_that_it_shows_ends_the_fleet_in_any_stage(
-    make_round: MakeRound, world: World, shuffler: Shuffler, aggregator: Aggregator, name: str
+    make_round: MakeRound, world: World, parties: Parties, name: str
 ) -> None:
     round_ = make_round(name, clients=20, **({"via": "shuffler"} if name.startswith("local") else {}))
     cohort = round_.assignments[0].cohort
-    harness = _Stubborn([round_], shuffler if cohort.via == "shuffler" else aggregator, TICKET_KEY)
+    harness = _Stubborn([round_], parties[cohort.via], TICKET_KEY)
     fleet = Fleet(harness, world, lenient(), FleetOptions(block=40))
     refuses = f"the {cohort.via} refuses the messages of its clients as those of another cohort"
     with pytest.raises(Refused, match=f"{refuses}, and shows the one that they agreed to"):

@@ -25,7 +25,7 @@ from distrust.common.protocol.run.round import Round, TicketAnswer
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.wire import LONGEST_REASON
 from distrust.shuffler.service import Shuffler
-from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
+from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, serve
 from tests.support.limits import lenient
 from tests.support.manual_clock import ManualClock
 
@@ -167,28 +167,6 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
         serve(fleet)
     assert harness.uploads == []
     assert fleet.stats.clients["joined"] == 0
-
-
-LIES = {
-    "minimum": ({"minimum": 17}, r"the shuffler was told cohort\.minimum = 17, and its clients 18"),
-    "no-minimum": ({"minimum": 1}, r"cohort\.minimum = 1, and its clients 18"),
-    "deadline": ({"stage_seconds": 1.0}, r"cohort\.stage_seconds = 1\.0, and its clients 60"),
-}
-
-
-@pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-binomial"])
-@pytest.mark.parametrize("lie", LIES)
-def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anything_is_sent(
-    make_round: MakeRound, world: World, shuffler: Shuffler, name: str, lie: str
-) -> None:
-    changes, why = LIES[lie]
-    round_ = make_round(name, clients=20, delta=1e-2)
-    shown = round_.assignments[0].cohort.model_copy(update=changes)
-    harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
-    with pytest.raises(Refused, match=why):
-        serve(Fleet(harness, world, lenient(), FleetOptions(block=7)))
-    assert harness.uploads == []
-    assert [one.cohort for one in harness.departures] == ["demo.1.0.1"]  # the others need not wait for them
 
 
 def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
