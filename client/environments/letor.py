@@ -126,7 +126,12 @@ def _numbers(text: bytes) -> NDArray[np.float64]:
 
 
 def _letor_row(cells: list[str], where: str) -> LetorRow:
-    label, query = _label(cells[0], where), _query(cells, where)
+    label, cell = cells[0], cells[1] if len(cells) > 1 else ""
+    if label not in {"0", "1", "2", "3", "4"}:
+        raise BadParameter(where, label, f"a line must begin with a relevance label, 0 to {HIGHEST_LABEL}")
+    key, _, query = cell.partition(":")
+    if key != "qid" or not (query.isascii() and query.isdigit()):
+        raise BadParameter(where, cell, "the second entry must be qid:NUMBER")
     features = np.zeros(FEATURES)
     last = 0
     for cell in cells[2:]:
@@ -135,21 +140,7 @@ def _letor_row(cells: list[str], where: str) -> LetorRow:
             raise BadParameter(where, cell, f"features must be in rising order, and {last} came before")
         features[index - 1] = value
         last = index
-    return LetorRow(label, query, features)
-
-
-def _label(cell: str, where: str) -> int:
-    if cell not in {"0", "1", "2", "3", "4"}:
-        raise BadParameter(where, cell, f"a line must begin with a relevance label, 0 to {HIGHEST_LABEL}")
-    return int(cell)
-
-
-def _query(cells: list[str], where: str) -> int:
-    cell = cells[1] if len(cells) > 1 else ""
-    key, _, value = cell.partition(":")
-    if key != "qid" or not (value.isascii() and value.isdigit()):
-        raise BadParameter(where, cell, "the second entry must be qid:NUMBER")
-    return int(value)
+    return LetorRow(int(label), int(query), features)
 
 
 def _feature(cell: str, where: str) -> tuple[int, float]:

@@ -24,15 +24,6 @@ SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardBounds:
-    """A policy's assumptions on rewards, in their units: |reward| ≤ B = `bound`, σ = `deviation`, R = `noise`."""
-
-    bound: float
-    deviation: float
-    noise: float
-
-
 class LinearEnvironmentSpec(EnvironmentSpec):
     """The table of a linear environment: the public action set, and the bounds of the rewards that a policy assumes."""
 
@@ -45,14 +36,14 @@ class LinearEnvironmentSpec(EnvironmentSpec):
 
     @property
     @abstractmethod
-    def reward_bounds(self) -> RewardBounds:
-        """Return B, σ and R that a policy assumes."""
+    def reward_bounds(self) -> tuple[float, float, float]:
+        """Return a policy's assumptions on rewards, in their units: |reward| ≤ B, deviation σ, noise R."""
 
     def policy_defaults(self, policy: type[PolicySpec]) -> dict[str, object]:
-        bounds = self.reward_bounds
-        widths = {"deviation": bounds.deviation, "noise": bounds.noise}
+        bound, deviation, noise = self.reward_bounds
+        widths = {"deviation": deviation, "noise": noise}
         known = {key: value for key, value in widths.items() if key in policy.model_fields}
-        return {"actions": action_spec(self).model_dump(), "bound": bounds.bound, **known}
+        return {"actions": action_spec(self).model_dump(), "bound": bound, **known}
 
     def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter for a B that would move the means, and for a smaller σ or R than the world's."""
@@ -87,8 +78,8 @@ class LinearDistributedSpec(LinearEnvironmentSpec):
     bound: Annotated[float, Field(gt=0, le=1e6)] = 1.5
 
     @property
-    def reward_bounds(self) -> RewardBounds:
-        return RewardBounds(self.bound, self.deviation, self.noise)
+    def reward_bounds(self) -> tuple[float, float, float]:
+        return self.bound, self.deviation, self.noise
 
     def build(self) -> "LinearDistributed":
         vectors, theta = drawn(self)
@@ -111,8 +102,8 @@ class LinearSphereSpec(LinearEnvironmentSpec):
     actions: ActionSpec | None = None
 
     @property
-    def reward_bounds(self) -> RewardBounds:
-        return RewardBounds(bound=1.0, deviation=0.0, noise=1.0)
+    def reward_bounds(self) -> tuple[float, float, float]:
+        return 1.0, 0.0, 1.0
 
     def build(self) -> "LinearSphere":
         return LinearSphere(*drawn(self))
