@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import structlog
 from pydantic import ValidationError
@@ -109,8 +108,11 @@ async def _serve(settings: FleetSettings) -> None:
                 # Bytes on the wire are bodies and header lines, without request lines and TCP.
                 wire = {"sent_bytes": http.sent, "received_bytes": http.received}
                 report = fleet.stats.report(process=settings.process, run=run, state=state, **wire)
-                if settings.report is not None:
-                    _write(report, settings.report)
+                if settings.report == STDOUT:
+                    sys.stdout.write(json.dumps(report) + "\n")
+                    sys.stdout.flush()
+                elif settings.report is not None:
+                    write_report(report, settings.report)
                 log.info("fleet_ended", **report)
 
 
@@ -126,14 +128,6 @@ async def _until_stopped(fleet: Fleet) -> str:
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await fleet.leave()
         return "stopped"
-
-
-def _write(report: dict[str, Any], path: Path) -> None:
-    if path == STDOUT:
-        sys.stdout.write(json.dumps(report) + "\n")
-        sys.stdout.flush()
-    else:
-        write_report(report, path)
 
 
 def _print(error: ProtocolError) -> int:
