@@ -17,7 +17,6 @@ from distrust.client.checks.agreement import (
 )
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.dp.mechanisms import MechanismSpec, plan
-from distrust.common.dp.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.errors import Refused
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.round import Assignment, Round
@@ -59,18 +58,34 @@ def test_terms_of_the_greatest_depth_are_read(make_round: MakeRound) -> None:
     assert isinstance(read_terms(cohort), list)
 
 
-@pytest.mark.parametrize("more", [1, -1])
-def test_an_integer_of_the_configuration_is_equal_however_large_it_is(make_round: MakeRound, more: int) -> None:
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize(
+    ("name", "field", "spec"),
+    [
+        ("tree", "batches", {"batches": 5000, "delta": 1e-6}),
+        ("distributed-polya", "precision", {"precision": 5000}),
+        ("distributed-polya", "modulus", {}),
+    ],
+)
+def test_an_integer_of_the_plan_is_equal_however_large_it_is(
+    make_round: MakeRound, name: str, field: str, spec: dict[str, Any], step: int
+) -> None:
     """One batch in 5000 is 0.02 %, less than calibrated numbers may differ by; it leaves the tree's depth as it is."""
-    round_ = make_round("tree", batches=5000, delta=1e-6)
-    with pytest.raises(Refused, match=rf"mechanism\.batches = {5000 + more}: .* gives 5000"):
-        check(served_round(round_, batches=5000 + more))
+    round_ = make_round(name, **spec)
+    own = getattr(round_.mechanism, field)
+    with pytest.raises(Refused, match=rf"mechanism\.{field} = {own + step}: the run's configuration gives {own}"):
+        check(served_round(round_, **{field: own + step}))
 
 
-def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None:
-    own = make_round().mechanism.model_copy(update={"dimension": 5000})
-    with pytest.raises(Refused, match=r"mechanism\.dimension = 5001: .* gives 5000"):
-        _check_equal(own, own.model_copy(update={"dimension": 5001}))
+@pytest.mark.parametrize(
+    ("field", "own", "received"), [("dimension", 5000, 5001), ("epsilon", 1.0, 1.0 - 1e-7)], ids=["integer", "last-bit"]
+)
+def test_a_number_that_is_not_searched_is_equal_to_the_last_bit(
+    make_round: MakeRound, field: str, own: float, received: float
+) -> None:
+    plan_ = make_round("distributed-skellam", delta=1e-6).mechanism.model_copy(update={field: own})
+    with pytest.raises(Refused, match=rf"mechanism\.{field} = {received}: .* gives {own}"):
+        _check_equal(plan_, plan_.model_copy(update={field: received}))
 
 
 def test_blocks_are_equal_though_json_leaves_a_single_one_out() -> None:
@@ -80,27 +95,6 @@ def test_blocks_are_equal_though_json_leaves_a_single_one_out() -> None:
     own = plan(spec, clients=5, min_survivors=5, min_honest=5, overflow_probability=1e-9, statistic=many)
     with pytest.raises(Refused, match=r"mechanism\.blocks = 1: .* gives 2"):
         _check_equal(own, own.model_copy(update={"blocks": 1}))
-
-
-def test_a_precision_that_the_run_file_gives_is_equal(make_round: MakeRound) -> None:
-    round_ = make_round(precision=5000)
-    with pytest.raises(Refused, match=r"mechanism\.precision = 5001: .* gives 5000"):
-        check(served_round(round_, precision=5001))
-
-
-@pytest.mark.parametrize("step", [-1, 1])
-def test_the_modulus_is_exactly_what_the_plan_gives(make_round: MakeRound, step: int) -> None:
-    round_ = make_round()
-    own = round_.mechanism.modulus
-    with pytest.raises(Refused, match=rf"mechanism\.modulus = {own + step}: the run's configuration gives {own}"):
-        check(served_round(round_, modulus=own + step))
-
-
-def test_a_number_that_is_not_searched_is_equal_to_the_last_bit(make_round: MakeRound) -> None:
-    own = make_round("distributed-skellam", delta=1e-6).mechanism
-    assert isinstance(own, DistributedSkellam)
-    with pytest.raises(Refused, match=r"mechanism\.epsilon"):
-        _check_equal(own, own.model_copy(update={"epsilon": own.epsilon * (1 - 1e-7)}))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +107,8 @@ def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
     """The whole plan is honest but for p': modulus, channel and terms follow from it. No number of arms gives it."""
     round_ = make_round()
     config, own = config_of(round_), round_.mechanism
-    spec: dict[str, Any] = {
-        "clients": own.clients,
-        "min_survivors": 18,
-        "min_honest": own.floor,
-        "statistic": round_.statistic,
-    }
-    planned = plan(config.mechanism, overflow_probability=overflow_probability, **spec)
+    sizes = {"clients": own.clients, "min_survivors": 18, "min_honest": own.floor}
+    planned = plan(config.mechanism, **sizes, overflow_probability=overflow_probability, statistic=round_.statistic)
     with pytest.raises(Refused, match=rf"mechanism\.wrap = {overflow_probability!r}: the run's configuration gives"):
         check(round_.model_copy(update={"mechanism": planned}))
 
@@ -130,10 +119,8 @@ def test_every_number_of_arms_in_the_race_gives_a_probability_that_is_accepted(
 ) -> None:
     round_ = make_round(number=2)
     config = config_of(round_)
-    overflow_probability = config.overflow_probability(2, active)
-    assert (
-        _overflow_probability(config, 2, overflow_probability) == overflow_probability == 1.5e-8 / (5 * active * 2**2)
-    )
+    own = config.overflow_probability(2, active)
+    assert _overflow_probability(config, 2, own) == own == 1.5e-8 / (5 * active * 2**2)
 
 
 POLICIES: list[dict[str, Any]] = [
