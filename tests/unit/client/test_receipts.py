@@ -1,6 +1,7 @@
 """Tests of what clients of a crowd say of their records, against a real shuffler."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -71,26 +72,20 @@ def test_a_client_whose_report_was_not_taken_says_nothing(
     assert fleet.stats.clients["served"] == CLIENTS - 1
 
 
-def test_a_shuffler_that_states_no_digest_gets_no_receipt(
-    make_round: MakeRound, world: World, shuffler: Shuffler
+@pytest.mark.parametrize("stated", [None, bytes(32)], ids=["none", "false"])
+def test_a_shuffler_that_states_no_digest_or_a_false_one_gets_no_receipt(
+    make_round: MakeRound, world: World, shuffler: Shuffler, stated: bytes | None
 ) -> None:
+    """A false one ends the fleet. The clients have spent a contribution all the same."""
     harness = OtherDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
-    fleet = Fleet(harness, world, lenient(), FleetOptions(block=7))
-    serve(fleet)
+    harness.stated, memory = stated, Memory()
+    fleet = Fleet(harness, world, lenient(), FleetOptions(block=7), memory)
+    with nullcontext() if stated is None else pytest.raises(Refused, match="is not the one whose digest the shuffler"):
+        serve(fleet)
     assert harness.receipts == {}
-    assert any("states no digest" in why for why in fleet.stats.reasons)
-
-
-def test_a_shuffler_that_states_a_false_digest_gets_no_receipt(
-    make_round: MakeRound, world: World, shuffler: Shuffler
-) -> None:
-    harness = OtherDigest([make_round("shuffled-laplace", clients=CLIENTS, delta=1e-2)], shuffler, TICKET_KEY)
-    harness.stated, memory = bytes(32), Memory()
-    with pytest.raises(Refused, match="is not the one whose digest the shuffler states"):
-        serve(Fleet(harness, world, lenient(), FleetOptions(block=7), memory))
-    assert harness.receipts == {}
-    (cohort,) = harness._cohorts()
-    assert [row[2:4] for row in spent(memory, cohort.run_digest)] == [(0, 6), (7, 13), (14, 19)]  # all the same
+    assert any("states no digest" in why or "whose digest" in why for why in fleet.stats.reasons)
+    run = harness.rounds[0].assignments[0].cohort.run_digest
+    assert [row[2:4] for row in spent(memory, run)] == [(0, 6), (7, 13), (14, 19)]
 
 
 def test_a_run_that_begins_with_one_client_an_action_has_receipts_in_its_later_crowds(
