@@ -279,7 +279,7 @@ class ContextualChoice(Message):
 
 def _listed(value: ChoiceRule | Screen) -> dict[str, Any]:
     """Return the fields of a value without leading axes, with lists and numbers in place of arrays."""
-    facts = ((one.name, getattr(value, one.name)) for one in fields(value))
+    facts = ((field.name, getattr(value, field.name)) for field in fields(value))
     return {name: fact.tolist() if isinstance(fact, np.ndarray | np.generic) else fact for name, fact in facts}
 
 

@@ -132,7 +132,7 @@ def advise(source: Source, mechanisms: Iterable[str] | None = None, delta: float
     >>> table = {"run": "doc", "horizon": 2_000, "mechanism": {"name": "local-laplace-discrete", "epsilon": 1.0}}
     >>> table["environment"] = {"name": "bernoulli", "seed": 4, "means": [0.1, 0.9]}
     >>> advice = distrust.advise(table, ["central-laplace-discrete", "local-laplace-discrete"])
-    >>> [one.mechanism for one in advice.choices if one.batch == "base = 4"]
+    >>> [choice.mechanism for choice in advice.choices if choice.batch == "base = 4"]
     ['central-laplace-discrete', 'local-laplace-discrete']
     """
     file = load(source)
@@ -161,7 +161,7 @@ def advise(source: Source, mechanisms: Iterable[str] | None = None, delta: float
         raise refused[0][2]
     title = f"T = {config.horizon}, K = {config.arms}, ε = {config.mechanism.epsilon:g}, {config.policy.name}"
     reasons = [(name, batch, error.detail) for name, batch, error in refused]
-    return Advice(title, sorted(choices, key=lambda one: one.width), reasons, seeded=config.unsafe is not None)
+    return Advice(title, sorted(choices, key=lambda choice: choice.width), reasons, seeded=config.unsafe is not None)
 
 
 def _batches(config: RunConfig) -> list[dict[str, int]]:

@@ -6,6 +6,7 @@ Only the clients' side can: it knows the truth.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,10 +95,7 @@ def _intervals(learner: Learner, latest: Sequence[Interval]) -> list[FormedInter
     """Return the intervals of one batch, with the last round that played it."""
     batch = latest[-1].batch
     number = next(record.number for record in reversed(learner.rounds) if record.ask.batch == batch)
-    return [
-        FormedInterval(round=number, batch=batch, arm=one.arm, mean=one.mean, lower=one.lower, upper=one.upper)
-        for one in latest
-    ]
+    return [FormedInterval(round=number, **asdict(interval)) for interval in latest]
 
 
 def stated_failure(config: RunConfig, rounds: list[RoundRecord], latest: Counter[int]) -> float | None:
@@ -114,7 +112,7 @@ def _dropped_at(learner: Learner, best: list[int]) -> int | None:
     """Return the pulls until the round that dropped the last of the best arms; None when one is active."""
     left, pulls = set(best), 0
     for record in learner.rounds:
-        pulls += sum(count for one in record.cohorts for _, count in record.ask.decision.pulls(one.arm, one.clients))
+        pulls += record.ask.cost([Query(cohort.arm, cohort.clients) for cohort in record.cohorts])
         left -= set(record.eliminated)
         if not left:
             return pulls
@@ -205,8 +203,8 @@ def summarize(
 
 def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
     weights = [sum(cohort.clients for cohort in record.cohorts) / clients for record in rounds]
-    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
-    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
+    payload = sum(weight * record.payload_bits for weight, record in zip(weights, rounds, strict=True))
+    modulus = sum(weight * (record.modulus - 1).bit_length() for weight, record in zip(weights, rounds, strict=True))
     if wire is None:
         return Bits(payload=payload, modulus=modulus)
     return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)

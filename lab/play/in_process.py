@@ -213,5 +213,5 @@ def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
     if file.config.unsafe is not None:
         mechanism = TypeAdapter[AnyMechanism](AnyMechanism).validate_python(terms["mechanism"])
         rows = mechanism.randomize(vectors, file.noise_stream(cohort.cohort))[:, :HELD_VALUES].tolist()
-        clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
+        clients = [{**client, "message": row} for client, row in zip(clients, rows, strict=True)]
     return {"cohort": cohort.cohort, "config": file.config.digest().hex(), "clients": clients}

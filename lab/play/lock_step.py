@@ -195,7 +195,7 @@ class _Group:
         rest = self._config.horizon - done * self._batch
         pulls = [self._batch * (1 + np.arange(done))]
         if rest and done == self._whole:
-            drawn = self._draw_contexts([one.leftover(rest) for one in self._draws], 1, rest)
+            drawn = self._draw_contexts([draws.leftover(rest) for draws in self._draws], 1, rest)
             arms = self._last.choose(drawn.features[0])[0][np.newaxis]
             self._lost.append(_regret(mean_values(self._worlds[0], drawn.means), drawn.payout_draws, arms))
             self._clipped += drawn.longer.sum(axis=0)
@@ -227,15 +227,15 @@ class _Group:
 
     def _play(self, phase: LockStepPhase, ready: range) -> int:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
-        drawn = self._draw_contexts([one.contexts(ready) for one in self._draws], len(ready), self._batch)
+        drawn = self._draw_contexts([draws.contexts(ready) for draws in self._draws], len(ready), self._batch)
         if phase.statistic.width * drawn.features[0, ..., 0].size <= FEW or drawn.fixed:
             drawn = drawn._replace(contents=phase.statistic.contents(drawn.features))
         if drawn.means[0].size <= FEW and not drawn.fixed:
             payout_draws = np.broadcast_to(drawn.payout_draws[..., np.newaxis], drawn.means.shape)
             drawn = drawn._replace(rewards=phase.statistic.clamped(self._worlds[0].pay(drawn.means, payout_draws)))
-        randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
-        server = [one.server(phase, ready) for one in self._draws]
-        noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
+        randomness = self._stacked([draws.messages(phase, ready) for draws in self._draws], len(ready))
+        server = [draws.server(phase, ready) for draws in self._draws]
+        noise = None if server[0] is None else np.stack([rows for rows in server if rows is not None], axis=1)
         rules: list[ChoiceRule] = []
         chosen: list[NDArray[np.int64]] = []
         before = phase.sums_before(ready.start)
@@ -266,17 +266,17 @@ class _Group:
         """Return what the clients of each run meet, stacked."""
         fixed = len(contexts[0].features) == 1 < rounds * clients
         shape = (1, 1) if fixed else (rounds, clients)
-        short = [clipped_contexts(one.features) for one in contexts]
-        features = np.stack([one.reshape(*shape, *one.shape[1:]) for one in short], axis=1)
-        means = [world.means(one.features) for world, one in zip(self._worlds, contexts, strict=True)]
-        payout_draws = np.stack([one.payout_draws.reshape(rounds, clients) for one in contexts], axis=1)
+        short = [clipped_contexts(met.features) for met in contexts]
+        features = np.stack([vectors.reshape(*shape, *vectors.shape[1:]) for vectors in short], axis=1)
+        means = [world.means(met.features) for world, met in zip(self._worlds, contexts, strict=True)]
+        payout_draws = np.stack([met.payout_draws.reshape(rounds, clients) for met in contexts], axis=1)
         longer = np.zeros((rounds, len(contexts)), dtype=np.int64)
-        for run, (one, own) in enumerate(zip(contexts, short, strict=True)):
-            if own is not one.features:  # something was shortened
-                each = longer_by_client(one.features, rounds * clients)
+        for run, (met, own) in enumerate(zip(contexts, short, strict=True)):
+            if own is not met.features:  # something was shortened
+                each = longer_by_client(met.features, rounds * clients)
                 longer[:, run] = each.reshape(rounds, clients).sum(axis=1)
         return _DrawnContexts(
-            features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), payout_draws, longer
+            features, np.stack([values.reshape(*shape, -1) for values in means], axis=1), payout_draws, longer
         )
 
     def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Iterator[Randomness]:

@@ -87,12 +87,12 @@ class Blocks:
                 self._index, self._last = index, self._draw(index, self._size)
             start = index * self._size
             part = slice(max(first - start, 0), first + count - start)
-            pieces.append(tuple(one if len(one) < self._size else one[part] for one in self._last))
+            pieces.append(tuple(rows if len(rows) < self._size else rows[part] for rows in self._last))
         if len(pieces) == 1:
             return pieces[0]
-        shared = [len(one) < self._size for one in self._last]
+        shared = [len(rows) < self._size for rows in self._last]
         columns = zip(*pieces, strict=True)
-        return tuple(one[0] if alone else np.concatenate(one) for one, alone in zip(columns, shared, strict=True))
+        return tuple(rows[0] if alone else np.concatenate(rows) for rows, alone in zip(columns, shared, strict=True))
 
 
 class BlockDraws:

@@ -119,7 +119,9 @@ def _used(run: RunView, report: RoundReport) -> str:
 
 def _pulls(run: RunView, report: RoundReport) -> int:
     """Return the planned pulls whose clients have a ticket."""
-    planned = [sum(count for _, count in report.decision.pulls(one.arm, one.clients)) for one in report.cohorts]
+    planned = [
+        sum(count for _, count in report.decision.pulls(cohort.arm, cohort.clients)) for cohort in report.cohorts
+    ]
     to_come = [1 - cohort.granted / cohort.clients for cohort in report.cohorts]
     return run.snapshot.pulls - round(sum(pulls * share for pulls, share in zip(planned, to_come, strict=True)))
 

@@ -265,20 +265,20 @@ def _rows(result: Result, table: str) -> list[dict[str, Any]]:
     if table == "intervals":
         return [interval.model_dump() for interval in result.formed]
     if table == "ledger":
-        return [{"contributions": one.contributions, **_promise(one.guarantee)} for one in result.spent]
+        return [{"contributions": spent.contributions, **_promise(spent.guarantee)} for spent in result.spent]
     return [
         {
-            **one.model_dump(include={"batch", "eliminated", "modulus", "payload_bits"}),
-            **_promise(one.guarantee),
-            "round": one.number,
-            "arms": len(one.arms),
-            "clients": sum(cohort.clients for cohort in one.cohorts),
-            "cohorts": len(one.cohorts),
-            "released": sum(cohort.estimate is not None for cohort in one.cohorts),
+            **record.model_dump(include={"batch", "eliminated", "modulus", "payload_bits"}),
+            **_promise(record.guarantee),
+            "round": record.number,
+            "arms": len(record.arms),
+            "clients": sum(cohort.clients for cohort in record.cohorts),
+            "cohorts": len(record.cohorts),
+            "released": sum(cohort.estimate is not None for cohort in record.cohorts),
             "pulls": pulls,
             "regret": regret,
         }
-        for one, (pulls, regret) in zip(result.rounds, ends_of_records(result), strict=True)
+        for record, (pulls, regret) in zip(result.rounds, ends_of_records(result), strict=True)
     ]
 
 
@@ -301,12 +301,13 @@ def arms_known(result: Result) -> bool:
 
 def facts(result: Result) -> list[tuple[str, str]]:
     """Return the facts of a run as people read them, by name. Its promise and what that assumes are always there."""
-    pulls, cohorts = sum(result.pulls) + result.hidden, [cohort for one in result.rounds for cohort in one.cohorts]
-    aborted = [f"{one.cohort}: {one.reason}" for one in cohorts if one.reason is not None][:3]
+    pulls = sum(result.pulls) + result.hidden
+    cohorts = [cohort for record in result.rounds for cohort in record.cohorts]
+    aborted = [f"{cohort.cohort}: {cohort.reason}" for cohort in cohorts if cohort.reason is not None][:3]
     liars, guarantee = _liars(cohorts), result.guarantee
     rounds = result.rounds[-1].number if result.rounds else 0  # one record may stand for several
     switches = f"after {result.switches or 0:,} of {rounds:,} batches clients got another decision"
-    spent = (f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
+    spent = (f"{cost.guarantee.figures()} for a client that came {cost.contributions} ×" for cost in result.spent)
     named = [
         _chosen(result),
         ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
@@ -361,7 +362,7 @@ def _failures(result: Result) -> str:
 
 def _liars(cohorts: Sequence[CohortResult]) -> str:
     """Return the number of clients that the aggregator named as liars, and of disputes; empty if there are none."""
-    named, disputes = sum(len(cohort.liars) for cohort in cohorts), sum(one.disputes for one in cohorts)
+    named, disputes = sum(len(cohort.liars) for cohort in cohorts), sum(cohort.disputes for cohort in cohorts)
     if not named and not disputes:
         return ""
     return f"{named} clients with false boxes, shares or accusations, {disputes} disputed pairs"

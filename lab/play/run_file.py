@@ -219,7 +219,7 @@ def extensions(fields: Mapping[str, Any]) -> tuple[Extension, ...]:
             allow_named(name)
             if name in catalogue:
                 used.append(catalogue.extension(name))
-    return tuple(one for one in used if one is not None)
+    return tuple(extension for extension in used if extension is not None)
 
 
 def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[str, Any]:
@@ -229,9 +229,9 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     rewards = POLICIES[str(name)].REWARDS if name in POLICIES else "arms"
     if rewards != environment.REWARDS:
         if rewards == "arms":
-            fitting = [one for one, spec in POLICIES.items() if spec.REWARDS == environment.REWARDS]
+            fitting = [policy_name for policy_name, spec in POLICIES.items() if spec.REWARDS == environment.REWARDS]
             raise BadParameter("policy.name", name, f"{environment.name} goes with {', '.join(fitting)}")
-        worlds = [one for one, spec in ENVIRONMENTS.items() if rewards == spec.REWARDS]
+        worlds = [world for world, spec in ENVIRONMENTS.items() if rewards == spec.REWARDS]
         raise BadParameter("policy.name", name, f"{name} needs a {rewards} environment: {' or '.join(worlds)}")
     if rewards == "arms" or not isinstance(policy, dict):
         return table

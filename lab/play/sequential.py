@@ -54,10 +54,10 @@ def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
     last, cohorts = records[-1], _cohorts_by_arm(records)
     if len(records) == 1:
         return last
-    ask = replace(last.ask, queries=tuple(Query(arm, one.clients) for arm, one in cohorts.items()))
+    ask = replace(last.ask, queries=tuple(Query(arm, cohort.clients) for arm, cohort in cohorts.items()))
     record = RoundRecord(last.number, ask, last.mechanisms, last.minima, tuple(cohorts.values()))
     record.released = _sums_by_arm(records, cohorts)
-    record.joined = sum(one.played for one in records)
+    record.joined = sum(part.played for part in records)
     return record
 
 
@@ -76,10 +76,10 @@ def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[ArmKey, CohortPla
     stream = records[-1].ask.cumulative and records[-1].mechanism.takes_batches
     sums: dict[ArmKey, list[float]] = {}
     survivors: dict[ArmKey, int] = {}
-    for arm, one in (item for record in records for item in record.released.items()):
-        before = [0.0] * len(one.sum) if stream else sums.get(arm, [0.0] * len(one.sum))
-        sums[arm] = [x + y for x, y in zip(before, one.sum, strict=True)]
-        survivors[arm] = survivors.get(arm, 0) + one.survivors
+    for arm, released in (item for record in records for item in record.released.items()):
+        before = [0.0] * len(released.sum) if stream else sums.get(arm, [0.0] * len(released.sum))
+        sums[arm] = [x + y for x, y in zip(before, released.sum, strict=True)]
+        survivors[arm] = survivors.get(arm, 0) + released.survivors
     return {
         arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm])
         for arm, total in sums.items()

@@ -138,16 +138,16 @@ def _chernoff(bounds: Sequence[Moments], sizes: Floats, allowed: float) -> Float
     The logarithms are convex in t and 0 at 0, so that the quotient falls and then rises: a golden section finds its
     minimum for all rows at once.
     """
-    stds = np.array([one.std for one in bounds])
+    stds = np.array([own.std for own in bounds])
     total = np.maximum(np.linalg.norm(sizes * stds, axis=1), 1e-300)
     groups = [
-        (one, [j for j, other in enumerate(bounds) if other is one]) for one in {id(m): m for m in bounds}.values()
+        (own, [j for j, other in enumerate(bounds) if other is own]) for own in {id(m): m for m in bounds}.values()
     ]
     target = math.log(2 / allowed)
 
     def bound(log_t: Floats) -> Floats:
         t = np.exp(log_t) / total
-        logs = sum(one.log_generating(t[:, np.newaxis] * sizes[:, js]).sum(axis=1) for one, js in groups)
+        logs = sum(own.log_generating(t[:, np.newaxis] * sizes[:, js]).sum(axis=1) for own, js in groups)
         return np.asarray((logs + target) / t)
 
     return _least(bound, len(sizes))

@@ -56,7 +56,7 @@ def pooled_noise(laws: tuple[ErrorLaw, ...], allowed: float) -> float:
         {getattr(law, "step", None) for law in laws},
         [getattr(law, "transformed", None) for law in laws],
     )
-    if len(laws) > 1 and len(steps) == 1 and all(one is not None and one.lattice for one in transforms):
+    if len(laws) > 1 and len(steps) == 1 and all(law is not None and law.lattice for law in transforms):
         found = float(steps.pop() or 0) * whole_quantile(cast("list[Whole]", transforms), allowed)
         if math.isfinite(found):
             return found

@@ -173,7 +173,7 @@ def rounds_of(spec: ContextualPolicySpec, run: RunFacts) -> int:
 
 def first_run(rule: ChoiceRule) -> ChoiceRule:
     """Return the rule of the first run of a core."""
-    inverse, anchor = (None if one is None else one[0] for one in (rule.inverse, rule.anchor))
+    inverse, anchor = (None if array is None else array[0] for array in (rule.inverse, rule.anchor))
     screen = rule.screen
     if screen is not None:
         screen = replace(screen, theta=screen.theta[0], margin=float(np.ravel(screen.margin)[0]))

@@ -68,10 +68,10 @@ class AlmostFree(OneRewardEach):
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
         if self._model != "shuffled":
             return super().read(phase, estimates)
-        (one,) = estimates.values()
-        clients = np.array(one.counts, dtype=np.float64)
-        means = np.array(one.sums) / np.maximum(clients, 1)
-        return Readings(phase.vectors, clients, means, clients, one.laws, one.rounding, joint=one.joint)
+        (estimate,) = estimates.values()
+        clients = np.array(estimate.counts, dtype=np.float64)
+        means = np.array(estimate.sums) / np.maximum(clients, 1)
+        return Readings(phase.vectors, clients, means, clients, estimate.laws, estimate.rounding, joint=estimate.joint)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
         rank, length = max(phase.design.rank, phase.design.spread / 2), answered_length(phase, readings)

@@ -124,7 +124,7 @@ def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
     if np.count_nonzero(without) < flat.shape[1]:
         return weights
     without /= without.sum()
-    before, after = (np.linalg.slogdet((flat.T * one) @ flat)[1] for one in (weights, without))
+    before, after = (np.linalg.slogdet((flat.T * shares) @ flat)[1] for shares in (weights, without))
     return without if after >= before else weights
 
 

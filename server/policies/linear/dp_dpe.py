@@ -40,11 +40,11 @@ class DistributedPhasedElimination(Phased):
         return Ask(phase.number, (Query(None, clients),), decision, statistic)
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
-        (one,) = estimates.values()
-        clients = np.array(one.counts, dtype=np.float64)
-        means = np.array(one.sums) / clients
+        (estimate,) = estimates.values()
+        clients = np.array(estimate.counts, dtype=np.float64)
+        means = np.array(estimate.sums) / clients
         plays = np.array(phase.plays, dtype=np.float64)
-        return Readings(phase.vectors, plays, means, clients, one.laws, one.rounding, joint=one.joint)
+        return Readings(phase.vectors, plays, means, clients, estimate.laws, estimate.rounding, joint=estimate.joint)
 
     def widths(self, phase: Phase, readings: Readings) -> Floats:
         if self._paper:

@@ -231,9 +231,9 @@ class OneRewardEach(Phased):
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
         ordered = [estimates[arm] for arm in phase.support]
         first = ordered[0]
-        sums = np.array([one.sums[0] for one in ordered])
-        clients = np.array([one.counts[0] for one in ordered], dtype=np.float64)
-        laws = [one.laws[0] for one in ordered]
+        sums = np.array([estimate.sums[0] for estimate in ordered])
+        clients = np.array([estimate.counts[0] for estimate in ordered], dtype=np.float64)
+        laws = [estimate.laws[0] for estimate in ordered]
         return Readings(phase.vectors, clients, sums / clients, clients, laws, first.rounding, joint=first.joint)
 
     def widths(self, phase: Phase, readings: Readings) -> Floats:
