@@ -36,12 +36,14 @@ from distrust.common.errors import WrongCohort
 from distrust.common.modular import pack
 from distrust.common.protocol.intermediary.deadlines import Clock, SystemClock
 from distrust.common.protocol.messages.admission import Participant, ParticipantList, token_id
-from distrust.common.protocol.messages.cohort import cohort_address
+from distrust.common.protocol.messages.batch import BatchAnswer
+from distrust.common.protocol.messages.cohort import Cohort, cohort_address
 from distrust.common.protocol.messages.status import CohortList, Transcript
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.web.client import Http
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
+from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 from distrust.server.settings import ServerSettings
 from distrust.server.storage.keys import Keys
 from distrust.shuffler.app import ShufflerSettings
@@ -169,6 +171,26 @@ class RecordedRun:
             return connection.execute(query).fetchall()
         finally:
             connection.close()
+
+    def cohorts(self, run: str) -> list[Cohort]:
+        """Return a run's cohorts, as the server opened them."""
+        rows = self.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
+        return [Cohort.model_validate_json(text) for (text,) in rows]
+
+    def batch(self, cohort: str) -> BatchAnswer:
+        """Return a cohort's batch, as the server collected it."""
+        ((text,),) = self.rows("server", f"SELECT body FROM batches WHERE cohort = '{cohort}'")
+        return BatchAnswer.model_validate_json(text)
+
+    def outcomes(self) -> list[ReleasedCohort | LostCohort]:
+        """Return the outcome that the server committed of each cohort."""
+        return [OUTCOME_JSON.validate_json(text) for (text,) in self.rows("server", "SELECT body FROM outcomes")]
+
+    def bodies(self, party: str, cohort: Cohort, stage: str) -> dict[int, bytes]:
+        """Return the bodies that clients sent to an intermediary in a stage, by slot, in the order of arrival."""
+        number = f"SELECT number FROM cohorts WHERE cohort = '{cohort.cohort}'"
+        where = f"cohort = ({number}) AND stage = '{stage}' AND slot >= 0"
+        return dict(self.rows(party, f"SELECT slot, body FROM messages WHERE {where} ORDER BY number"))
 
 
 APART = b"\xff" * 4

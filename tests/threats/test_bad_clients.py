@@ -16,7 +16,7 @@ from distrust.common.protocol.crypto.seal import BOX
 from distrust.common.protocol.crypto.share import SHARE_SIZE
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.learner.rounds import LostCohort, ReleasedCohort
+from distrust.server.learner.rounds import ReleasedCohort
 from tests.support.limits import lenient
 from tests.support.recording import Exchange, JumpingClock, RecordedRun, record_run
 
@@ -59,9 +59,7 @@ def _played(
 
 
 def _released(recorded: RecordedRun) -> list[ReleasedCohort]:
-    """Return the outcome that the server committed of each cohort."""
-    bodies = recorded.rows("server", "SELECT body FROM outcomes")
-    return [ReleasedCohort.model_validate_json(body) for (body,) in bodies]
+    return [outcome for outcome in recorded.outcomes() if isinstance(outcome, ReleasedCohort)]
 
 
 def _summed(recorded: RecordedRun, cohort: str) -> list[int]:
@@ -120,8 +118,7 @@ def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_serve
     recorded = _played(tmp_path, monkeypatch, CONFIG)
     reason = "27 clients whose shares were confirmed, at least 29 needed: nothing is released"
     named = f"{reason}; clients that lied: slots 2, 4, 9, 17, 30"
-    kept = recorded.rows("server", "SELECT body FROM outcomes")
-    assert [LostCohort.model_validate_json(body).reason for (body,) in kept] == [named, named]
+    assert [getattr(outcome, "reason", "") for outcome in recorded.outcomes()] == [named, named]
     view = recorded.views["run"]
     assert view.state == "failed"
     assert named in (view.reason or "")

@@ -24,7 +24,6 @@ from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
-from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.progress import RunView
 from distrust.common.protocol.run.round import Round
 from distrust.common.randomness import Stream
@@ -153,11 +152,6 @@ async def play(folder: Path, files: Sequence[RunFile]) -> RecordedRun:
         return RecordedRun(Truth(), exchanges, databases, files[0].world(), views, {})
 
 
-def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
-    rows = recorded.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
-    return [Cohort.model_validate_json(text) for (text,) in rows]
-
-
 def rounds(recorded: RecordedRun, run: str) -> list[Round]:
     """Return the rounds that the server told the clients of a run, in order."""
     answers = {name: [] for name in ("round", "tickets")}
@@ -208,7 +202,7 @@ def test_no_round_and_no_cohort_names_an_arm_of_a_client_after_the_warm_up(heard
         assert isinstance(round_.decision, ContextualChoice)
         assert round_.decision.only == arm
         assert [assignment.arm for assignment in round_.assignments] == [None]
-    terms = [json.loads(cohort.terms) for cohort in sorted(cohorts(heard.recorded, run), key=lambda one: one.round)]
+    terms = [json.loads(cohort.terms) for cohort in sorted(heard.recorded.cohorts(run), key=lambda one: one.round)]
     named = [(one["decision"]["kind"], one.get("arm"), one["decision"].get("only")) for one in terms]
     assert named == [("contextual-choice", None, arm) for arm in public]
 
@@ -221,10 +215,8 @@ LENGTHS = {"masked": 1, "sealed": 1, "bits": 1, "many": 2, "alone": 1}
 def test_all_reports_of_a_cohort_have_one_length_and_all_in_which_clients_choose(heard: Heard, run: str) -> None:
     party, stage = ("aggregator", "masked") if run == "masked" else ("shuffler", "report")
     lengths = set()
-    for cohort in cohorts(heard.recorded, run):
-        number = f"SELECT number FROM cohorts WHERE cohort = '{cohort.cohort}'"
-        where = f"cohort = ({number}) AND stage = '{stage}' AND slot >= 0"
-        sizes = [len(body) for (body,) in heard.recorded.rows(party, f"SELECT body FROM messages WHERE {where}")]
+    for cohort in heard.recorded.cohorts(run):
+        sizes = [len(body) for body in heard.recorded.bodies(party, cohort, stage).values()]
         assert len(sizes) >= cohort.minimum
         assert len(set(sizes)) == 1
         lengths |= set(sizes)
@@ -240,7 +232,7 @@ def test_every_number_of_a_record_that_the_server_opens_is_noised(heard: Heard, 
     """
     near = total = 0
     share = 0.0
-    for cohort in cohorts(heard.recorded, run):
+    for cohort in heard.recorded.cohorts(run):
         mechanism, rows = heard.known.mechanisms[cohort.cohort], heard.known.rows[cohort.cohort]
         clean = mechanism.on_grid(heard.known.vectors[cohort.cohort])
         apart = np.array([rows[slot].astype(float) - clean[slot] for slot in sorted(rows)])

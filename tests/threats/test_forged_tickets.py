@@ -19,7 +19,6 @@ from distrust.common.protocol.channels.assigned import SECRET
 from distrust.common.protocol.channels.sealed import SealedRecords
 from distrust.common.protocol.crypto.context import claim
 from distrust.common.protocol.crypto.seal import seal
-from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import (
     ActionAnswer,
@@ -137,9 +136,10 @@ def reporters(exchanges: list[Exchange], cohort: str = "") -> set[int]:
     return {item.slot for one in sent for item in Upload.model_validate_json(one.body).items}
 
 
-def last_batch(recorded: RecordedRun) -> BatchAnswer:
-    ((text,),) = recorded.rows("server", "SELECT body FROM batches")
-    return BatchAnswer.model_validate_json(text)
+def released(recorded: RecordedRun) -> tuple[str, int]:
+    """Return the state of the first cohort's batch and how many were lost."""
+    batch = recorded.batch("run.1.0.1")
+    return batch.state, batch.lost
 
 
 def test_a_server_that_asks_after_the_clients_is_told_nothing_and_reports_for_no_client(
@@ -161,7 +161,7 @@ def test_a_server_that_asks_after_the_clients_is_told_nothing_and_reports_for_no
     assert {(one.type, one.status) for one in thief.refused} == {(Conflict("").urn, 409)}
     assert {one.type for answer in answers for one in answer.refused} == {BadTicket("").urn}
     assert sum(answer.accepted for answer in answers) == 0
-    assert (last_batch(recorded).state, last_batch(recorded).lost) == ("released", 0)
+    assert released(recorded) == ("released", 0)
     assert "ticket_conflict" not in capsys.readouterr().out
 
 
@@ -175,7 +175,7 @@ def test_a_server_that_asks_before_the_clients_learns_what_no_client_plays_and_i
     assert reporters(exchanges) == set(range(CLIENTS)) - set(STOLEN)
     assert set(recorded.truth.plays["run.1.0.1"]) == set(range(CLIENTS)) - set(STOLEN)
     assert not set(recorded.truth.plays["run.1.0.1"].values()) & set(thief.learned.values())
-    assert (last_batch(recorded).state, last_batch(recorded).lost) == ("released", len(STOLEN))
+    assert released(recorded) == ("released", len(STOLEN))
     assert capsys.readouterr().out.count("another client has asked what it plays") == len(STOLEN)
 
 

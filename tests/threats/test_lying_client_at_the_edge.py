@@ -21,7 +21,7 @@ from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.lab.play import in_process
 from distrust.lab.play.run_file import RunFile, parse
-from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
+from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from tests.support.recording import record_run
 
 N, LIAR = 32, 3
@@ -91,9 +91,8 @@ def published(driver: str, played: RunFile, folder: Path, tap: pytest.MonkeyPatc
     unsafe = PrivacyRequirements(allow_unsafe=True)
     config, world = played.config, played.world()
     recorded = record_run(folder, [config], 0.0, tap, requirements=unsafe, world=world, noise_seed=SEED)
-    bodies = recorded.rows("server", "SELECT body FROM outcomes")
-    outcomes = [OUTCOME_JSON.validate_json(body) for (body,) in bodies]
-    return {one.cohort: one.sum if isinstance(one, ReleasedCohort) else _refused(one) for one in outcomes}
+    ends = recorded.outcomes()
+    return {end.cohort: end.sum if isinstance(end, ReleasedCohort) else _refused(end) for end in ends}
 
 
 def _refused(lost: LostCohort) -> list[float]:

@@ -13,7 +13,7 @@ from distrust.common.protocol.crypto.seal import seal
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Upload
 from distrust.common.protocol.run.config import RunConfig
-from distrust.server.learner.rounds import OUTCOME_JSON, ReleasedCohort
+from distrust.server.learner.rounds import ReleasedCohort
 from tests.support.recording import RecordedRun, record_run
 
 LIAR, PRECISION = 4, 20
@@ -81,8 +81,8 @@ def played(
     clients, own = RUNS[kind]
     whole = {"run": kind, "arms": 2, "horizon": 2 * clients, "policy": {"first_batch": 5}, "intermediary": RATES}
     run = record_run(tmp_path, [RunConfig.model_validate(whole | own)], 0.0, tap)
-    ends = [OUTCOME_JSON.validate_json(text) for (text,) in run.rows("server", "SELECT body FROM outcomes")]
-    assert {one.kind for one in ends} == {"released"}
+    ends = run.outcomes()
+    assert {end.kind for end in ends} == {"released"}
     first = ends[0]
     assert isinstance(first, ReleasedCohort)
     return run, first

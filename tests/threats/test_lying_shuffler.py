@@ -30,7 +30,7 @@ from distrust.common.protocol.messages.status import RecordList
 from distrust.common.protocol.messages.upload import Receipts, Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.randomness import SystemStream
-from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
+from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.runs.receipts import ReceiptBook
 from distrust.shuffler.service import REPORT, Shuffler
 from tests.support.recording import Exchange, RecordedRun, record_run
@@ -92,10 +92,6 @@ def lie(tap: pytest.MonkeyPatch, forge: Forge) -> None:
     tap.setattr(Shuffler, "_small_batch", forged)
 
 
-def outcomes(run: RecordedRun) -> list[ReleasedCohort | LostCohort]:
-    return [OUTCOME_JSON.validate_json(text) for (text,) in run.rows("server", "SELECT body FROM outcomes")]
-
-
 def receipts(run: RecordedRun) -> list[tuple[int, bool]]:
     return [(slot, bool(present)) for slot, present in run.rows("server", "SELECT slot, present FROM receipts")]
 
@@ -117,7 +113,7 @@ def test_a_shuffler_that_seals_all_other_records_reads_no_reward(
     lie(monkeypatch, forge)
     run = record_run(tmp_path, [config()], 0.0, monkeypatch)
     assert run.views["crowd"].state == "failed"
-    lost = outcomes(run)
+    lost = run.outcomes()
     assert len(lost) == 2
     for one in lost:
         assert isinstance(one, LostCohort)
@@ -130,7 +126,7 @@ def test_without_receipts_it_would_read_the_victims_message(tmp_path: Path, monk
     monkeypatch.setattr(Mechanism, "receipted", property(lambda _self: False))
     lie(monkeypatch, fresh_ids)
     run = record_run(tmp_path, [config()], 0.0, monkeypatch)
-    for one in outcomes(run):
+    for one in run.outcomes():
         assert isinstance(one, ReleasedCohort)
         mechanism = run.truth.moduli[one.cohort]
         message = int(run.truth.rows[one.cohort][VICTIM][0])
@@ -145,7 +141,7 @@ def test_a_shuffler_may_replace_as_many_records_as_may_be_lost_and_no_more(
     """The noise counts on the minimum, 52 of 64. Above ⌊cn⌋ = 6 the events name the shuffler, released or not."""
     lie(monkeypatch, partial(a_few_replaced, lost=lost))
     run = record_run(tmp_path, [config(intermediary={"dropout": 0.2, "corrupt": 0.1})], 0.0, monkeypatch)
-    assert {outcome.kind for outcome in outcomes(run)} == {kind}
+    assert {outcome.kind for outcome in run.outcomes()} == {kind}
     events = [json.loads(text) for (text,) in run.rows("server", "SELECT body FROM events")]
     ends = [event.get("detail") or "" for event in events if event["kind"] in {"cohort-released", "cohort-aborted"}]
     assert [one.startswith("the shuffler did not deliver") for one in ends] == [lost > 6] * 2
@@ -153,14 +149,14 @@ def test_a_shuffler_may_replace_as_many_records_as_may_be_lost_and_no_more(
 
 def test_an_honest_shuffler_gets_a_receipt_of_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = record_run(tmp_path, [config()], 0.0, monkeypatch)
-    assert [outcome.kind for outcome in outcomes(run)] == ["released", "released"]
+    assert [outcome.kind for outcome in run.outcomes()] == ["released", "released"]
     assert sorted(receipts(run)) == [(slot, True) for slot in range(CLIENTS) for _ in range(2)]
 
 
 def test_clients_that_never_sent_a_record_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config_ = config(intermediary={"dropout": 0.4, "corrupt": 0.1})
     run = record_run(tmp_path, [config_], 0.2, monkeypatch)
-    assert {outcome.kind for outcome in outcomes(run)} == {"released"}
+    assert {outcome.kind for outcome in run.outcomes()} == {"released"}
     assert all(present for _, present in receipts(run))
     assert 0 < len(receipts(run)) < 2 * CLIENTS
 
@@ -187,7 +183,7 @@ def test_the_shuffler_cannot_answer_with_its_clients_tickets(tmp_path: Path, mon
 
     monkeypatch.setattr(ReceiptBook, "take", before_the_clients)
     run = record_run(tmp_path, [config()], 0.0, monkeypatch, exchanges=exchanges)
-    assert {outcome.kind for outcome in outcomes(run)} == {"aborted"}
+    assert {outcome.kind for outcome in run.outcomes()} == {"aborted"}
     assert answered
     for answer in answered:
         assert answer.accepted == 0
@@ -244,7 +240,7 @@ def test_clients_whose_promise_counts_on_no_other_record_make_no_call_more(
     mechanism: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = record_run(tmp_path, [config(mechanism=mechanism)], 0.0, monkeypatch)
-    assert {outcome.kind for outcome in outcomes(run)} == {"released"}
+    assert {outcome.kind for outcome in run.outcomes()} == {"released"}
     calls = {exchange.url.path.rpartition("/")[2] for exchange in run.exchanges if exchange.caller.startswith("fleet")}
     assert calls <= {"round", "config", "tickets", "terms", "reports"}
     assert receipts(run) == []
@@ -280,7 +276,7 @@ def test_assigned_records_have_receipts_too(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Shuffler, "_mix", forged)
     run = record_run(tmp_path, [assigning()], 0.0, monkeypatch)
-    (lost,) = outcomes(run)
+    (lost,) = run.outcomes()
     assert isinstance(lost, LostCohort)
     assert named(lost) > 4
 
@@ -300,7 +296,7 @@ def test_a_client_whose_assigned_record_is_in_another_actions_group_says_that_it
 
     monkeypatch.setattr(Shuffler, "_mix", turned)
     run = record_run(tmp_path, [assigning()], 0.0, monkeypatch)
-    (lost,) = outcomes(run)
+    (lost,) = run.outcomes()
     assert isinstance(lost, ReleasedCohort)
     assert sum(not present for _, present in receipts(run)) == 10
     assert lost.survivors == 38
@@ -324,7 +320,7 @@ def test_a_client_that_sends_one_record_twice_costs_itself_its_slots(
 
     monkeypatch.setattr(HttpTransport, "upload", twice)
     run = record_run(tmp_path, [config()], 0.0, monkeypatch, options=FleetOptions(block=block))
-    for outcome in outcomes(run):
+    for outcome in run.outcomes():
         assert isinstance(outcome, ReleasedCohort)
         assert outcome.survivors == CLIENTS - 2
     assert run.rows("shuffler", "SELECT DISTINCT stage FROM cohorts") == [("done",)]

@@ -12,8 +12,6 @@ from distrust.common.protocol.channels.bits import LabelledBits, PermutedBits
 from distrust.common.protocol.channels.masked import Masking, ModularSum
 from distrust.common.protocol.channels.sealed import REPORT_ID, Records
 from distrust.common.protocol.messages.admission import token_id
-from distrust.common.protocol.messages.batch import BatchAnswer
-from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.upload import Upload
 from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
@@ -44,33 +42,15 @@ def recordings(recorded: RecordedRun) -> dict[str, Recording]:
     return {party: Recording.of(recorded, party) for party in PARTIES}
 
 
-def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
-    """Return the run's cohorts, as the server opened them."""
-    rows = recorded.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
-    return [Cohort.model_validate_json(text) for (text,) in rows]
-
-
-def batch(recorded: RecordedRun, cohort: Cohort) -> BatchAnswer:
-    ((text,),) = recorded.rows("server", f"SELECT body FROM batches WHERE cohort = '{cohort.cohort}'")
-    return BatchAnswer.model_validate_json(text)
-
-
-def bodies(recorded: RecordedRun, party: str, cohort: Cohort, stage: str) -> dict[int, bytes]:
-    """Return the bodies that clients sent in a stage, by slot, in the order of arrival."""
-    number = f"SELECT number FROM cohorts WHERE cohort = '{cohort.cohort}'"
-    where = f"cohort = ({number}) AND stage = '{stage}' AND slot >= 0"
-    return dict(recorded.rows(party, f"SELECT slot, body FROM messages WHERE {where} ORDER BY number"))
-
-
 def test_the_runs_were_real(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
     """Every cohort was released with clients lost, and the search finds values that are in the recordings."""
     for run in MECHANISMS:
-        assert [batch(recorded, cohort).state for cohort in cohorts(recorded, run)] == ["released"] * 2
-        assert all(batch(recorded, cohort).lost > 0 for cohort in cohorts(recorded, run))
-    masked, sealed = cohorts(recorded, "masked")[0], cohorts(recorded, "sealed")[0]
-    assert all(recordings["aggregator"].holds(body) for body in bodies(recorded, "aggregator", masked, "keys").values())
-    assert all(recordings["shuffler"].holds(body) for body in bodies(recorded, "shuffler", sealed, "report").values())
-    content = batch(recorded, sealed).batch
+        assert [recorded.batch(cohort.cohort).state for cohort in recorded.cohorts(run)] == ["released"] * 2
+        assert all(recorded.batch(cohort.cohort).lost > 0 for cohort in recorded.cohorts(run))
+    masked, sealed = recorded.cohorts("masked")[0], recorded.cohorts("sealed")[0]
+    assert all(recordings["aggregator"].holds(body) for body in recorded.bodies("aggregator", masked, "keys").values())
+    assert all(recordings["shuffler"].holds(body) for body in recorded.bodies("shuffler", sealed, "report").values())
+    content = recorded.batch(sealed.cohort).batch
     assert content is not None
     assert recordings["server"].holds(content.content.body)
 
@@ -142,7 +122,7 @@ def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
     assert seals
     assert not [key for key in seals if recordings["shuffler"].holds(key)]
     reports = [
-        body for one in cohorts(recorded, "sealed") for body in bodies(recorded, "shuffler", one, "report").values()
+        body for one in recorded.cohorts("sealed") for body in recorded.bodies("shuffler", one, "report").values()
     ]
     heads, payloads = [body[:REPORT_ID] for body in reports], recorded.truth.payloads
     assert not recordings["shuffler"].reads(heads, payloads)
@@ -151,8 +131,8 @@ def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
 
 def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: RecordedRun) -> None:
     """The trusted-shuffler model: only here an intermediary sees clear messages. The guarantee's assumptions say so."""
-    for cohort in cohorts(recorded, "bits"):
-        for slot, body in bodies(recorded, "shuffler", cohort, "report").items():
+    for cohort in recorded.cohorts("bits"):
+        for slot, body in recorded.bodies("shuffler", cohort, "report").items():
             ones = int.from_bytes(body).bit_count()
             assert ones == int(recorded.truth.rows[cohort.cohort][slot][0])
     assert "trusted with labelled bits" in " ".join(recorded.views["bits"].snapshot.guarantee.assumptions)
@@ -163,22 +143,22 @@ def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: Reco
 
 def test_the_aggregators_masked_inputs_are_not_the_inputs(recorded: RecordedRun) -> None:
     """By chance four of about 25 values below m > 16,000 agree with probability below 1e-12."""
-    for cohort in cohorts(recorded, "masked"):
+    for cohort in recorded.cohorts("masked"):
         assert isinstance(cohort.channel, Masking)
         m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
-        result = {slot: unpack(body, m, 1) for slot, body in bodies(recorded, "aggregator", cohort, "masked").items()}
+        result = {slot: unpack(body, m, 1) for slot, body in recorded.bodies("aggregator", cohort, "masked").items()}
         assert len(result) >= cohort.minimum
         assert m > 16_000
         assert sum(bool((result[slot] == rows[slot]).all()) for slot in result) < 4
 
 
 def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(recorded: RecordedRun) -> None:
-    for cohort in cohorts(recorded, "masked"):
+    for cohort in recorded.cohorts("masked"):
         assert isinstance(cohort.channel, Masking)
         m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
-        survivors = bodies(recorded, "aggregator", cohort, "masked")
+        survivors = recorded.bodies("aggregator", cohort, "masked")
         summed = sum_rows(np.stack([rows[slot] for slot in survivors]), m)
-        result = batch(recorded, cohort).batch
+        result = recorded.batch(cohort.cohort).batch
         assert result is not None
         assert result.content == ModularSum(body=pack(summed, m))
 
@@ -231,13 +211,13 @@ def test_the_server_never_meets_a_message_as_a_client_sent_it(
 
 def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded: RecordedRun) -> None:
     """The order is neither that of slots nor of arrival: 11 records or more agree with one by chance below 1e-7."""
-    for cohort in cohorts(recorded, "sealed"):
-        result = batch(recorded, cohort).batch
+    for cohort in recorded.cohorts("sealed"):
+        result = recorded.batch(cohort.cohort).batch
         assert result is not None
         assert isinstance(result.content, Records)
         size = len(result.content.body) // result.content.count
         released = [result.content.body[at : at + size] for at in range(0, len(result.content.body), size)]
-        arrived = {slot: body[REPORT_ID:] for slot, body in bodies(recorded, "shuffler", cohort, "report").items()}
+        arrived = {slot: body[REPORT_ID:] for slot, body in recorded.bodies("shuffler", cohort, "report").items()}
         assert sorted(released) == sorted(arrived.values())
         assert released != list(arrived.values())
         assert released != [arrived[slot] for slot in sorted(arrived)]
@@ -247,13 +227,13 @@ def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded
 
 def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> None:
     """All ones arrive, and no client's message of ones and then zeros is left in the batch: false alarm below 1e-9."""
-    for cohort in cohorts(recorded, "bits"):
-        result = batch(recorded, cohort).batch
+    for cohort in recorded.cohorts("bits"):
+        result = recorded.batch(cohort.cohort).batch
         assert result is not None
         assert isinstance(result.content, PermutedBits)
         assert isinstance(cohort.channel, LabelledBits)
         assert cohort.channel.width > 48
-        sent = bodies(recorded, "shuffler", cohort, "report")
+        sent = recorded.bodies("shuffler", cohort, "report")
         ones = sum(int.from_bytes(body).bit_count() for body in sent.values())
         assert int.from_bytes(result.content.body).bit_count() == ones
         assert not any(body in result.content.body for body in sent.values())
@@ -261,7 +241,7 @@ def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> No
 
 def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None:
     """Noise of scale 500 on a grid of 1000: five of 26 values are within one step of the truth with 2e-8 at most."""
-    for cohort in cohorts(recorded, "sealed"):
+    for cohort in recorded.cohorts("sealed"):
         rewards, rows = recorded.truth.rewards[cohort.cohort], recorded.truth.rows[cohort.cohort]
         bare = [slot for slot, row in rows.items() if abs(int(row[0]) - 1000 * rewards[slot]) <= 1]
         assert len(bare) < 5 < len(rows)

@@ -55,14 +55,13 @@ def recordings(recorded: RecordedRun) -> dict[str, Recording]:
 
 @pytest.fixture(scope="module")
 def cohort(recorded: RecordedRun) -> Cohort:
-    ((text,),) = recorded.rows("server", "SELECT message FROM cohorts")
-    return Cohort.model_validate_json(text)
+    (cohort,) = recorded.cohorts("dealt")
+    return cohort
 
 
 @pytest.fixture(scope="module")
 def released(recorded: RecordedRun) -> BatchAnswer:
-    ((text,),) = recorded.rows("server", "SELECT body FROM batches")
-    return BatchAnswer.model_validate_json(text)
+    return recorded.batch("dealt.1.0.1")
 
 
 def groups(cohort: Cohort, released: BatchAnswer) -> list[list[bytes]]:
@@ -79,8 +78,7 @@ def groups(cohort: Cohort, released: BatchAnswer) -> list[list[bytes]]:
 
 def reports(recorded: RecordedRun) -> dict[int, bytes]:
     """Return the reports that clients sent, by slot, in the order of arrival."""
-    query = "SELECT slot, body FROM messages WHERE stage = 'report' AND slot >= 0 ORDER BY number"
-    return dict(recorded.rows("shuffler", query))
+    return recorded.bodies("shuffler", recorded.cohorts("dealt")[0], "report")
 
 
 def order(recorded: RecordedRun) -> bytes:
