@@ -33,7 +33,8 @@ from benchmarks.meter import deliver, options, process_seconds, write
 from benchmarks.secagg import measure_primitives
 from benchmarks.secagg_http import FLEETS, Bench
 from benchmarks.stage import party
-from distrust.common.protocol.run.progress import RoundReport, RunView
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import RoundReport
 from distrust.common.protocol.storage.database import Database
 from distrust.common.protocol.web.client import Http
 from distrust.lab.play.progress import Progress, Standings

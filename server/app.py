@@ -29,15 +29,8 @@ from distrust.common.protocol.messages.cohort import KeyHashes, TicketRequest
 from distrust.common.protocol.messages.status import RecordList, StatementList, Transcript
 from distrust.common.protocol.messages.upload import Receipts, UploadAnswer
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.listing import RunList, Tombstone
-from distrust.common.protocol.run.progress import (
-    IntervalList,
-    LedgerView,
-    RegretCurve,
-    RoundList,
-    RoundReport,
-    RunView,
-)
+from distrust.common.protocol.run.listing import RunList, RunView, Tombstone
+from distrust.common.protocol.run.progress import IntervalList, LedgerView, RegretCurve, RoundList, RoundReport
 from distrust.common.protocol.run.round import RoundView, TicketAnswer
 from distrust.common.protocol.web.app import Each, OperatorOnly, Participation, Readers, ReadersMessageRoute, make_app
 from distrust.common.protocol.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute, release_body

@@ -58,10 +58,10 @@ class Secrets:
     statement     of the stage answered last.
     """
 
-    mask_seed: bytearray = field(default_factory=new_seed, init=False)
-    self_seed: bytearray = field(default_factory=new_seed, init=False)
+    mask_seed: bytearray = field(init=False)
+    self_seed: bytearray = field(init=False)
     mask_pair: X25519PrivateKey | None = field(init=False)
-    channel_pair: X25519PrivateKey | None = field(default_factory=new_pair, init=False)
+    channel_pair: X25519PrivateKey | None = field(init=False)
     public: bytes = field(init=False)
     roster: Roster = field(init=False)
     polynomials: tuple[Polynomial, Polynomial, Polynomial] | None = field(default=None, init=False)
@@ -71,9 +71,10 @@ class Secrets:
     statement: bytes = field(default=b"", init=False)
 
     def __post_init__(self) -> None:
-        self.mask_pair = pair_from_seed(self.mask_seed)
-        pairs = (self.mask_pair, self.channel_pair)
-        self.public = b"".join(pair.public_key().public_bytes_raw() for pair in pairs if pair is not None)
+        self.mask_seed, self.self_seed = new_seed(), new_seed()
+        pairs = pair_from_seed(self.mask_seed), new_pair()
+        self.mask_pair, self.channel_pair = pairs
+        self.public = b"".join(pair.public_key().public_bytes_raw() for pair in pairs)
 
     def __repr__(self) -> str:
         return "Secrets(…)"

@@ -223,8 +223,11 @@ class Uploader:
         before = self.conflicts_exceeded
         for item in refused:
             conflict = item.type == Conflict("").urn
-            write, event = (log.error, "ticket_conflict") if conflict else (log.warning, "message_refused")
-            write(event, cohort=cohort.cohort, stage=stage, slot=item.slot, why=item.detail)
+            where = {"cohort": cohort.cohort, "stage": stage, "slot": item.slot, "why": item.detail}
+            if conflict:
+                log.error("ticket_conflict", **where)
+            else:
+                log.warning("message_refused", **where)
             self.stats.refuse(1, f"{item.type.rpartition(':')[2]}: {item.detail}", "robbed" if conflict else "refused")
             self._conflicts.update([item.slot] if conflict else [])
         if self.conflicts_exceeded and not before:

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distrust.common.protocol.messages.status import CohortEntry, CohortView
-from distrust.common.protocol.run.progress import ARMS_HEAD, RoundReport, RunView, arm_lines
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import ARMS_HEAD, RoundReport, arm_lines
 from distrust.lab.play.result import Result, arms_known, facts
 
 MOST_COHORTS = 16  # lines of the moving table

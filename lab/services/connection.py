@@ -23,8 +23,8 @@ from distrust.common.explain import first
 from distrust.common.extras import late
 from distrust.common.inputs import as_typed, check_address, without_passwords
 from distrust.common.protocol.messages.status import CohortView
-from distrust.common.protocol.run.listing import RunList, Tombstone
-from distrust.common.protocol.run.progress import LedgerView, Listed, RoundReport, RunLine, RunView
+from distrust.common.protocol.run.listing import RunList, RunView, Tombstone
+from distrust.common.protocol.run.progress import LedgerView, Listed, RoundReport, RunLine
 from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.common.wire import check_name
 from distrust.lab.play.progress import Progress

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.protocol.messages.status import CohortList
-from distrust.common.protocol.run.progress import RegretCurve, RoundReport, RunView
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import RegretCurve, RoundReport
 from distrust.common.protocol.web.client import Http, Patience, Peer
 from distrust.lab.play.progress import Progress, Standings
 from distrust.lab.play.result import Result, Wire, most_common

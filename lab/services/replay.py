@@ -14,7 +14,8 @@ from distrust.common.dp.accounting.techniques.searches import one_thread
 from distrust.common.errors import BadMessage, ProtocolError, RunFailed, WrongCohort
 from distrust.common.explain import first
 from distrust.common.protocol.messages.status import CohortView
-from distrust.common.protocol.run.progress import LedgerView, RoundList, RoundReport, RunView, Snapshot
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import LedgerView, RoundList, RoundReport, Snapshot
 from distrust.common.protocol.web.client import Peer
 from distrust.lab.play.failures import summarize, tracker_of
 from distrust.lab.play.result import CohortResult, Result, RoundResult, Truth, Wire

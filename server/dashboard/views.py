@@ -11,7 +11,7 @@ from distrust.common.dp.mechanisms import Mechanism
 from distrust.common.errors import RunFailed, WrongCohort
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import CohortView, StatementList
-from distrust.common.protocol.run.listing import RunList
+from distrust.common.protocol.run.listing import RunList, RunView
 from distrust.common.protocol.run.progress import (
     ArmView,
     IntervalList,
@@ -21,7 +21,6 @@ from distrust.common.protocol.run.progress import (
     RoundList,
     RoundReport,
     RunLine,
-    RunView,
 )
 from distrust.common.protocol.run.round import RoundView
 from distrust.server.dashboard import charts

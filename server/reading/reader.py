@@ -9,7 +9,7 @@ from distrust.common.errors import WrongCohort
 from distrust.common.protocol.messages.cohort import Cohort, KeyHashes
 from distrust.common.protocol.messages.status import RecordList, StatementList, Transcript
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.listing import RunList
+from distrust.common.protocol.run.listing import RunList, RunView
 from distrust.common.protocol.run.progress import (
     ArmInterval,
     IntervalList,
@@ -22,7 +22,6 @@ from distrust.common.protocol.run.progress import (
     RunEvent,
     RunLine,
     RunState,
-    RunView,
 )
 from distrust.common.protocol.run.round import RoundView
 from distrust.server.learner.rounds import RoundRecord, round_guarantee, spent_by_all

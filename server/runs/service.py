@@ -26,9 +26,9 @@ from distrust.server.runs.admission import OPERATOR, Admission, Caller
 from distrust.server.runs.deliveries import Deliveries, unknown_statements
 from distrust.server.runs.known_runs import KnownRuns
 from distrust.server.runs.receipts import ReceiptBook
-from distrust.server.runs.settlement import Settlement
+from distrust.server.runs.settlement import Serving, Settlement
 from distrust.server.runs.ticket_issuer import TicketIssuer
-from distrust.server.runs.waiting_places import Serving, WaitingPlace
+from distrust.server.runs.waiting_places import WaitingPlace
 from distrust.server.storage.keys import KeyFolder
 from distrust.server.storage.rows import RunRow
 from distrust.server.storage.store import EndState, Store

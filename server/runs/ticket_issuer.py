@@ -84,7 +84,7 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
 
 
 class TicketIssuer:
-    """Issues the tickets of all runs. Requests that wait as a cohort is settled get theirs by `waiting_places`.
+    """Issues the tickets of all runs. Requests that wait as a cohort is settled get theirs by `settlement`.
 
     admission  looks again whether a caller that may have waited still gets slots.
     window    no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the

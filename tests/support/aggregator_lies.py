@@ -18,7 +18,7 @@ from distrust.common.protocol.crypto.graph import KEYS_SIZE, Roster, bitmap_to_m
 from distrust.common.protocol.intermediary.deadlines import Clock
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.wire import decode_blob, encode_blob
 from tests.support.limits import lenient
 from tests.support.mask_algebra import Story, groups

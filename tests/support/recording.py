@@ -40,7 +40,7 @@ from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort, cohort_address
 from distrust.common.protocol.messages.status import CohortList, Transcript
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.web.client import Http
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort

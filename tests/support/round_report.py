@@ -1,7 +1,8 @@
 """The server's report of one round of a small run: a released, an open and a planned cohort."""
 
 from distrust.common.protocol.messages.status import CohortView
-from distrust.common.protocol.run.progress import RoundReport, RunView
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import RoundReport
 from distrust.lab.play.run_file import parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import round_guarantee

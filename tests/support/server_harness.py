@@ -13,7 +13,7 @@ import pytest
 from distrust.common.errors import WrongStage
 from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.reading.reader import Reader
 from distrust.server.runs.coordinator import RunCoordinator

@@ -20,7 +20,8 @@ from distrust.client.cohort.user import Own, User, granted, own_hash
 from distrust.client.transport.http import Addresses, HttpTransport, patience, token_proof
 from distrust.common.protocol.crypto.receipts import RECEIPT_SECRET
 from distrust.common.protocol.messages.cohort import TicketRequest
-from distrust.common.protocol.run.progress import RoundReport, RunView
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import RoundReport
 from distrust.common.protocol.run.round import Round
 from distrust.common.protocol.web.client import Http
 from distrust.lab.play import in_process

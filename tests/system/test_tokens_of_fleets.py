@@ -11,7 +11,7 @@ import pytest
 from distrust.client.__main__ import main
 from distrust.common.protocol.messages.admission import Participant, new_token
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.participants import Participants
 from distrust.lab.stack.stack import Stack

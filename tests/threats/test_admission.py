@@ -14,7 +14,8 @@ from distrust.common.protocol.crypto.context import run_digest
 from distrust.common.protocol.messages.admission import Participant
 from distrust.common.protocol.messages.cohort import TicketRequest
 from distrust.lab.stack.participants import Participants
-from distrust.server.runs.waiting_places import Serving, WaitingPlace
+from distrust.server.runs.settlement import Serving
+from distrust.server.runs.waiting_places import WaitingPlace
 from tests.support.admitting_server import LOCAL, OPEN, N, World, play, refusal, slots
 from tests.support.server_harness import config, until
 

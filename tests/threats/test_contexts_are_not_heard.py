@@ -24,7 +24,7 @@ from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.dp.mechanisms.families.grid import GridMechanism
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.run.round import Round
 from distrust.common.randomness import Stream
 from distrust.lab.play.run_file import RunFile, parse_table

@@ -25,7 +25,7 @@ from distrust.client.environments.contextual import GeneralizedLinear
 from distrust.client.fleet.fleet import FleetOptions
 from distrust.common.errors import Conflict, ProtocolError
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.run.round import RoundView
 from distrust.common.protocol.web.client import Peer
 from distrust.common.specs.contextual import ContextualPolicySpec

@@ -21,7 +21,7 @@ from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
 from distrust.common.protocol.messages.status import DeliveryList
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.server.learner.rounds import ReleasedCohort
 from distrust.server.runs.deliveries import NotComparedError

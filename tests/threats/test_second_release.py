@@ -18,7 +18,7 @@ from distrust.client.fleet.memory import Memory
 from distrust.client.transport.http import Addresses, HttpTransport, patience, token_proof
 from distrust.common.errors import Refused
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.web.client import Http
 from tests.support.asgi import OverHttpx
 from tests.support.recording import PARTICIPATION, PARTIES, TOKEN, Exchange, RecordingTransport, services

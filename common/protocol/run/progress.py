@@ -12,7 +12,6 @@ from distrust.common.dp.accounting.guarantee import BudgetSpec, ShownGuarantee
 from distrust.common.dp.mechanisms import AnyMechanism
 from distrust.common.notebook import Card, HtmlTable, NamedRows, Shown
 from distrust.common.protocol.messages.status import CohortView
-from distrust.common.protocol.run.config import RunConfig
 from distrust.common.wire import WIRE, Blob, Identifier, Message, Reason, Version
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
@@ -82,62 +81,7 @@ class Snapshot(Message):
     guarantee: ShownGuarantee
 
 
-class RunView(Shown, Message):
-    """A run: its configuration, its state, its estimates, and its numbers of clients and cohorts.
-
-    clients   tickets handed out.
-    run_id    16 random bytes that the server drew as it made the run.
-    state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
-              the server that started refuses the stored configuration.
-    reason    why the run failed or was cancelled; an exception with its type and round.
-    frame()   a row an arm, with the fields of `ArmView`.
-    """
-
-    TABLES: ClassVar[tuple[str, ...]] = ("arms",)
-
-    version: Version = WIRE
-    run: Identifier
-    state: RunState
-    config: RunConfig
-    digest: Blob
-    run_id: Blob
-    snapshot: Snapshot
-    clients: int
-    cohorts_open: int
-    cohorts_released: int
-    cohorts_aborted: int
-    reason: Reason | None = None
-
-    @override
-    def _table(self, name: str) -> NamedRows:
-        return list(ArmView.model_fields), (arm.model_dump() for arm in self.snapshot.arms)
-
-    @override
-    def _line(self) -> str:
-        seen = self.snapshot
-        return f"of {self.run}: {self.state}, round {seen.round}, {seen.pulls:,} of {seen.horizon:,} pulls"
-
-    @override
-    def _cards(self) -> list[Card]:
-        """Return the run's state, its promise and what that assumes, and its arms where the server knows of any."""
-        seen, config = self.snapshot, self.config
-        open_ = f"{self.cohorts_open} open, {self.cohorts_released} released, {self.cohorts_aborted} aborted"
-        facts = [
-            *([("reason", self.reason)] if self.reason else []),
-            ("policy", config.policy.name),
-            *([("unproven", config.unproven)] if config.unproven is not None else []),
-            ("mechanism", f"{config.mechanism.name}, {config.mechanism.calibration} calibration"),
-            ("pulls", f"{seen.pulls:,} of {seen.horizon:,}, by {self.clients:,} clients"),
-            ("round", str(seen.round)),
-            ("cohorts", open_),
-            *_promised(seen.guarantee),
-        ]
-        known = any(arm.pulls for arm in seen.arms)
-        arms = [HtmlTable(ARMS_HEAD, arm_lines(seen.arms, seen.chosen), words=("fate",))] if known else []
-        return [Card(f"run {self.run}: {self.state}", facts, arms)]
-
-
-def _promised(guarantee: ShownGuarantee) -> list[tuple[str, str]]:
+def promise_facts(guarantee: ShownGuarantee) -> list[tuple[str, str]]:
     """Return a guarantee, what is left of it, and all that it assumes, as facts of a card."""
     shown = [("guarantee", guarantee.line()), ("alone", guarantee.left_line())]
     return [*shown, *(("assumes", assumption) for assumption in guarantee.assumptions)]
@@ -301,7 +245,7 @@ class LedgerView(Shown, Message):
         )
         rows = [(str(line.round), f"{line.clients:,}", line.guarantee.both()) for line in self.lines]
         table = HtmlTable(("round", "clients", "cost"), rows, words=("cost",))
-        return [Card(f"ledger of {self.run}", [("budget", budget), *spent, *_promised(self.total)], [table])]
+        return [Card(f"ledger of {self.run}", [("budget", budget), *spent, *promise_facts(self.total)], [table])]
 
 
 Line = TypeVar("Line", RunLine, RoundReport)

@@ -31,9 +31,8 @@ CLIENTS = 100
 
 
 def _mechanism(epsilon: float) -> AnyMechanism:
-    spec = MechanismSpec.model_validate({"name": "local-laplace-discrete", "epsilon": epsilon, "via": "shuffler"})
-    sizes = {"clients": CLIENTS, "min_survivors": 90, "min_honest": 80}
-    return plan(spec, **sizes, overflow_probability=1e-9, statistic=Reward())
+    spec = MechanismSpec(name="local-laplace-discrete", epsilon=epsilon, via="shuffler")
+    return plan(spec, clients=CLIENTS, min_survivors=90, min_honest=80, overflow_probability=1e-9, statistic=Reward())
 
 
 MECHANISM, WEAKER = _mechanism(1.0), _mechanism(2.0)

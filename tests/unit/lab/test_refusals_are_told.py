@@ -16,7 +16,7 @@ from distrust.client.cohort.stats import FleetStats
 from distrust.common.errors import BadParameter, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.web.client import from_document
 from distrust.lab.cli.console import exit_code_of, out
 from distrust.lab.cli.run import on_own_stack

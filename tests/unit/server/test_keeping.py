@@ -12,8 +12,7 @@ from sqlalchemy import insert, select
 
 from distrust.common.errors import Conflict, Gone, RunFailed, Unavailable, WrongCohort, WrongStage
 from distrust.common.protocol.messages.status import MOST_SETTLED
-from distrust.common.protocol.run.listing import RunList, Tombstone
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunList, RunView, Tombstone
 from distrust.server.runs.intermediaries import Housekeeper
 from distrust.server.storage import tables
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries

@@ -14,7 +14,7 @@ import structlog
 from distrust.common.errors import Unavailable, WrongStage
 from distrust.common.protocol.channels.sealed import NO_KEY
 from distrust.common.protocol.messages.cohort import TicketRequest
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.server.app import server_app
 from distrust.server.settings import ServerSettings
 from distrust.server.storage.keys import KeyFolder, Keys, PublicKeys

@@ -13,7 +13,7 @@ import pytest
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
 from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.run.round import TicketAnswer
 from distrust.common.protocol.storage.database_faults import Collision
 from distrust.server.learner.learner import Learner

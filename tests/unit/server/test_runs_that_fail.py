@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import RunFailed
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.server.learner import rounds
 from distrust.server.learner.analyzer import Estimated
 from distrust.server.learner.learner import Learner

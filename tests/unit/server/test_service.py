@@ -10,7 +10,7 @@ import pytest
 
 from distrust.common.errors import BadParameter, Conflict, WrongStage
 from distrust.common.modular import sum_rows
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.server.runs.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import MECHANISMS, REWARDS, ServerHarness, config, serve

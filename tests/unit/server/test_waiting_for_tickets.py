@@ -9,10 +9,11 @@ import pytest
 from distrust.common.errors import BadMessage
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort, TicketRequest
-from distrust.common.protocol.run.progress import RunView
+from distrust.common.protocol.run.listing import RunView
 from distrust.common.protocol.run.round import TicketAnswer
+from distrust.server.runs.settlement import Serving
 from distrust.server.runs.ticket_issuer import TicketIssuer
-from distrust.server.runs.waiting_places import Serving, WaitingPlace
+from distrust.server.runs.waiting_places import WaitingPlace
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import (
     REWARDS,
@@ -100,8 +101,8 @@ def test_a_settlement_serves_for_a_bounded_time_and_the_others_make_their_call_a
     requests: int,
 ) -> None:
     """The cohort is opened behind it, and the first clients' messages come soon."""
-    monkeypatch.setattr("distrust.server.runs.waiting_places.SERVING_SECONDS", 60.0)
-    monkeypatch.setattr(f"distrust.server.runs.waiting_places.{limit}", value)
+    monkeypatch.setattr("distrust.server.runs.settlement.SERVING_SECONDS", 60.0)
+    monkeypatch.setattr(f"distrust.server.runs.settlement.{limit}", value)
     served: list[int] = []
 
     async def play() -> None:

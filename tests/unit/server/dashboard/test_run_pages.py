@@ -14,7 +14,8 @@ import pytest
 
 from distrust.common.protocol.channels.masked import Masking
 from distrust.common.protocol.run.config import RunConfig
-from distrust.common.protocol.run.progress import RegretCurve, RunView
+from distrust.common.protocol.run.listing import RunView
+from distrust.common.protocol.run.progress import RegretCurve
 from distrust.server.dashboard import views as dashboard_views
 from distrust.server.learner import learner
 from distrust.server.policies.elimination import Elimination
