@@ -292,3 +292,18 @@ def test_a_budget_admits_contributions_that_the_law_of_the_bits_pays_for_and_no_
         PrivacyLedger(3, BudgetSpec(epsilon=0.999 * epsilon, delta=1e-3)).spend(entry)
     with pytest.raises(BudgetExceeded):
         PrivacyLedger(4, BudgetSpec(epsilon=epsilon, delta=1e-3)).spend(entry)
+
+
+@pytest.mark.parametrize("times", [1, 10, 100])
+def test_roundings_add_up_to_more_than_is_said_with_less_than_the_chance(times: int) -> None:
+    """Four coordinates move by half a step each: each is rounded to a whole step or to none with a fair coin."""
+    for chance in (0.1, 1e-6, 1e-12):
+        assert binom.sf(Grid(1, 4, "l2").at_most(chance, times), 4 * times, 0.5) <= chance
+        assert Grid(1, 4, "linf").at_most(chance, times) == 4 * times
+    assert Grid(1, 4, "l2").at_most(1e-6, 100) < 320
+
+
+@pytest.mark.parametrize("grid", [Grid(3, 3, "linf"), Grid(4, 7, "l2", rounded=False)])
+def test_moves_that_are_not_rounded_have_bounds_at_rates_whose_square_is_no_double(grid: Grid) -> None:
+    assert grid.log_moment(1e160) == 1e160 * grid.squared_l2
+    assert repeated_gaussian(1e-200, grid, continuous=True).epsilon(3, 1e-6) == math.inf

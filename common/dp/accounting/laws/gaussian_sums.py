@@ -204,7 +204,7 @@ class GaussianDraw(NamedTuple):
         if reals <= 0:
             return math.inf, math.inf, 0.0
         mean, spread = self.grid.rounded_moments
-        return self.grid.squared_l2 / reals, mean / reals, spread / reals**2
+        return self.grid.squared_l2 / reals, mean / reals, spread / reals**2 if spread else 0.0
 
 
 @lru_cache(maxsize=256)

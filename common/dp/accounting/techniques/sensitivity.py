@@ -92,7 +92,8 @@ class Grid:
     def log_moment(self, rate: float) -> float:
         """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length of a move after rounding; rate in 1/steps²."""
         mean, spread = self.rounded_moments
-        return min(rate * self.squared_l2, rate * mean + rate**2 * spread)
+        most = rate * self.squared_l2
+        return min(most, rate * mean + rate**2 * spread) if spread else most  # a square may be no double
 
     def at_most(self, chance: float, times: int = 1) -> float:
         """Return what S of `times` moves, rounded one after the other, adds up to at most, but for a probability."""
