@@ -260,6 +260,19 @@ def test_the_wire_refuses_an_epsilon_out_of_range(mechanism: Mechanism) -> None:
 
 
 @every
+def test_the_wire_refuses_a_delta_out_of_range_another_calibration_and_too_long_a_stream(mechanism: Mechanism) -> None:
+    changes: list[tuple[str, object]] = []
+    if mechanism.takes_delta is not None:
+        changes += [("delta", delta) for delta in (-1e-6, 0.0, 1e-19, 0.5)]
+        changes += [("delta", None)] if mechanism.takes_delta == "needed" else []
+    changes += [("calibration", "paper")] if mechanism.calibrations == ("exact",) else []
+    changes += [("modulus", 2**62 // 20 + 1)] if mechanism.takes_batches else []
+    for field, value in changes:
+        with pytest.raises(ValidationError, match=field):
+            ADAPTER.validate_python({**mechanism.model_dump(mode="json"), field: value})
+
+
+@every
 def test_planned_cohorts_of_ends_stay_within_the_tail(mechanism: Mechanism) -> None:
     far = mechanism.error(CLIENTS).quantile(1e-12) + 1e-9
     for value in (mechanism.low, mechanism.high):

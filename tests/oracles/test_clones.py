@@ -135,6 +135,14 @@ def test_the_batches_of_the_papers_experiments_are_outside_of_theorem_b1() -> No
 
 
 def test_more_users_than_the_law_of_the_clones_has_digits_for_are_refused() -> None:
-    clones_epsilon(DELTA, 1.0, 10**9)
+    assert clones_delta(0.5, 1.0, 10**9) < DELTA
     with pytest.raises(BadParameter, match="users"):
         clones_epsilon(DELTA, 1.0, 10**9 + 1)
+
+
+def test_an_epsilon_that_was_asked_for_is_said_only_where_it_is_met_and_less() -> None:
+    found = clones_epsilon(DELTA, 2.0, 300)
+    close, missed = found * (1 - 1e-10), found * (1 - 1e-6)  # the search ends up to a part in 1e9 above the least ε
+    assert clones_delta(close, 2.0, 300) <= DELTA < clones_delta(missed, 2.0, 300)
+    asked = [clones_epsilon(DELTA, 2.0, 300, requested=one) for one in (close, missed, 2 * found)]
+    assert asked == [close, found, found]
