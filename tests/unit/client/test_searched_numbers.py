@@ -207,6 +207,21 @@ def test_numbers_that_nothing_can_be_computed_for_are_refused_by_name(
     assert why.startswith("mechanism") or (kept and why.startswith("cohort.terms.mechanism"))
 
 
+def test_numbers_for_which_the_computation_fails_in_whatever_way_are_refused(
+    make_round: MakeRound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = make_round("central-gaussian", clients=CLIENTS, delta=1e-6)
+    told = served(honest, variance=2 * honest.mechanism.variance)  # type: ignore[attr-defined]
+
+    def fails(_mechanism: object) -> None:
+        raise IndexError("index 0 is out of bounds")
+
+    monkeypatch.setattr("distrust.client.checks.agreement.promise_of", fails)
+    why = refusal(told) or ""
+    assert why.startswith("mechanism: nothing is known of the privacy of variance = ")
+    assert why.endswith("index 0 is out of bounds")
+
+
 @pytest.mark.parametrize(("name", "field", "words"), PAPER)
 def test_paper_numbers_are_those_of_the_formula_but_for_the_rounding_of_doubles(
     make_round: MakeRound, name: str, field: str, words: dict[str, Any]
