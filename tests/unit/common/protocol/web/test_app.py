@@ -16,7 +16,7 @@ from sqlalchemy import MetaData
 
 from distrust.common.errors import Conflict, TooSmall, Unauthorized, Unavailable
 from distrust.common.protocol.storage.database import Database
-from distrust.common.protocol.web.app import OperatorOnly, Readers, make_app
+from distrust.common.protocol.web.app import OperatorOnly, Readers, Readiness, make_app
 from distrust.common.protocol.web.bodies import JsonBody, MessageRoute
 from distrust.common.protocol.web.problems import MEDIA_TYPE, problems
 from distrust.common.protocol.web.settings import ServiceSettings
@@ -168,7 +168,9 @@ def test_a_refusal_keeps_no_frame_that_could_hold_the_body(items: object) -> Non
         gc.enable()
 
 
-@pytest.mark.parametrize("given", [None, "Bearer open", "sesame", "Basic sesame", "Bearer "])
+@pytest.mark.parametrize(
+    "given", [None, "Bearer open", "Bearer sesames", "Bearer sesam", "sesame", "Basic sesame", "Bearer "]
+)
 def test_a_guarded_route_needs_the_token(client: AsgiClient, given: str | None) -> None:
     answer = client.put("/guarded", headers={"Authorization": given} if given else {})
     assert (answer.status_code, answer.json()["type"]) == (401, "urn:distrust:problem:unauthorized")
@@ -188,6 +190,21 @@ def test_health_readiness_and_metrics_answer(client: AsgiClient) -> None:
     assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
     text = client.get("/metrics").text
     assert 'distrust_requests_total{method="GET",route="/number/{number}",status="200"} 1.0' in text
+
+
+def test_a_service_whose_database_writes_again_is_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distrust.common.protocol.web.app.READY_SECONDS", 0.0)
+    full, readiness = [True], Readiness(0)
+
+    class Disk:
+        def check_writable(self, min_free: int) -> None:
+            if full[0]:
+                raise Unavailable(f"{min_free} bytes are left")
+
+    with pytest.raises(Unavailable, match="0 bytes are left"):
+        readiness.check(Disk())
+    full[0] = False
+    readiness.check(Disk())
 
 
 def test_the_openapi_document_keeps_the_bodies_and_needs_no_network(client: AsgiClient) -> None:
