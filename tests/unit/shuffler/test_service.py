@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.common.errors import WrongStage
-from distrust.common.protocol.channels.sealed import Records
+from distrust.common.errors import Gone, WrongStage
+from distrust.common.protocol.channels.sealed import Records, Sealed
 from distrust.common.protocol.crypto.seal import open_record
 from distrust.common.protocol.intermediary.deadlines import FIRST_SECONDS
 from distrust.common.protocol.intermediary.tables import METADATA, VERSION
 from distrust.common.protocol.messages.batch import BatchAnswer
 from distrust.common.protocol.messages.cohort import Cohort
+from distrust.common.protocol.messages.status import Settled
 from distrust.common.protocol.messages.upload import UploadAnswer
 from distrust.common.protocol.storage.database import Database
 from distrust.common.randomness import UnsafeSeededStream
@@ -172,3 +173,22 @@ def test_a_permutation_that_fails_releases_nothing_and_ends_the_cohort(harness: 
     assert harness.send(cohort, range(2)).accepted == 2
     answer = harness.released(cohort)
     assert (answer.state, answer.batch) == ("aborted", None)
+
+
+def test_the_digest_of_the_list_of_records_is_stated_also_after_the_records_are_scrubbed(tmp_path: Path) -> None:
+    key = server.seals.public_key().public_bytes_raw()
+    harness = ShufflerHarness(tmp_path)
+    cohort = harness.service.open(server.cohort(Sealed(size=8, server_key=key, receipts=True)))
+    harness.send(cohort, range(5))
+    assert harness.released_at_once(cohort).state == "released"
+    stated = harness.service.view(cohort.address).statement
+    harness.service.settle(cohort.run_digest, Settled(cohorts=[cohort.cohort]))
+    harness.close()
+    again = ShufflerHarness(tmp_path)
+    again.clock.advance(cohort.keep_seconds)
+    again.service.scrub()
+    assert len(stated or b"") == 32
+    assert again.service.view(cohort.address).statement == stated
+    with pytest.raises(Gone):
+        again.service.batch(cohort.address)
+    again.close()
