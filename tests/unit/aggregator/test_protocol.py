@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from distrust.aggregator import protocol
 from distrust.aggregator.confirmation import Sharing
+from distrust.aggregator.recovery import sum_masked
 from distrust.common.errors import BadMessage, BadParameter, BadShare, TooSmall
 from distrust.common.modular import Vector, pack
 from distrust.common.protocol.channels.masked import Masking
@@ -214,3 +215,11 @@ def test_recovery_refuses_answers_and_vectors_that_do_not_belong() -> None:
             replace(simulation, answers=wrong).recover()
     with pytest.raises(BadMessage):
         replace(simulation, masked={**simulation.masked, 0: b"\0\0\0"}).recover()
+
+
+def test_masked_vectors_of_other_sizes_are_not_added_also_if_they_fill_whole_vectors_together() -> None:
+    cohort = make_cohort(4, 1000, 3)
+    body = pack(np.array([1, 2, 3], dtype=np.uint64), 1000)
+    assert sum_masked(cohort, [body, body]).tolist() == [2, 4, 6]
+    with pytest.raises(BadMessage, match=f"must have {len(body)} bytes"):
+        sum_masked(cohort, [body[:-1], body + bytes(1)])
