@@ -249,7 +249,7 @@ def follow_channel(copy: Path) -> None:
 
 MESSAGE = '''
 
-class PullsView(Message):
+class Pulls(Message):
     """Progress of a run: `pulls` of its `horizon`. A small answer for a progress bar."""
 
     run: Identifier
@@ -257,15 +257,15 @@ class PullsView(Message):
     horizon: Annotated[int, Field(ge=1)]
 '''
 
-METHOD = '''    def pulls(self, run: str) -> PullsView:
+METHOD = '''    def pulls(self, run: str) -> Pulls:
         """Return the progress of a run. Raises WrongCohort."""
         snapshot = self._service.active_run(run).snapshot()
-        return PullsView(run=run, pulls=snapshot.pulls, horizon=snapshot.horizon)
+        return Pulls(run=run, pulls=snapshot.pulls, horizon=snapshot.horizon)
 
 '''
 
 ROUTE = '''@run_routes.get("/runs/{run}/pulls", responses=problems(WrongCohort))
-def pulls(run: str, reader: ReaderDep) -> PullsView:
+def pulls(run: str, reader: ReaderDep) -> Pulls:
     """Return the number of a run's pulls that are spent."""
     return reader.pulls(run)
 
@@ -293,8 +293,8 @@ def follow_endpoint(copy: Path) -> None:
     recipe = Recipe("Add an endpoint", "pulls", copy)
     messages, (reader, *_), (routes,), (tests,) = (recipe.files(step) for step in range(1, 5))
     recipe.insert(messages[0], "", MESSAGE)
-    for path in (reader, routes):
-        recipe.replace(path, "    LedgerView,\n", "    LedgerView,\n    PullsView,\n")
+    recipe.replace(reader, "    LedgerView,\n", "    LedgerView,\n    Pulls,\n")
+    recipe.replace(routes, " LedgerView,", " LedgerView, Pulls,")
     recipe.insert(reader, "    def ledger(", METHOD)
     recipe.insert(routes, '@run_routes.get("/runs/{run}/config"', ROUTE)
     recipe.insert(tests, "", TEST)
