@@ -127,7 +127,8 @@ async def prune_run(
     After 503 the same call goes on. A run that is running is refused: cancel it first.
     """
     await run_in_threadpool(service.prunable, run)  # raises for one that stays
-    coordinator.forget(run)  # before its name is another run's
+    if run not in {active.config.run for active in service.running()}:  # else its name is another run's by now
+        coordinator.forget(run)
     return await housekeeper.prune(run)
 
 

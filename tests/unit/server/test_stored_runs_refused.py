@@ -163,6 +163,32 @@ def test_a_run_that_may_not_be_pruned_is_refused_before_its_collection_is_stoppe
     over_http(tmp_path, body)
 
 
+def test_a_run_that_got_the_name_of_a_pruned_one_meanwhile_is_collected_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(RunCoordinator, "forget", lambda _, run: forgotten.append(run))
+
+    async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
+        service = client._transport.app.state.service
+        await create(client)
+        for path in ("/runs/demo", "/runs/demo/data"):
+            assert (await client.delete(path, headers=OPERATOR)).status_code == 200
+        prunable = service.prunable
+
+        def late(run: str) -> bytes:
+            result: bytes = prunable(run)
+            service.create(config())
+            return result
+
+        monkeypatch.setattr(service, "prunable", late)
+        forgotten.clear()
+        assert (await client.delete("/runs/demo/data", headers=OPERATOR)).status_code == 409
+        assert forgotten == []
+
+    over_http(tmp_path, body)
+
+
 @pytest.mark.parametrize("state", ["running", "cancelled"])
 def test_batches_of_an_open_run_that_cannot_be_read_stay_for_the_version_that_can(
     tmp_path: Path, intermediaries: InMemoryIntermediaries, state: str
