@@ -145,9 +145,9 @@ class FleetSettings(BaseSettings):
 
     def requirements(self) -> PrivacyRequirements:
         """Return the privacy that the users insist on."""
-        same = self.model_dump(include={field.name for field in fields(PrivacyRequirements)} - {"config_digest"})
+        names = {field.name for field in fields(PrivacyRequirements)} - {"config_digest"}
         pin = None if self.config_digest is None else bytes.fromhex(self.config_digest)
-        return PrivacyRequirements(**same, config_digest=pin)
+        return PrivacyRequirements(**{name: getattr(self, name) for name in names}, config_digest=pin)
 
     def options(self) -> FleetOptions:
         """Return how the fleet works: its blocks, limits and departures."""
