@@ -72,6 +72,11 @@ def test_the_command_speaks_to_people_to_programs_and_to_the_document() -> None:
     assert printed("--paper", "GLB", "--markdown").count("- **GLB") == len(checked_errata("GLB"))
 
 
+def test_the_command_writes_a_file(tmp_path: Path) -> None:
+    printed("--paper", "DLB", "--json", str(tmp_path / "dlb.json"))
+    assert len(json.loads((tmp_path / "dlb.json").read_text("utf-8"))) == len(checked_errata("DLB"))
+
+
 def test_the_document_shows_what_the_command_computes() -> None:
     shown = ERRATA_PAGE.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
     assert shown.strip() == errata_markdown(list(errata_by_key().values())).strip()

@@ -19,6 +19,7 @@ from distrust.lab.sweep.cells import (
     run_table,
 )
 from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.experiment import removed
 from distrust.lab.sweep.row import Cell
 from tests.support.experiments import small
 
@@ -62,6 +63,12 @@ def test_what_is_no_table_is_replaced_and_the_run_stays_what_it_was(line: str, e
     (wide, _), series = experiment.panels, experiment.series[0]
     assert experiment.table(wide, series)["environment"] == expected
     assert experiment.run == before
+
+
+def test_a_key_that_is_left_out_may_be_missing_and_the_table_stays_what_it_was() -> None:
+    table = {"a": {"x": 1, "y": [1, 2]}, "b": 2}
+    assert removed(table, ["a.x", "a.z", "b.e", "c.d"]) == {"a": {"y": [1, 2]}, "b": 2}
+    assert table["a"] == {"x": 1, "y": [1, 2]}
 
 
 PAIR = ("[quick]", '[[pairs]]\npanel = "wide"\nseries = "private"\nrun.mechanism.epsilon = 2.5\n\n[quick]')
