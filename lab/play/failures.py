@@ -6,7 +6,6 @@ Only the clients' side can: it knows the truth.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +94,10 @@ def _intervals(learner: Learner, latest: Sequence[Interval]) -> list[FormedInter
     """Return the intervals of one batch, with the last round that played it."""
     batch = latest[-1].batch
     number = next(record.number for record in reversed(learner.rounds) if record.ask.batch == batch)
-    return [FormedInterval(round=number, **asdict(interval)) for interval in latest]
+    return [  # by name: a policy of one's own may have intervals of more fields
+        FormedInterval(round=number, batch=batch, arm=seen.arm, mean=seen.mean, lower=seen.lower, upper=seen.upper)
+        for seen in latest
+    ]
 
 
 def stated_failure(config: RunConfig, rounds: list[RoundRecord], latest: Counter[int]) -> float | None:
