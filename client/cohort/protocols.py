@@ -1,10 +1,11 @@
 """Makes the messages that the clients of a cohort send, stage by stage. No I/O.
 
 `ClientProtocol` has two kinds. `ShuffleProtocol` sends one report a client to the shuffler, and in a crowd tells the
-server afterwards whether it arrived. `SecAggProtocol` answers the aggregator's five stages of secure aggregation. Both
-have the same methods: `begin` and `answer`, which may take seconds of CPU, return messages; `refusals` has by slot why
-users did not answer a stage; `forget` drops the secrets of users that are done, lost or refused, never while their
-messages are made.
+server afterwards whether it arrived. `SecAggProtocol` answers the aggregator's five stages of secure aggregation.
+
+Both have the same methods. `begin` and `answer` return messages, and may take seconds of CPU. `refusals` tells by slot
+why a user did not answer a stage. `forget` drops the secrets of users that are done, lost or refused. The session never
+calls it while their messages are made.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -25,7 +25,7 @@ KeepSeconds = Annotated[
         exclude_if=lambda value: value == KEEP_SECONDS,
     ),
 ]
-"""What a cohort and a run's configuration state alike. The default is left out of JSON, and so of digests."""
+"""Seconds. A cohort and the configuration of its run have this field. JSON and digests leave out its default."""
 
 
 class Cohort(Message):

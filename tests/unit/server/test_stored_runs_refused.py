@@ -142,12 +142,17 @@ def test_an_open_run_that_cannot_be_read_can_be_cancelled_and_pruned_and_its_key
     again.database.close()
 
 
-def test_a_run_that_may_not_be_pruned_is_refused_before_its_collection_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forgotten: list[str] = []
-    monkeypatch.setattr(RunCoordinator, "forget", lambda _, run: forgotten.append(run))
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the runs whose collection was stopped."""
+    names: list[str] = []
+    monkeypatch.setattr(RunCoordinator, "forget", lambda _, run: names.append(run))
+    return names
 
+
+def test_a_run_that_may_not_be_pruned_is_refused_before_its_collection_is_stopped(
+    tmp_path: Path, forgotten: list[str]
+) -> None:
     async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
         service = client._transport.app.state.service
         for run in ("old", "demo"):
@@ -164,11 +169,8 @@ def test_a_run_that_may_not_be_pruned_is_refused_before_its_collection_is_stoppe
 
 
 def test_a_run_that_got_the_name_of_a_pruned_one_meanwhile_is_collected_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: list[str]
 ) -> None:
-    forgotten: list[str] = []
-    monkeypatch.setattr(RunCoordinator, "forget", lambda _, run: forgotten.append(run))
-
     async def body(client: httpx.AsyncClient, _: InMemoryIntermediaries) -> None:
         service = client._transport.app.state.service
         await create(client)
