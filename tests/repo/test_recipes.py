@@ -218,7 +218,7 @@ def follow_environment(copy: Path) -> None:
     assert "test_rewards_follow_the_law_of_their_arm[beta-2]" in recipe.play(4)
     (copy / "beta.toml").write_text(RUN, "utf-8")
     ((program, *words),) = recipe.commands(5)
-    result = json.loads(recipe.run(f"{program}.lab", *words, "--json", "-"))
+    result = json.loads(recipe.run(f"{program}.lab", *words, "--json", "-", "--port-base", "0"))
     assert (result["environment"], result["chosen"], sum(result["pulls"])) == ("beta", 1, 4000)
 
 
@@ -243,7 +243,7 @@ def follow_channel(copy: Path) -> None:
     assert "test_every_channel_in_the_folder_is_in_the_list_and_is_tested_here" in output
     (copy / "sorted.toml").write_text(SERVED, "utf-8")
     ((program, *words),) = recipe.commands(5)
-    result = json.loads(recipe.run(f"{program}.lab", *words, "--json", "-"))
+    result = json.loads(recipe.run(f"{program}.lab", *words, "--json", "-", "--port-base", "0"))
     assert sum(result["pulls"]) == 200
 
 
